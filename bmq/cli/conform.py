@@ -23,6 +23,7 @@ from bmq.conform import (
     all_cases,
     as_json,
     as_junit,
+    attached,
     choose,
     client_cases,
     run_client_suite,
@@ -51,6 +52,14 @@ FIELDS = (
     "seconds",
     "sends",
     "statement",
+)
+
+#: For a client that somebody else starts.
+_START_ONE = (
+    "bmq conform: waiting for the client, once for each case. Give it the broker in its environment,\n"
+    "  BMQ_BROKER_URI={uri}\n"
+    "and connect its standard input and output to port {port}, for example in a loop of bash:\n"
+    "  while sleep 0.2; do (exec 3<>/dev/tcp/127.0.0.1/{port} && ./harness <&3 >&3); done"
 )
 
 _ONLY = Annotated[
@@ -170,18 +179,23 @@ def list_cases(only: _ONLY = None, output: OUTPUT = Form.TABLE) -> int:
 @offline("conform")
 async def client(
     program: Annotated[
-        list[str],
-        typer.Argument(metavar="-- PROGRAM [ARGUMENT...]", help="The client under test, with its arguments."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- PROGRAM [ARGUMENT...]]",
+            help="The client under test, with its arguments; without it, the client connects to --listen.",
+            show_default=False,
+        ),
+    ] = None,
     only: _ONLY = None,
     listen: Annotated[
         int,
         typer.Option(
             "--listen",
             min=0,
-            max=65535,
+            max=65534,
             metavar="PORT",
-            help="The port of the scripted broker, for one case at a time; 0 for a free port for each case.",
+            help="The port of the scripted broker, for one case at a time; 0 for a free port for each case. "
+            "Without a program, the commands are on the next port.",
         ),
     ] = 0,
     junit: Annotated[
@@ -210,8 +224,9 @@ async def client(
 
     The suite starts the program once for each case, with the address of the scripted broker in the
     environment variable BMQ_BROKER_URI. The program reads commands from standard input and answers on
-    standard output, one JSON object a line; docs/conform.md has the commands. "bmq conform harness" is such a
-    program, for bmq.
+    standard output, one JSON object a line; docs/conform-clients.md has the commands. "bmq conform harness"
+    is such a program, for bmq. With --listen and without a program, the suite waits for a client that is
+    started by hand: it connects to the port after PORT, and reads and writes the same lines there.
 
     The exit status is 0 if all must cases passed, 1 if one failed, and 2 for wrong usage.
 
@@ -219,16 +234,36 @@ async def client(
 
     $ bmq conform client -- bmq conform harness
     $ bmq conform client --only 25 -- java -cp client.jar Harness
+    $ bmq conform client --listen 30200
     """
+    if not program and not listen:
+        raise BadInput(
+            "a program or --listen PORT was expected, neither was given: "
+            "give the harness after --, or a port where a client connects"
+        )
     cases = choose(only or (), client_cases())
     if not cases:
         raise BadInput(f"no case belongs to all of {', '.join(only or ())}: leave one of them out")
+    if program:
+        start, name, on_result = started(program), " ".join(program), None
+    else:
+        start, name, on_result = attached(listen + 1), f"the client on port {listen}", _say
+        note(_START_ONE.format(uri=f"tcp://127.0.0.1:{listen}", port=listen + 1))
     try:
         report = await run_client_suite(
-            started(program), cases, name=" ".join(program), port=listen, at_once=at_once, patience=patience
+            start,
+            cases,
+            name=name,
+            port=listen,
+            at_once=at_once,
+            patience=patience,
+            on_result=on_result,
         )
     except* OSError as errors:
-        raise BadInput(f"{program[0]} cannot be started: {errors.exceptions[0]}") from None
+        what = (
+            f"{program[0]} cannot be started" if program else f"ports {listen} and {listen + 1} are not free"
+        )
+        raise BadInput(f"{what}: {errors.exceptions[0]}") from None
     if junit is not None:
         junit.write_text(as_junit(report), encoding="utf-8")
     _print(report, output, quiet=quiet, what="client")
@@ -264,6 +299,10 @@ def _user(name: str) -> bytes | None:
     if password is None:
         raise BadInput(f"--user needs a password: set BMQ_PASSWORD to the password of {name}")
     return f"{name}:{password}".encode()
+
+
+def _say(result: Result) -> None:
+    note(f"{result.case.number} {result.outcome} in {result.seconds:.1f} s")
 
 
 def _domains(texts: list[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ expected, and which statement of ``docs/protocol.md`` the case checks.
 from bmq.conform.bench import KINDS, Bench, Domains
 from bmq.conform.case import Case, Level, Mismatch, Untested
 from bmq.conform.catalogue import GROUPS, all_cases, choose, client_cases
-from bmq.conform.client_suite import Start, run_client_suite, started
+from bmq.conform.client_suite import Start, attached, run_client_suite, started
 from bmq.conform.program import Program
 from bmq.conform.report import as_json, as_junit, as_markdown
 from bmq.conform.run import Outcome, Report, Result, run_suite
@@ -31,6 +31,7 @@ __all__ = [
     "as_json",
     "as_junit",
     "as_markdown",
+    "attached",
     "choose",
     "client_cases",
     "run_client_suite",

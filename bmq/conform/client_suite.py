@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from bmq import _world
 from bmq.conform.case import Case, Mismatch
 from bmq.conform.connection import ANSWER
-from bmq.conform.program import Program, StartedProgram, Unsupported
+from bmq.conform.program import AttachedProgram, Program, StartedProgram, Unsupported
 from bmq.conform.run import Outcome, Report, Result
 from bmq.conform.stage import Stage
-from bmq.errors import Error, UsageError
+from bmq.errors import UsageError
 
-__all__ = ["Start", "run_client_suite", "started"]
+__all__ = ["Start", "attached", "run_client_suite", "started"]
 
 #: Starts the client under test, and returns its program.
 Start = Callable[[str], Awaitable[Program]]
@@ -81,19 +81,23 @@ async def run_client_suite(
 async def _run(start: Start, case: Case, patience: float, port: int) -> Result:
     began, stage = _world.monotonic(), Stage(patience)
     expected = received = reason = ""
+    playing = False
     try:
         await stage.listen(port)
         stage.use(await start(stage.uri))
         await stage.done(stage.do("hello"), _START)
+        playing = True
         async with asyncio.timeout(case.seconds * max(1.0, patience / ANSWER)):
             await case.check(stage)
     except Unsupported as error:
-        reason = f"the program cannot do this {error}".rstrip()
+        reason = f"the program cannot do this: {error}".rstrip(": ")
     except Mismatch as error:
         expected, received = error.expected, error.received
     except TimeoutError:
         expected, received = case.expects, f"no result within {case.seconds:g} s"
-    except (Error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:
+        if not playing:
+            raise
         # The client's data broke an assumption of the case.
         expected, received = case.expects, f"data that the case cannot read: {error!r}"
     finally:
@@ -113,6 +117,17 @@ def started(command: Sequence[str]) -> Start:
     async def start(uri: str) -> Program:
         program = StartedProgram(command, uri)
         await program.start()
+        return program
+
+    return start
+
+
+def attached(port: int) -> Start:
+    """Return a function that waits, without a limit, for a program that connects to a port of loopback."""
+
+    async def start(uri: str) -> Program:
+        program = AttachedProgram()
+        await program.attach(port)
         return program
 
     return start

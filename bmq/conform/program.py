@@ -3,8 +3,9 @@
 
 The suite starts the program once for each case, with the address of the scripted broker in the environment
 variable ``BMQ_BROKER_URI``. The program reads commands from standard input, one JSON object a line, and
-writes an answer for each to standard output, one JSON object a line. ``docs/conform.md`` has the table of the
-commands.
+writes an answer for each to standard output, one JSON object a line. A program that somebody else starts
+connects, and reads and writes the same lines on this connection. ``docs/conform-clients.md`` has the table of
+the commands.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import orjson
 
 from bmq.conform.case import Mismatch
 
-__all__ = ["Program", "StartedProgram", "Unsupported"]
+__all__ = ["AttachedProgram", "Program", "StartedProgram", "Unsupported"]
 
 #: The longest line of a program, in bytes.
 _LONGEST_LINE = 8 * 1024 * 1024
@@ -28,6 +29,7 @@ _LONGEST_LINE = 8 * 1024 * 1024
 _KEPT = 20
 #: Seconds for a program to end after its standard input was closed.
 _GRACE = 2.0
+_LEFT = "the end of the program's connection"
 
 
 class Unsupported(Exception):
@@ -67,6 +69,16 @@ class Answers:
         future = self._waiting.pop(number, None) if isinstance(number, int) else None
         if future is not None and not future.done():
             future.set_result(answer)
+
+    def line(self, line: bytes) -> bool:
+        """Take a line of the program; return whether it is an answer."""
+        try:
+            answer: Any = orjson.loads(line)
+            number = answer["id"]
+        except (ValueError, KeyError, TypeError):
+            return False
+        self.arrived(number, answer)
+        return True
 
     def end(self, reason: str) -> None:
         """Let the waiting commands fail."""
@@ -128,13 +140,8 @@ class StartedProgram:
         assert process.stdout is not None
         try:
             async for line in process.stdout:
-                try:
-                    answer: Any = orjson.loads(line)
-                    number = answer["id"]
-                except (ValueError, KeyError, TypeError):
+                if not self._answers.line(line):
                     self._last.append(line.decode(errors="replace").rstrip())
-                    continue
-                self._answers.arrived(number, answer)
         except ValueError:
             self._last.append(f"a line of more than {_LONGEST_LINE} bytes")
         await process.wait()
@@ -168,3 +175,60 @@ class StartedProgram:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class AttachedProgram:
+    """A program that somebody else starts: its connection stands for its standard input and output."""
+
+    def __init__(self) -> None:
+        self._answers = Answers()
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def attach(self, port: int) -> None:
+        """Wait for the program on a port of loopback.
+
+        Raises:
+            OSError: the port is not free.
+        """
+        connected = asyncio.Event()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self._writer is not None:
+                writer.close()  # one program for a case
+                return
+            self._writer = writer
+            self._task = asyncio.create_task(self._read(reader))
+            connected.set()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", port, limit=_LONGEST_LINE)
+        try:
+            await connected.wait()
+        except asyncio.CancelledError:
+            await self.end()
+            raise
+        finally:
+            server.close()
+
+    def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
+        """Send a command; the answer is an exception if the program ends the connection first."""
+        assert self._writer is not None
+        number, future = self._answers.next()
+        self._writer.write(orjson.dumps({"id": number, "do": verb, **arguments}) + b"\n")
+        if self._task is None or self._task.done():
+            self._answers.end(_LEFT)
+        return future
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError, ValueError):
+            async for line in reader:
+                self._answers.line(line)
+        self._answers.end(_LEFT)
+
+    async def end(self) -> None:
+        """Close the connection: the end of the program's input."""
+        if self._writer is None or self._task is None:
+            return
+        self._writer.close()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

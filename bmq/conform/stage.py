@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from bmq import _world
-from bmq.conform.case import Mismatch, fail
+from bmq.conform.case import Mismatch, check, fail
 from bmq.conform.connection import ANSWER, Connection, decoded
 from bmq.conform.peer import QUIET
 from bmq.conform.program import Program, Unsupported
@@ -41,6 +41,7 @@ from bmq.wire.control.messages import (
     OpenQueue,
     OpenQueueResponse,
     QueueFlags,
+    QueueHandleParameters,
     RoutingConfiguration,
     Status,
     StatusCategory,
@@ -51,14 +52,20 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import encode_push
-from bmq.wire.put import DecodedPut, decode_puts
+from bmq.wire.put import CORRELATION_ID, DecodedPut, decode_puts
 
-__all__ = ["FEATURES", "Line", "Opened", "Stage", "codec_of", "guid", "pushed"]
+__all__ = ["FEATURES", "Line", "Opened", "Stage", "accepted", "codec_of", "guid", "pushed"]
 
 #: Features that the scripted broker names.
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
 #: Seconds for the client to connect, or to connect again after a pause of its own.
 _CONNECTION = 30.0
+#: Payload of the message that shows that a client goes on.
+_ALIVE = b"still alive"
+#: Seconds between two attempts to post this message.
+_AGAIN = 0.1
+#: First GUID that the scripted broker creates for a client without GUIDs of its own.
+_CREATED = 1_000_000
 #: Longer than any case.
 _FOREVER = 1e6
 T = TypeVar("T")
@@ -89,19 +96,34 @@ class Opened:
         self.requests: list[ControlBody] = []
 
     @property
+    def parameters(self) -> QueueHandleParameters:
+        """The handle of the client's openQueue."""
+        for body in self.requests:
+            if isinstance(body, OpenQueue):
+                return body.handle_parameters
+        raise Mismatch(f"openQueue of {self.uri}", "no such request")
+
+    @property
     def ready(self) -> bool:
         """Whether the queue is open, and configured if it is for reading."""
-        opened = next((body for body in self.requests if isinstance(body, OpenQueue)), None)
-        if opened is None:
+        if not self.requests:
             return False
-        if not opened.handle_parameters.flags & QueueFlags.READ:
+        if not self.parameters.flags & QueueFlags.READ:
             return True
         return any(isinstance(body, (ConfigureStream, ConfigureQueueStream)) for body in self.requests)
+
+    def _is_mine(self, parameters: QueueHandleParameters) -> bool:
+        """Whether openQueue is about this queue: the application is in the URI, or in ``subIdInfo`` alone."""
+        info = parameters.sub_id_info
+        named = (
+            parameters.uri if info is None or "?" in parameters.uri else f"{parameters.uri}?id={info.app_id}"
+        )
+        return self.uri in (parameters.uri, named)
 
     def note(self, body: ControlBody) -> None:
         """Take what a request says, if it is about this queue."""
         if isinstance(body, OpenQueue):
-            if body.handle_parameters.uri != self.uri:
+            if not self._is_mine(body.handle_parameters):
                 return
             self.q_id = body.handle_parameters.q_id
             info = body.handle_parameters.sub_id_info
@@ -128,6 +150,7 @@ class Line(Connection):
         requests: the requests that were answered as they arrived.
         queues: the queues that the client has opened on this connection.
         seen: all events of the client.
+        posted: number of messages that the client has posted, and that a case has read.
     """
 
     identified: ClientIdentity
@@ -143,8 +166,10 @@ class Line(Connection):
         self.requests: list[ControlBody] = []
         self.queues: list[Opened] = []
         self.seen: list[Event] = []
+        self.posted = 0
+        self._created = 0
         self._news = asyncio.Event()
-        self._wrong: Mismatch | None = None
+        self._wrong: Mismatch | Unsupported | None = None
         self._reading = asyncio.create_task(self._read_on())
 
     @property
@@ -193,6 +218,11 @@ class Line(Connection):
             except TimeoutError:
                 raise Mismatch(expected, f"nothing within {seconds:g} s") from None
         return value
+
+    def give_up(self, reason: Mismatch | Unsupported) -> None:
+        """Let waits on this connection end with an exception."""
+        self._wrong = reason
+        self._news.set()
 
     async def until(self, condition: Callable[[], bool], expected: str) -> None:
         """Wait for a condition on what the client has sent."""
@@ -250,9 +280,11 @@ class Line(Connection):
         while len(found) < count:
             event = await self.event(EventType.PUT)
             try:
-                found += decode_puts(event.data, event.body)
+                messages = decode_puts(event.data, event.body)
             except ProtocolError as error:
                 raise Mismatch("a PUT event of the protocol", str(error)) from error
+            self.posted += len(messages)
+            found += messages
         return found
 
     async def confirms(self, count: int = 1) -> list[ConfirmMessage]:
@@ -314,9 +346,21 @@ class Line(Connection):
         """Refuse a request."""
         self.reply(request, Status(category=category, code=code, message="the suite says no"))
 
+    @property
+    def legacy(self) -> bool:
+        """Whether the client sends correlation ids, and the broker creates the GUIDs of its messages."""
+        return not self.identified.guid_info.client_id
+
     def acknowledge(self, puts: Iterable[DecodedPut], status: int = 0) -> None:
         """Acknowledge messages in one event, with a status of the wire."""
-        self.send(encode_acks([(status, 0, put.guid, put.queue_id) for put in puts]))
+        self.send(encode_acks([(status, *self._named(put), put.queue_id) for put in puts]))
+
+    def _named(self, put: DecodedPut) -> tuple[int, bytes]:
+        """The correlation id and the GUID of a message in its acknowledgement."""
+        if not self.legacy:
+            return 0, put.guid
+        self._created += 1
+        return int.from_bytes(put.guid[CORRELATION_ID], "big"), guid(_CREATED + self._created)
 
     def deliver(self, *messages: bytes) -> None:
         """Send messages, as :func:`pushed` encodes them, in one event."""
@@ -377,7 +421,8 @@ class Stage:
         self.uri = ""
         self.peers: list[Line] = []
         self._patience = patience
-        self._arrived = asyncio.Queue[Line]()
+        self._arrived = asyncio.Queue[Line | None]()
+        self._reason: Mismatch | Unsupported | None = None
         self._server: asyncio.Server | None = None
         self._program: Program | None = None
 
@@ -411,7 +456,26 @@ class Stage:
     def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
         """Ask the client for something, without waiting."""
         assert self._program is not None
-        return self._program.do(verb, **arguments)
+        if verb == "open":
+            arguments = {"read": False, "write": False, **arguments}
+        asked = self._program.do(verb, **arguments)
+        asked.add_done_callback(self._note)
+        return asked
+
+    def _note(self, asked: asyncio.Future[dict[str, Any]]) -> None:
+        """End the waits of a case whose command the client cannot do, or whose client has ended."""
+        if asked.cancelled():
+            return
+        if isinstance(error := asked.exception(), Mismatch):
+            self._give_up(error)
+        elif error is None and asked.result().get("unsupported"):
+            self._give_up(Unsupported(asked.result().get("error", "")))
+
+    def _give_up(self, reason: Mismatch | Unsupported) -> None:
+        self._reason = reason
+        self._arrived.put_nowait(None)
+        for line in self.peers:
+            line.give_up(reason)
 
     def post(
         self, queue: Opened, payload: bytes, properties: Mapping[str, Any] | None = None
@@ -464,9 +528,13 @@ class Stage:
         """Return the client's next connection."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._arrived.get()
+                line = await self._arrived.get()
         except TimeoutError:
             raise Mismatch("a connection of the client", f"none within {seconds:g} s") from None
+        if line is None:
+            assert self._reason is not None
+            raise self._reason
+        return line
 
     async def negotiated(
         self, category: StatusCategory = StatusCategory.E_SUCCESS, features: str = FEATURES
@@ -523,26 +591,68 @@ class Stage:
         await line.until(lambda: all(queue.ready for queue in queues), f"{len(queues)} queues opened again")
         return line
 
+    async def again_or_failed(
+        self, line: Line, calls: list[asyncio.Future[dict[str, Any]]]
+    ) -> list[DecodedPut]:
+        """Return the messages that the client posts again; none if it reports all of them as not accepted."""
+        again = asyncio.create_task(line.puts(len(calls)))
+        try:
+            events: list[asyncio.Future[Any]] = [again, *calls]
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if again.done():
+                return again.result()
+            for call in calls:
+                check(accepted(await self.answer(call)), False, "accepted")
+        finally:
+            again.cancel()
+        return []
+
     async def alive(self, line: Line, queue: Opened) -> None:
         """Expect that the client can still post, on this connection or on a new one."""
-        asked = self.post(queue, b"still alive")
+        asked = self.post(queue, _ALIVE)
         try:
-            puts = await self._put_of(line, b"still alive")
+            asked, puts = await self._posted(line, queue, asked)
         except Mismatch:
             if not line.over:
                 raise
             line = await self.restored(queue)
-            puts = await self._put_of(line, b"still alive")
+            asked, puts = await self._posted(line, queue, asked)
         line.acknowledge(puts)
         answer = await self.done(asked)
         if answer.get("status") != "SUCCESS":
             raise fail("an accepted message", answer)
+
+    async def _posted(
+        self, line: Line, queue: Opened, asked: asyncio.Future[dict[str, Any]]
+    ) -> tuple[asyncio.Future[dict[str, Any]], list[DecodedPut]]:
+        """Return the message that the client posts, and the call.
+
+        A client may refuse a message while it opens the queue again, or report the message as not accepted:
+        the message is posted once more.
+        """
+        waiting = asyncio.create_task(self._put_of(line, _ALIVE))
+        try:
+            while True:
+                await asyncio.wait((waiting, asked), return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    return asked, waiting.result()
+                if accepted(await self.answer(asked)):
+                    raise Mismatch("a PUT event", "success without a PUT event")
+                await asyncio.sleep(_AGAIN)
+                asked = self.post(queue, _ALIVE)
+        finally:
+            waiting.cancel()
 
     async def _put_of(self, line: Line, payload: bytes) -> list[DecodedPut]:
         while True:
             puts = await line.puts()
             if any(put.data.endswith(payload) for put in puts):
                 return puts
+
+
+def accepted(answer: Mapping[str, Any]) -> bool:
+    """Whether the answer to a post says that the broker has accepted the message."""
+    return bool(answer.get("ok")) and answer.get("status") == "SUCCESS"
 
 
 def codec_of(identity: ClientIdentity) -> Codec:

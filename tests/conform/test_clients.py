@@ -4,18 +4,26 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 import bmq
 from bmq.cli.conform_harness import Harness, in_process
 from bmq.conform.case import Level
 from bmq.conform.client_cases import EVERY_GROUP
-from bmq.conform.client_suite import run_client_suite, started
+from bmq.conform.client_suite import attached, run_client_suite, started
+from bmq.conform.program import Program
 from bmq.conform.run import Outcome
+from bmq.conform.stage import Stage
+from bmq.wire.ack import decode_acks
+from bmq.wire.control import Codec, encode_event
+from bmq.wire.control.messages import ClientIdentity, ClientType
+from bmq.wire.put import DecodedPut
 
 CASES = [case for group in EVERY_GROUP for case in group.cases]
 HARNESS = [sys.executable, "-m", "bmq", "conform", "harness"]
@@ -32,6 +40,13 @@ async def failures(*numbers: str, command: list[str] | None = None, patience: fl
         in_process if command is None else started(command), chosen(*numbers), patience=patience
     )
     return {each.case.number: each.received for each in report.results if each.outcome is Outcome.FAILED}
+
+
+@pytest.fixture
+def free_tcp_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -136,3 +151,97 @@ async def test_a_cancelled_run_leaves_no_process() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_client_that_somebody_else_starts_is_tested(free_tcp_port: int) -> None:
+    async def elsewhere(uri: str) -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", free_tcp_port)
+                break
+            except ConnectionRefusedError:
+                await asyncio.sleep(0)
+        harness = Harness(uri)
+        async for line in reader:
+            writer.write(orjson.dumps(await harness.answer(orjson.loads(line))) + b"\n")
+        await harness.end()
+        writer.close()
+
+    running: list[asyncio.Task[None]] = []
+    wait = attached(free_tcp_port)
+
+    async def start(uri: str) -> Program:
+        running.append(asyncio.create_task(elsewhere(uri)))
+        return await wait(uri)
+
+    report = await run_client_suite(start, chosen("23.1.1", "24.1.1"), at_once=1)
+    assert report.count(Outcome.PASSED) == 2
+    await asyncio.gather(*running)
+
+
+async def test_a_client_that_leaves_is_reported_at_once(free_tcp_port: int) -> None:
+    async def leave() -> None:
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", free_tcp_port)
+                break
+            except ConnectionRefusedError:
+                await asyncio.sleep(0)
+        await reader.readline()
+        writer.write(b'{"id": 1, "ok": true}\n')
+        await reader.readline()
+        writer.close()
+
+    running: list[asyncio.Task[None]] = []
+    wait = attached(free_tcp_port)
+
+    async def start(uri: str) -> Program:
+        running.append(asyncio.create_task(leave()))
+        return await wait(uri)
+
+    report = await run_client_suite(start, chosen("23.1.1"))
+    (result,) = report.results
+    assert result.received == "the end of the program's connection"
+    assert result.seconds < 5
+    await asyncio.gather(*running)
+
+
+async def test_waiting_for_a_client_can_be_cancelled(free_tcp_port: int) -> None:
+    running = asyncio.create_task(run_client_suite(attached(free_tcp_port), chosen("21.1.1")))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_post_that_the_client_cannot_do_ends_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Harness.answer
+
+    async def limited(harness: Harness, command: dict[str, Any]) -> dict[str, Any]:
+        if command["do"] == "post":
+            return {"id": command["id"], "ok": False, "unsupported": True, "error": "no binary payloads"}
+        return await answer(harness, command)
+
+    monkeypatch.setattr(Harness, "answer", limited)
+    (result,) = (await run_client_suite(in_process, chosen("23.1.3"), patience=20.0)).results
+    assert result.outcome is Outcome.NOT_TESTED
+    assert result.reason == "the program cannot do this: no binary payloads"
+    assert result.seconds < 5
+
+
+async def test_a_client_without_guids_gets_its_correlation_ids_back() -> None:
+    stage = Stage()
+    await stage.listen()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(stage.uri.rpartition(":")[2]))
+    line = await stage.connection()
+    identity = ClientIdentity(protocol_version=1, client_type=ClientType.E_TCPCLIENT)
+    writer.write(encode_event(identity, Codec.JSON))
+    await line.introduction()
+    assert line.legacy
+    field = b"\0" + (7).to_bytes(3, "big") + bytes(12)
+    line.acknowledge([DecodedPut(0, field, 1, 0, 0, 0, b"hello")], 1)
+    event = await reader.readexactly(36)
+    (ack,) = decode_acks(event, 8)
+    assert (ack.status, ack.correlation_id, any(ack.guid)) == (1, 7, True)
+    writer.close()
+    await stage.end()

@@ -235,12 +235,12 @@ async def closes_the_connection(stage: Stage) -> None:
 @CASES.case(
     "21.4.1",
     "An answer to a request that was never made is ignored.",
-    sends="a status for rId 77777, then HEARTBEAT_REQ",
-    expects="HEARTBEAT_RSP",
+    sends="a status for rId 77777",
+    expects="a post is accepted",
     statement="3.28",
 )
 async def ignores_foreign_answers(stage: Stage) -> None:
     line = await stage.started()
+    queue = await stage.opened(line, "bmq://bmq.test.mem.priority/conform", write=True)
     line.refuse(ControlMessage(r_id=77_777))
-    line.send(HEARTBEAT_REQ)
-    await line.event(EventType.HEARTBEAT_RSP)
+    await stage.alive(line, queue)

@@ -148,7 +148,7 @@ async def configures_an_open_queue(stage: Stage) -> None:
     "27.2.3",
     "A message waits until its queue is open again.",
     sends="the end of the connection instead of an ACK; then openQueueResponse after a pause",
-    expects="no PUT in the pause, and the message after it",
+    expects="no PUT in the pause, and the message after it; or a failure of the call",
     statement="7.18",
     seconds=_LONG,
 )
@@ -163,7 +163,9 @@ async def posts_to_an_open_queue(stage: Stage) -> None:
     await line.nothing(EventType.PUT)
     line.reply(opening)
     line.serve()
-    (again,) = await line.puts()
+    if not (puts := await stage.again_or_failed(line, [asked])):
+        return
+    (again,) = puts
     check(again.guid.hex(), first.guid.hex(), "GUID")
     line.acknowledge([again])
     check((await stage.done(asked)).get("status"), "SUCCESS", "status")
