@@ -100,7 +100,7 @@ class Harness:
 
 
 def main() -> None:
-    harness = Harness(os.environ["BMQ_BROKER_URI"])
+    harness = Harness(os.environ.pop("BMQ_BROKER_URI"))
     for line in sys.stdin:
         harness.do(json.loads(line))
     os._exit(0)  # a session without a broker does not stop
