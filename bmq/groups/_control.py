@@ -18,33 +18,34 @@ _KINDS: dict[str, type[Report | Order | Crown]] = {"report": Report, "order": Or
 _STATES = {state.name for state in SeatState}
 
 
-def encoded(message: Report | Order | Crown) -> bytes:
-    """Return the payload of a control message."""
+def encoded(message: Report | Order | Crown, group: str = "") -> bytes:
+    """Return the payload of a control message; ``group`` is the expression of the sender's first bucket."""
     kind = type(message).__name__.lower()
-    return orjson.dumps({"kind": kind, **message._asdict()}, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps({"kind": kind, "group": group, **message._asdict()}, option=orjson.OPT_NON_STR_KEYS)
 
 
-def decoded(payload: bytes) -> Report | Order | Crown:
-    """Return the message of a payload.
+def decoded(payload: bytes) -> tuple[Report | Order | Crown, str]:
+    """Return the message of a payload, and the expression of the sender's first bucket.
 
     Raises:
         ProtocolError: the payload is not a control message of this version.
     """
     try:
         fields: dict[str, Any] = orjson.loads(payload)
+        group = str(fields.pop("group", ""))
         made = _KINDS[fields.pop("kind")](**fields)
         if isinstance(made, Crown):
             members = None if made.members is None else tuple(map(str, made.members))
-            return Crown(str(made.who), int(made.term), int(made.fence), members)
+            return Crown(str(made.who), int(made.term), int(made.fence), members), group
         if isinstance(made, Order):
             granted = {int(b): (int(fence), fine is True) for b, (fence, fine) in made.buckets.items()}
-            return Order(str(made.who), int(made.term), int(made.number), int(made.seq), granted)
+            return Order(str(made.who), int(made.term), int(made.number), int(made.seq), granted), group
         states = {int(b): (int(fence), state) for b, (fence, state) in made.buckets.items()}
         if any(state not in _STATES for _, state in states.values()):
             raise ValueError(f"unknown states in {states}")
         term, number = made.seen
         weight = min(max(MIN_WEIGHT, float(made.weight)), MAX_WEIGHT)
-        return Report(
+        report = Report(
             str(made.who),
             str(made.was),
             int(made.seq),
@@ -53,5 +54,6 @@ def decoded(payload: bytes) -> Report | Order | Crown:
             made.leaving is True,
             states,
         )
+        return report, group
     except (ValueError, TypeError, KeyError, AttributeError, Error) as error:
         raise ProtocolError(f"{payload[:100]!r} is not a control message of a group: {error}") from error

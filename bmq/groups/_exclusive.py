@@ -105,6 +105,10 @@ class OwnedLane(Lane):
         if self.owned:
             self._allowed.set()
 
+    def fail(self, error: Error) -> None:
+        """End the group with an error."""
+        self._member.fail(error)
+
     def lose_if_idle(self, after: float) -> None:
         """Do nothing: the owner of a bucket is known."""
 
@@ -253,6 +257,8 @@ class Coordinator:
         self._queue = queue
         self._control_uri = control_uri
         self._name = name
+        # Equal in all members with the same key, number of buckets and expression.
+        self._text = lanes[0].consumer.expressions[0]
         self._lease = lease
         self._lanes = lanes
         self._loop = asyncio.get_running_loop()
@@ -396,7 +402,7 @@ class Coordinator:
         with contextlib.suppress(QueueClosed):
             async for message in consumer:
                 try:
-                    what = decoded(message.data)
+                    what, text = decoded(message.data)
                 except ProtocolError as error:
                     logger.warning("a message of control queue %s is skipped: %s", self._control_uri, error)
                     message.confirm()
@@ -405,10 +411,26 @@ class Coordinator:
                     await self._crowned(message, what)
                     continue
                 message.confirm()
-                if isinstance(what, Order):
+                if text != self._text:
+                    self._differs(what, text)
+                elif isinstance(what, Order):
                     self._ordered(what)
                 else:
                     self._reported(what)
+
+    def _differs(self, what: Report | Order, text: str) -> None:
+        """A peer has other buckets: the one that does not lead cannot be a member."""
+        if isinstance(what, Report):
+            if self._leader.phase is not Phase.NONE and not what.leaving:
+                self._post(Order(what.who, 0, 0, 0, {}), what.who)
+        elif what.who == self._member.who:
+            self._lanes[0].fail(
+                UsageError(
+                    f"the group of {self._queue.uri} has the first bucket {text!r}, and this member "
+                    f"{self._text!r}: give all members the same key, buckets and expression, and stop all "
+                    "members before you change these"
+                )
+            )
 
     # the member
 
@@ -448,12 +470,12 @@ class Coordinator:
             left = self._member.report(self._loop.time(), leaving=True)
             orders = self._leader.report(left, self._loop.time())
             # The leader itself cannot rely on reading its own report.
-            await control.post(encoded(left), properties={TO: ""})
+            await control.post(encoded(left, self._text), properties={TO: ""})
             for order in orders:
-                await control.post(encoded(order), properties={TO: order.who})
+                await control.post(encoded(order, self._text), properties={TO: order.who})
             crown = self._leader.left()
             if crown is not None and self._crown is not None:
-                await control.post(encoded(crown), properties={TO: ""})
+                await control.post(encoded(crown, self._text), properties={TO: ""})
                 self._crown.confirm()
         with contextlib.suppress(Error):
             await control.close(at_once=True)
@@ -501,7 +523,7 @@ class Coordinator:
         if self._control is None:
             return
         try:
-            acked = self._control.post_nowait(encoded(what), properties={TO: to}, guid=guid)
+            acked = self._control.post_nowait(encoded(what, self._text), properties={TO: to}, guid=guid)
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:

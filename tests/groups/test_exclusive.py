@@ -299,6 +299,25 @@ async def test_a_group_without_coordination_has_no_fences(
         queue.group("k", coordination="none").fence(0)
 
 
+@pytest.mark.parametrize("other", [{"buckets": 8}, {"expression": "x == 1"}, {"key": "j"}])
+async def test_a_member_that_differs_from_the_group_ends_with_an_error(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, other: dict[str, Any]
+) -> None:
+    """Otherwise the buckets that only one of the members knows would have no owner."""
+    old = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with old.group("k", **OPTIONS) as first:
+        await eventually(lambda: len(first.owned) == 6)
+        group = new.group(**{"key": "k", **OPTIONS, **other})
+        with pytest.raises(bmq.UsageError, match="same key, buckets and expression"):
+            await group.receive(timeout=10)
+        await group.close()
+        await eventually(lambda: len(first.owned) == 6)
+        await post(writer, 0, 12)
+        for _ in range(12):
+            (await first.receive(timeout=10)).confirm()
+
+
 @pytest.mark.parametrize("members", [2, 3, 5, 20])
 async def test_neighbouring_keys_go_to_different_members(members: int) -> None:
     """The keys of a young shop are small numbers."""
