@@ -187,8 +187,8 @@ BUGS = (
     Bug(
         "a GUID is remembered for five minutes in each domain",
         _QUEUE,
-        "domain.config.deduplication_time_ms / 1000,",
-        "300,",
+        "self.store.set_window(config.deduplication_time_ms / 1000)",
+        "self.store.set_window(300)",
     ),
     Bug(
         "answers in BER are given to no one",

@@ -28,7 +28,7 @@ class Heartbeat:
         interval: seconds between two checks.
         max_missed: number of tolerated silent intervals; 0 or less disables the timer.
         now: the time.
-        grace: silent intervals at the start that do not count (brokers allow the intervals of three minutes).
+        grace: silent intervals before the first event that do not count (brokers allow three minutes).
 
     Attributes:
         heard: whether an event has arrived; set by the owner.
@@ -51,7 +51,7 @@ class Heartbeat:
         self.deadline = now + self.interval
         if self.heard:
             self.heard = False
-            self._missed = min(self._missed, 0)
+            self._missed = 0
             return Pulse.NOTHING
         if self._missed >= self.max_missed:
             self.deadline = None
