@@ -66,7 +66,7 @@ class Harness:
         return {"name": f"bmq {bmq.__version__}"}
 
     async def _start(self) -> dict[str, Any]:
-        self._session = await bmq.connect(self._uri, connect_timeout=4)
+        self._session = await bmq.connect(self._uri, connect_timeout=60)
         return {}
 
     def _open_session(self) -> bmq.Session:
