@@ -99,7 +99,7 @@ TYPED = {
     bmq.typed.TypedGroup: (
         bmq.groups.Group,
         "group",
-        {"bucket_of", "closed", "fence", "owned", "unconfirmed"},
+        {"bucket_of", "closed", "fence", "holds", "owned", "unconfirmed"},
     ),
 }
 
