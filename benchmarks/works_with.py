@@ -83,7 +83,8 @@ async def run_cases(broker: str | None, user: bytes | None) -> dict[str, dict[st
     logging.getLogger("bmq").setLevel(logging.CRITICAL)
     if broker is None:
         users = Authentication(users={"alice": "secret"}, anonymous=True)
-        async with bmq.broker.Broker(auth=users) as embedded:
+        heartbeats = {"heartbeat_interval_ms": 1000, "max_missed_heartbeats": 3}
+        async with bmq.broker.Broker(auth=users, **heartbeats) as embedded:
             return await run_cases(embedded.uri, b"alice:secret")
     report = await run_suite(Address.parse(broker), all_cases(), user=user)
     found: dict[str, dict[str, Any]] = {}
