@@ -57,6 +57,7 @@ async def be_member(arguments: argparse.Namespace) -> None:
         group = queue.group(
             "key",
             buckets=arguments.buckets,
+            coordination="none",
             member=arguments.name,
             settle=arguments.settle,
             max_unconfirmed_messages=arguments.window,
