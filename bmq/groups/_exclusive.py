@@ -4,6 +4,10 @@
 The coordinator has one life for each connection: a new name, two subscriptions of the control queue (the
 mailbox of this name, and the catch-all of a candidate for leading), and reports until the connection is lost.
 Each bucket has a lane whose task performs the actions of the member one after the other.
+
+Rejected: a member that receives the messages of a dead member at once, and hands them out after the lease.
+Mail for the dead member that returns to the leader proves the death only at a single node. While a new
+primary restores subscriptions, mail for living members returns too, and their messages would be divided.
 """
 
 from __future__ import annotations
