@@ -13,9 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
-import orjson
-
 from bmq import _checks
+from bmq._json import orjson
 from bmq._local import is_loopback
 from bmq.admin import parsing
 from bmq.admin.asking import ask, refused, word

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, cast
 
-import orjson
-
 from bmq import _checks
+from bmq._json import orjson
 
 __all__ = ["COMMANDS", "Command", "Danger", "danger_of", "find_command", "without_encoding"]
 

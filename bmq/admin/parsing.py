@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import orjson
-
+from bmq._json import orjson
 from bmq.admin.results import (
     AppDepth,
     AppState,

@@ -13,9 +13,8 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
 from bmq import _world
+from bmq._json import orjson
 from bmq.broker._admin_cluster import (
     CLUSTER,
     CLUSTER_COMMANDS,

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from bmq._json import orjson
 from bmq._version import __version__
 from bmq.broker._admin_cluster import NODE
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-import orjson
-
+from bmq._json import orjson
 from bmq.broker._admin_cluster import CLUSTER_RENDERERS
 from bmq.broker._admin_storage import STORAGE_RENDERERS
 

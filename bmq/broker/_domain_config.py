@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NoReturn, cast
 
-import orjson
-
 from bmq import _checks
+from bmq._json import orjson
 from bmq.broker._consumer_filter import CONSUMER_FILTERS, ConsumerFilter
 from bmq.errors import UsageError
 

@@ -10,9 +10,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-import orjson
-
 import bmq
+from bmq._json import orjson
 from bmq.conform.program import Answers, Program
 
 __all__ = ["Harness", "in_process", "serve"]

@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
+from bmq._json import orjson
 from bmq.cli.output import note, printable
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -25,6 +24,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from bmq._json import orjson
 from bmq.wire.printable import printable as printable_in_part
 
 __all__ = [

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
-
+from bmq._json import orjson
 from bmq.cli.messages import BadInput
 from bmq.wire.event import type_of
 

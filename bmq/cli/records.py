@@ -15,9 +15,9 @@ from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Annotated, Any
 
-import orjson
 import typer
 
+from bmq._json import orjson
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, printable
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-import orjson
-
+from bmq._json import orjson
 from bmq.client.dead_letters import bounded, error_text
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage

@@ -26,8 +26,7 @@ from typing import (
 )
 from uuid import UUID
 
-import orjson
-
+from bmq._json import orjson
 from bmq.codecs._json_schema import json_schema
 from bmq.codecs._media_types import JSON
 from bmq.errors import UsageError

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import orjson
-
 from bmq import _world
+from bmq._json import orjson
 from bmq.conform.case import Mismatch, fail
 from bmq.conform.connection import Connection, decoded
 from bmq.errors import ProtocolError

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import orjson
-
+from bmq._json import orjson
 from bmq.conform.case import Mismatch
 
 __all__ = ["AttachedProgram", "Program", "StartedProgram", "Unsupported"]

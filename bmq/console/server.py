@@ -18,11 +18,11 @@ from importlib import resources
 from types import TracebackType
 from typing import Any, Self, cast
 
-import orjson
 from aiohttp import web
 
 import bmq
 from bmq import _checks
+from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation

@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import orjson
-
 import bmq
 from bmq import _world
+from bmq._json import orjson
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.explanation import Explanation
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
+from bmq._json import orjson
 from bmq.conventions import GROUP_MEMBER as TO
 from bmq.errors import Error, ProtocolError
 from bmq.groups._protocol import Crown, Order, Report, SeatState

@@ -39,9 +39,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-import orjson
-
 from bmq import _checks, _world
+from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq.admin.client import Admin
 from bmq.client.attempt import Attempt, CallNext

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
-import orjson
-
 from bmq import _checks, _world
+from bmq._json import orjson
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.consumer import Consumer
 from bmq.client.delivered import arrival_of

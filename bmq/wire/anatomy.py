@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, cast
 
-import orjson
-
+from bmq._json import orjson
 from bmq.errors import ProtocolError
 from bmq.wire._fields import FIELDS
 from bmq.wire.codec import CODECS

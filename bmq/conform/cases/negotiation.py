@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
+from bmq._json import orjson
 from bmq.conform.bench import Bench
 from bmq.conform.case import Cases, Check, Level, Mismatch, check, fail
 from bmq.conform.peer import JSON_FEATURES, Peer, subscription

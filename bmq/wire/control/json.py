@@ -11,8 +11,7 @@ import binascii
 from enum import IntEnum
 from typing import Any, Literal, NoReturn, cast, overload
 
-import orjson
-
+from bmq._json import orjson
 from bmq.errors import ProtocolError
 from bmq.wire.control.messages import (
     CHOICES,
