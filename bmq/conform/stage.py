@@ -228,6 +228,11 @@ class Line(Connection):
         """Wait for a condition on what the client has sent."""
         await self._until(lambda: condition() or None, expected)
 
+    async def outlived(self, asked: asyncio.Future[dict[str, Any]]) -> None:
+        """Expect an answer of the program before the end of the connection."""
+        asked.add_done_callback(lambda _: self._news.set())
+        await self._until(lambda: asked.done() or None, "an answer of the program")
+
     async def closed(self, seconds: float | None = None) -> None:
         """Expect that the client closes the connection."""
         await self._until(lambda: self._over or None, "the end of the connection", seconds)
@@ -612,12 +617,15 @@ class Stage:
         asked = self.post(queue, _ALIVE)
         try:
             asked, puts = await self._posted(line, queue, asked)
+            line.acknowledge(puts)
+            await line.outlived(asked)
         except Mismatch:
             if not line.over:
                 raise
+            # The client gave the connection up: before its post, or after it and before the acknowledgement.
             line = await self.restored(queue)
             asked, puts = await self._posted(line, queue, asked)
-        line.acknowledge(puts)
+            line.acknowledge(puts)
         answer = await self.done(asked)
         if answer.get("status") != "SUCCESS":
             raise fail("an accepted message", answer)
