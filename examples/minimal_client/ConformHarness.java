@@ -54,7 +54,8 @@ final class ConformHarness {
                         return Map.of();
                     });
                 }
-                case "post" -> client.post(queue, properties(command.get("properties")), Base64.getDecoder().decode((String) command.get("data")))
+                case "post" -> client
+                        .post(queue, properties(command.get("properties")), Base64.getDecoder().decode((String) command.get("data")))
                         .thenApply(status -> Map.of("status", STATUSES.getOrDefault(status, "UNKNOWN")));
                 case "receive" -> CompletableFuture.supplyAsync(() -> receive(queue), task -> new Thread(task).start());
                 case "confirm" -> {
@@ -93,7 +94,9 @@ final class ConformHarness {
     static Map<String, Object> properties(Object given) {
         Map<String, Object> properties = new TreeMap<>();
         if (given instanceof Map<?, ?> map) map.forEach((name, value) -> properties.put((String) name,
-                value instanceof Number number ? number.longValue() == number.intValue() ? (Object) number.intValue() : number.longValue() : value));
+                value instanceof Number number ? narrow(number.longValue()) : value));
         return properties;
     }
+
+    static Object narrow(long number) { return number == (int) number ? (Object) (int) number : (Object) number; }
 }
