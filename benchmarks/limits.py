@@ -3,11 +3,11 @@
 
     BMQ_BROKER_URI=tcp://localhost:30114 python benchmarks/limits.py [--rounds 5] [--count 200000]
 
-The broker's limit is its rate with pre-encoded events on a bare socket, whose client needs hardly any CPU time.
-A real client shares the cores with the broker: on a machine with few cores, broker and client together need
-the CPU time of all cores. The machine's limit of a path is the number of cores, divided by the CPU time of the
-broker and of the client for a message. All figures of a line are measured in the same run. Only on Linux,
-with a broker on the same machine.
+The broker's limit is its rate with pre-encoded events on a bare socket, whose client needs hardly any CPU
+time. A real client shares the cores with the broker: on a machine with few cores, broker and client together
+need the CPU time of all cores. The machine's limit of a path is the number of cores, divided by the CPU time
+of the broker and of the client for a message. All figures of a line are measured in the same run. Only on
+Linux, with a broker on the same machine.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     python benchmarks/page.py [--results build] [--other build/other] [--page docs/performance.md]
 
 Reads the output of the other programs (benchmark.json, scale.json, broker.json, stages.json, startup.json,
-memory.json, idle.json) and replaces the text between ``<!-- measured: NAME -->`` and ``<!-- end -->``. Parts
-without results stay unchanged. With results of another interpreter or another machine, all results with a goal
-are shown side by side.
+memory.json, idle.json) and replaces the text between ``<!-- measured: NAME -->`` and ``<!-- end -->``.
+Parts without results stay unchanged. With results of another interpreter or another machine, all results with
+a goal are shown side by side.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 
     python benchmarks/properties.py tcp://localhost:30114 [--rounds 5] [--count 200000]
 
-This program shares no code with ``make bench``, and confirms its result: it posts all messages first, opens the
-queue, and takes the time from the first message to the last one. Each message is confirmed, and both of its
-properties are compared. Each measurement is a new process.
+This program shares no code with ``make bench``. It posts all messages first, opens the queue, and takes the
+time from the first message to the last one. Each message is confirmed, and both of its properties are
+compared. Each measurement is a new process.
 """
 
 from __future__ import annotations

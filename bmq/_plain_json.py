@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of orjson that bmq uses, on the standard library's json.
 
-Slower than orjson by a factor of ten and more. Values, errors and options are those of orjson, except that
-integers may have any size.
+Writing a control message takes about 50 times as long as with orjson, and reading it 6 times. Values, errors
+and options are those of orjson, except that integers may have any size.
 """
 
 from __future__ import annotations
