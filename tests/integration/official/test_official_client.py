@@ -304,7 +304,7 @@ def test_posting_into_a_group_with_a_bucket_by_hand(
     async def consume() -> dict[str, int | None]:
         async with (
             bmq.connect(broker.uri) as session,
-            (await session.open_queue(uri, read=True)).group() as group,
+            (await session.open_queue(uri, read=True)).group(buckets=16) as group,
         ):
             found: dict[str, int | None] = {}
             for _ in keys:

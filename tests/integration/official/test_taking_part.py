@@ -130,6 +130,7 @@ def test_official_client_posts_with_a_bucket(broker: StillBroker, connect: Conne
             for group in groups:
                 await group.open()
             tasks = [asyncio.create_task(member(group)) for group in groups]
+            await eventually(lambda: [len(group.owned) for group in groups] == [4, 4], TIMEOUT)
             for data in (b"1", b"2", b"3"):
                 for key in keys:
                     by_hand = {"key": key, "bmq_bucket": bucket(key.encode())}
