@@ -29,6 +29,10 @@ first fence not yet reserved. A new leader posts a crown of the next term. Once 
 the leader collects reports for a lease, and leads afterwards. A leader that leaves names the remaining
 members in a crown, and the next leader leads as soon as these members have reported.
 
+A claimant that dies may leave two crowns, and two candidates may get one each. Both lead, with fences of their
+own. The leader of the higher term has the higher priority in the control queue: it receives all reports and
+crowns, members ignore orders of the lower term, and the other leader soon knows no member.
+
 Rejected: standby subscriptions, which receive messages when a new primary restores subscriptions in another
 order; leases without fences, which trust the clocks; a message of the control queue for each bucket, whose
 loss stops the bucket.
@@ -399,8 +403,8 @@ class Leader:
             if (crown.who, crown.term) == (who, self.term):
                 self.limit = max(self.limit, crown.fence)  # the renewed crown
                 return None
-            if crown.term <= self.term and crown.fence <= self.fence:
-                return None  # a crown from before
+            if crown.term < self.term and crown.fence <= self.fence:
+                return None  # a crown from before, or of a rival; a rival of the same term needs a new claim
         # With a second crown, a member may be unknown to either former leader.
         alone = self.phase is Phase.NONE and crown.members is not None
         self.resign()

@@ -49,3 +49,14 @@ def test_a_grant_for_a_former_subscription_opens_nothing() -> None:
     assert member.seats[0].state is SeatState.READY
     again = member.report(NOW)
     assert member.order(Order("a", 2, 3, again.seq, {0: (7, True)})) == [Effect(Do.OPEN, 0, 7)]
+
+
+def test_two_leaders_of_an_equal_term_end() -> None:
+    """Crowns of dead claimants may reach several candidates."""
+    leader = _leader("a", Crown("x", 1, 100))
+    assert leader.crown("a", Crown("a", leader.term, leader.limit), NOW) is None
+    claim = leader.crown("a", Crown("b", leader.term, 100), NOW)
+    assert claim is not None
+    assert claim.term == 3
+    assert leader.crown("a", claim, NOW) is None
+    assert leader.crown("a", Crown("b", 2, 100), NOW) is None, "the lower term has no effect"
