@@ -45,8 +45,8 @@ _TOP: Final = 2**30
 # message matches the first expression that the broker evaluates, and the window of this expression is full. A
 # bucket that changes hands has a window of 0.
 _NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
-# Priorities in the control queue. The term is added to the priority of a leader: two crowns of a dead claimant
-# may reach two candidates, and the leader of the higher term then receives every report and every crown.
+# Priorities in the control queue. The term is added to the priority of a leader: two crowns of a dead
+# claimant may reach two candidates, and the leader of the higher term then receives every report and crown.
 _MAILBOX, _LEADER, _CANDIDATE = _TOP, 2, 1
 _WIDE: Final = 100_000
 # Looks at messages in the application's hands, in seconds.

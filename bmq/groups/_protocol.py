@@ -29,9 +29,9 @@ first fence not yet reserved. A new leader posts a crown of the next term. Once 
 the leader collects reports for a lease, and leads afterwards. A leader that leaves names the remaining
 members in a crown, and the next leader leads as soon as these members have reported.
 
-A claimant that dies may leave two crowns, and two candidates may get one each. Both lead, with fences of their
-own. The leader of the higher term has the higher priority in the control queue: it receives all reports and
-crowns, members ignore orders of the lower term, and the other leader soon knows no member.
+A claimant that dies may leave two crowns, and two candidates may get one each. Both lead, with fences of
+their own. The leader of the higher term has the higher priority in the control queue: it receives all reports
+and crowns, members ignore orders of the lower term, and the other leader soon knows no member.
 
 Rejected: standby subscriptions, which receive messages when a new primary restores subscriptions in another
 order; leases without fences, which trust the clocks; a message of the control queue for each bucket, whose

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import tempfile
 import warnings
@@ -85,6 +86,14 @@ class Sparks:
         if self._spark is not None:
             self._spark.stop()
         self._master, self._spark = "", None
+
+
+@pytest.fixture(autouse=True)
+def sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM: a reader of a stream sets one in its process."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")
