@@ -48,7 +48,6 @@ _NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
 # Priorities in the control queue. The term is added to the priority of a leader: two crowns of a dead
 # claimant may reach two candidates, and the leader of the higher term then receives every report and crown.
 _MAILBOX, _LEADER, _CANDIDATE = _TOP, 2, 1
-_WIDE: Final = 100_000
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
 # Seconds between two looks of a leader at the leases, at least.
@@ -58,6 +57,12 @@ _SHORTEST_PAUSE: Final = 0.01
 _EPOCH: Final = 1_735_689_600
 # A leader waits longer than a member, by this factor: clocks may differ a little in speed.
 _DRIFT: Final = 1.25
+# A leader collects reports, and answers each member once: this long after the report of a new member, as part
+# of the lease and in seconds at most, since members often start together and each bucket should move once;
+# and this many seconds for each known member after other reports, since many members report at a change.
+_GATHER_PART: Final = 0.1
+_GATHER_MOST: Final = 0.2
+_GATHER_EACH: Final = 0.001
 
 
 class OwnedLane(Lane):
@@ -273,6 +278,9 @@ class Coordinator:
         self._crown: Message | None = None
         # Reports that arrived before this member leads, by sender.
         self._early: dict[str, Report] = {}
+        # Reports that the leader processes together, soon.
+        self._gathered: list[Report] = []
+        self._gathering: asyncio.Handle | None = None
         self._life: asyncio.Task[None] | None = None
         self._reporting: asyncio.Handle | None = None
         self._control: Queue | None = None
@@ -335,9 +343,14 @@ class Coordinator:
     async def _begin(self, control: Queue) -> None:
         """Subscribe for the present connection."""
         mailbox = control.subscribe(
-            f'{TO} == "{self._member.who}"', priority=_MAILBOX, max_unconfirmed_messages=_WIDE
+            f'{TO} == "{self._member.who}"',
+            priority=_MAILBOX,
+            max_unconfirmed_messages=WIDEST_MESSAGES,
+            max_unconfirmed_bytes=WIDEST_BYTES,
         )
-        self._candidate = control.subscribe(priority=_CANDIDATE, max_unconfirmed_messages=_WIDE)
+        self._candidate = control.subscribe(
+            priority=_CANDIDATE, max_unconfirmed_messages=WIDEST_MESSAGES, max_unconfirmed_bytes=WIDEST_BYTES
+        )
         await asyncio.gather(mailbox.open(), self._candidate.open())
         self._life = self._loop.create_task(self._live(control, mailbox, self._candidate))
 
@@ -355,9 +368,7 @@ class Coordinator:
         for lane in self._lanes:
             self._background(lane.consumer.pause())
         self._apply(self._member.lost(self._new_name()))
-        self._leader.resign()
-        self._crown = None
-        self._early = {}
+        self._resign()
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
@@ -474,7 +485,7 @@ class Coordinator:
             await asyncio.wait((life,))
         with contextlib.suppress(Error):
             left = self._member.report(self._loop.time(), leaving=True)
-            orders = self._leader.report(left, self._loop.time())
+            orders = self._answers([*self._taken(), left])
             # The leader itself cannot rely on reading its own report.
             await control.post(encoded(left, self._text), properties={TO: ""})
             for order in orders:
@@ -486,11 +497,24 @@ class Coordinator:
         with contextlib.suppress(Error):
             await control.close(at_once=True)
         self._member.lost(self._new_name())
+        self._resign()
+
+    # the leader
+
+    def _resign(self) -> None:
+        """Forget the crown and all reports."""
         self._leader.resign()
         self._crown = None
         self._early = {}
+        self._taken()
 
-    # the leader
+    def _taken(self) -> list[Report]:
+        """Return the reports collected so far, and collect no longer."""
+        reports, self._gathered = self._gathered, []
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        return reports
 
     async def _crowned(self, message: Message, crown: Crown) -> None:
         claim = self._leader.crown(self._member.who, crown, self._loop.time())
@@ -507,12 +531,31 @@ class Coordinator:
             former.confirm()
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
             early, self._early = self._early, {}
-            for report in early.values():
-                self._send(self._leader.report(report, self._loop.time()))
+            self._send(self._answers([*early.values()]))
+
+    def _answers(self, reports: list[Report]) -> list[Order]:
+        """Process reports; return the last order for each member, which has its full state."""
+        now = self._loop.time()
+        return [*{order.who: order for each in reports for order in self._leader.report(each, now)}.values()]
+
+    def _answer(self) -> None:
+        """Process the collected reports, as late as messages may be."""
+        reports = self._taken()
+        if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+            self._send(self._answers(reports))
+        else:
+            for report in reports:
+                self._reported(report)
 
     def _reported(self, report: Report) -> None:
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
-            self._send(self._leader.report(report, self._loop.time()))
+            self._gathered.append(report)
+            if self._gathering is None:
+                known = self._leader.known
+                pause = min(_GATHER_MOST, self._lease * _GATHER_PART)
+                if not known or report.who in known:
+                    pause = min(pause, _GATHER_EACH * len(known))
+                self._gathering = self._loop.call_later(pause, self._answer)
             return
         self._early[report.who] = report
         if self._crown is None and report.who == self._member.who:

@@ -8,6 +8,8 @@ has an expression, which compares the key with a value of the key's type.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from bmq.conventions import BUCKET
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression, ExpressionInput, complement, subscriptions_for
@@ -19,7 +21,7 @@ _COST = 4
 _INT64_MIN = -(2**63)
 
 
-def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> str:
+def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> Expression:
     """Return the expression for the messages of one bucket.
 
     In a broker, ``%`` takes the sign of its left side, as in C: -5 % 16 is -5. The difference of key and
@@ -35,12 +37,12 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, expression: Ex
         match = f"({key} - {bucket}) % {buckets} == 0"
     else:
         match = f"{key} % {buckets} == 0"
-    return _with(match, expression, key)
+    return _joined(match, expression, key)
 
 
 def keyless_expression(key: str | None, expression: ExpressionInput) -> str:
     """Return the expression for messages without a key; a key of binary type counts as missing."""
-    return _with(f"!exists({BUCKET if key is None else key})", expression, key)
+    return _joined(f"!exists({BUCKET if key is None else key})", expression, key).text
 
 
 def unusable_expressions(key: str | None, buckets: int, expression: ExpressionInput) -> dict[str, Expression]:
@@ -56,8 +58,7 @@ def unusable_expressions(key: str | None, buckets: int, expression: ExpressionIn
     elif buckets & (buckets - 1):
         # Subtracting a bucket from a very low number overflows, and may leave a remainder for every bucket.
         matches["a number too low"] = f"{name} < {_INT64_MIN + buckets}"
-    # Not strict: the comparison holds for every text on purpose.
-    return {kind: Expression(_with(text, expression, key), strict=False) for kind, text in matches.items()}
+    return {kind: _joined(text, expression, key) for kind, text in matches.items()}
 
 
 def unselected_expressions(expression: ExpressionInput) -> tuple[list[Expression | None], bool]:
@@ -72,7 +73,12 @@ def unselected_expressions(expression: ExpressionInput) -> tuple[list[Expression
     return opposite.subscriptions(), not opposite.catch_all
 
 
-def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
+def _joined(match: str, expression: ExpressionInput, key: str | None) -> Expression:
+    """Return both conditions as one expression.
+
+    Raises:
+        InvalidExpression: the conditions do not make a legal expression.
+    """
     parts = subscriptions_for(expression) if expression is not None else [None]
     if len(parts) != 1:
         raise InvalidExpression(
@@ -81,7 +87,7 @@ def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
         )
     part = str(parts[0] or "")
     text = f"{match} && ({part})" if part else match
-    joined = Expression(text, strict=False)
+    joined = _compiled(text)
     if joined.error is not None:
         of = f"key {key!r}" if key is not None else f"property {BUCKET}"
         raise InvalidExpression(
@@ -89,4 +95,14 @@ def _with(match: str, expression: ExpressionInput, key: str | None) -> str:
             f"bucket takes {_COST if key is not None else _COST - 1} of the 10 possible operators, and && "
             "one"
         )
-    return text
+    return joined
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> Expression:
+    """Compile an expression, once for all members of a process.
+
+    Not strict: a search for probable mistakes in each of 512 expressions takes a third of a second, and the
+    comparison of an unusable key holds for every text on purpose.
+    """
+    return Expression(text, strict=False)

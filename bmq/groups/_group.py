@@ -209,11 +209,10 @@ class Group:
         self._own += [lane.consumer for lane in self._stray_lanes]
         if self._coordinator is not None:
             self._own.append(self._coordinator.ceiling)
-        # The lanes' expressions, for messages from the subscription to everything else.
-        self._selects = [
-            Expression(str(each), strict=False) for each in subscriptions_for(expression) if each
-        ]
-        self._takes = [(Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes]
+        # For messages from the subscription to everything else.
+        self._expression = expression
+        self._selects: list[Expression] = []
+        self._takes: list[tuple[Expression, Lane]] | None = None
         self._joining: asyncio.Task[None] | None = None
         self._joined = False
         # How many callers wait for the join.
@@ -697,6 +696,13 @@ class Group:
             len(properties)  # decodes the properties
         except ProtocolError:
             properties = None  # a broker treats the message as a message without properties
+        if self._takes is None:
+            self._selects = [
+                Expression(str(each), strict=False) for each in subscriptions_for(self._expression) if each
+            ]
+            self._takes = [
+                (Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes
+            ]
         if any(each.matches(properties) for each in self._selects):
             for expression, lane in self._takes:
                 if expression.matches(properties):
