@@ -57,6 +57,9 @@ _SHORTEST_PAUSE: Final = 0.01
 _EPOCH: Final = 1_735_689_600
 # A leader waits longer than a member, by this factor: clocks may differ a little in speed.
 _DRIFT: Final = 1.25
+# A member without an answer yet reports again twice this part of the lease after its first report, and after
+# pauses twice as long each time, up to a third of the lease.
+_FIRST_STEP: Final = 0.01
 # A leader collects reports, and answers each member once: this long after the report of a new member, as part
 # of the lease and in seconds at most, since members often start together and each bucket should move once;
 # and this many seconds for each known member after other reports, since many members report at a change.
@@ -400,9 +403,12 @@ class Coordinator:
         tasks = [self._loop.create_task(self._read(each)) for each in (mailbox, candidate)]
         try:
             since = due = now = self._loop.time()
+            step = self._lease * _FIRST_STEP
             while True:
                 if now >= due:
-                    due = now + self._lease / 3
+                    # While the members elect a leader, a report may reach a member that does not lead.
+                    step = self._lease / 3 if self._member.seen > (0, 0) else min(2 * step, self._lease / 3)
+                    due = now + step
                     self._report()
                 self._send(self._leader.tick(now))
                 if self._crown is not None and now - since >= 4 * self._lease:
@@ -551,10 +557,10 @@ class Coordinator:
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
             self._gathered.append(report)
             if self._gathering is None:
-                known = self._leader.known
+                members = self._leader.known
                 pause = min(_GATHER_MOST, self._lease * _GATHER_PART)
-                if not known or report.who in known:
-                    pause = min(pause, _GATHER_EACH * len(known))
+                if not members or report.who in members:
+                    pause = min(pause, _GATHER_EACH * len(members))
                 self._gathering = self._loop.call_later(pause, self._answer)
             return
         self._early[report.who] = report

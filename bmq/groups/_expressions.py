@@ -14,14 +14,20 @@ from bmq.conventions import BUCKET
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression, ExpressionInput, complement, subscriptions_for
 
-__all__ = ["bucket_expression", "keyless_expression", "unselected_expressions", "unusable_expressions"]
+__all__ = [
+    "bucket_expression",
+    "compiled",
+    "keyless_expression",
+    "unselected_expressions",
+    "unusable_expressions",
+]
 
 # Key, minus, remainder and comparison.
 _COST = 4
 _INT64_MIN = -(2**63)
 
 
-def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> Expression:
+def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> str:
     """Return the expression for the messages of one bucket.
 
     In a broker, ``%`` takes the sign of its left side, as in C: -5 % 16 is -5. The difference of key and
@@ -37,7 +43,7 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, expression: Ex
         match = f"({key} - {bucket}) % {buckets} == 0"
     else:
         match = f"{key} % {buckets} == 0"
-    return _joined(match, expression, key)
+    return _joined(match, expression, key).text
 
 
 def keyless_expression(key: str | None, expression: ExpressionInput) -> str:
@@ -87,7 +93,7 @@ def _joined(match: str, expression: ExpressionInput, key: str | None) -> Express
         )
     part = str(parts[0] or "")
     text = f"{match} && ({part})" if part else match
-    joined = _compiled(text)
+    joined = compiled(text)
     if joined.error is not None:
         of = f"key {key!r}" if key is not None else f"property {BUCKET}"
         raise InvalidExpression(
@@ -99,7 +105,7 @@ def _joined(match: str, expression: ExpressionInput, key: str | None) -> Express
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> Expression:
+def compiled(text: str) -> Expression:
     """Compile an expression, once for all members of a process.
 
     Not strict: a search for probable mistakes in each of 512 expressions takes a third of a second, and the

@@ -21,6 +21,7 @@ from bmq.groups._events import GroupEvent, GroupStats, Reason
 from bmq.groups._exclusive import Coordinator, OwnedLane
 from bmq.groups._expressions import (
     bucket_expression,
+    compiled,
     keyless_expression,
     unselected_expressions,
     unusable_expressions,
@@ -256,7 +257,7 @@ class Group:
 
         for bucket in range(self.buckets):
             priority = priority_of(self.member, bucket, self.weight, tie)
-            lane(bucket_expression(key, self.buckets, bucket, wanted), bucket, priority)
+            lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket, priority)
         name = key or BUCKET
         in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
         in_no_bucket |= unusable_expressions(key, self.buckets, wanted)

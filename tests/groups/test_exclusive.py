@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.groups import Gained, GroupEvent, Lost, Reason
-from bmq.groups._protocol import Crown, Leader, Phase, Report
+from bmq.groups._exclusive import Coordinator
+from bmq.groups._protocol import Crown, Leader, Order, Phase, Report
+from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.subscriptions import Expression
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
@@ -355,3 +358,29 @@ def test_a_second_crown_in_the_queue_ends_the_claims() -> None:
     assert leader.phase is Phase.CLAIMING
     assert leader.crown("me", second, 0.0) is None
     assert leader.phase is Phase.COLLECTING
+
+
+async def test_many_members_that_join_at_once_send_few_requests(
+    bmq_connect: Connect, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[str] = []
+    requests: list[int] = []
+    send, ask = Coordinator._send, QueueCore._request_configure
+
+    def sent(self: Coordinator, each: list[Order]) -> None:
+        orders.extend(order.who for order in each)
+        send(self, each)
+
+    def asked(self: QueueCore, subscriptions: Sequence[SubscriptionCore] | None, deadline: float) -> None:
+        requests.append(len(subscriptions or ()))
+        ask(self, subscriptions, deadline)
+
+    monkeypatch.setattr(Coordinator, "_send", sent)
+    monkeypatch.setattr(QueueCore, "_request_configure", asked)
+    queues = [await (await bmq_connect()).open_queue(bmq_queue_uri, read=True) for _ in range(10)]
+    groups = await asyncio.gather(*(queue.group("k", buckets=60) for queue in queues))
+    await eventually(lambda: [len(group.owned) for group in groups] == [6] * 10)
+    # An order for each report, and the moves of buckets to each member that joined, would be many more.
+    assert len(orders) < 80
+    assert len(requests) < 110
+    await asyncio.gather(*(group.close() for group in groups))
