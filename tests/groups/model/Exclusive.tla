@@ -91,13 +91,18 @@ who(m) == <<m, inc[m]>>
 NoSeat == [st |-> "GONE", fence |-> 0, shut |-> FALSE]
 NoSub == [fence |-> 0, open |-> FALSE]
 NoOwner == [who |-> <<>>, fence |-> 0, granted |-> FALSE, num |-> 0, rec |-> FALSE]
-NoLeader == [phase |-> "NONE", term |-> 0, blk |-> 0, next |-> [b \in Bucket |-> 0],
+\* `rank` is the priority in the control queue. A claim is posted once the broker has raised it: until then, `post`.
+\* `await` are the members named by a leader that left, and `named` whether it did.
+NoLeader == [phase |-> "NONE", term |-> 0, blk |-> 0, rank |-> 0, post |-> FALSE, named |-> FALSE, await |-> {}, next |-> [b \in Bucket |-> 0],
              known |-> [w \in {} |-> 0], own |-> [b \in Bucket |-> NoOwner], num |-> [w \in {} |-> 0]]
 Min(S) == CHOOSE x \in S : \A y \in S : x <= y
 Max(S) == CHOOSE x \in S : \A y \in S : x >= y
 Later(s, t) == s[1] > t[1] \/ (s[1] = t[1] /\ s[2] >= t[2])
 Live(m) == life[m] \in {"up", "closing"}
 On(m) == Live(m) /\ conn[m] = "on"
+\* A crown of a leader that leaves names members; of the first one there are none.
+Crown(w, t, l) == [who |-> w, term |-> t, lim |-> l, named |-> t = 0, mem |-> {}]
+Rank(term) == IF Mistake = "leaders are equal" THEN 1 ELSE term
 Leads(m) == ldr[m].phase \in {"COLLECTING", "LEADING"}
 
 \* Nothing is assigned, and the crown is free.
@@ -107,7 +112,7 @@ Fresh(first) ==
     /\ dirty = [m \in Member |-> m \in first]
     /\ seat = [m \in Member |-> [b \in Bucket |-> NoSeat]]
     /\ sub = [m \in Member |-> [b \in Bucket |-> NoSub]]
-    /\ crowns = <<[who |-> <<>>, term |-> 0, lim |-> 1]>>
+    /\ crowns = <<Crown(<<>>, 0, 1)>>
     /\ kept = [m \in Member |-> <<>>]
     /\ ldr = [m \in Member |-> NoLeader]
 
@@ -122,12 +127,12 @@ Settled(first) ==
         IF own[b] = m THEN [st |-> "OPEN", fence |-> Block, shut |-> FALSE] ELSE NoSeat]]
     /\ sub = [m \in Member |-> [b \in Bucket |-> IF own[b] = m THEN [fence |-> Block, open |-> TRUE] ELSE NoSub]]
     /\ crowns = <<>>
-    /\ kept = [m \in Member |-> IF m = l THEN <<[who |-> <<m, 0>>, term |-> 1, lim |-> 2]>> ELSE <<>>]
+    /\ kept = [m \in Member |-> IF m = l THEN <<Crown(<<m, 0>>, 1, 2)>> ELSE <<>>]
     /\ ldr = [m \in Member |-> IF m # l THEN NoLeader ELSE
-        [phase |-> "LEADING", term |-> 1, blk |-> 1, next |-> [b \in Bucket |-> Block + 1],
-         known |-> [w \in first \X {0} |-> [era |-> 0, ready |-> [b \in Bucket |-> FALSE]]],
-         own |-> [b \in Bucket |-> [who |-> <<own[b], 0>>, fence |-> Block, granted |-> TRUE, num |-> 1, rec |-> FALSE]],
-         num |-> [w \in first \X {0} |-> 1]]]
+        [NoLeader EXCEPT !.phase = "LEADING", !.term = 1, !.blk = 1, !.rank = Rank(1), !.next = [b \in Bucket |-> Block + 1],
+         !.known = [w \in first \X {0} |-> [era |-> 0, ready |-> [b \in Bucket |-> FALSE]]],
+         !.own = [b \in Bucket |-> [who |-> <<own[b], 0>>, fence |-> Block, granted |-> TRUE, num |-> 1, rec |-> FALSE]],
+         !.num = [w \in first \X {0} |-> 1]]]
 
 Init ==
     \E first \in {S \in SUBSET Member : Cardinality(S) = Joined} :
@@ -319,6 +324,10 @@ Assigned(l, own, known, next) ==
          next |-> [b \in Bucket |-> IF b \in free THEN next[b] + 1 ELSE next[b]]] : f \in fair}
     : g \in {h \in [many -> Bucket] : \A w \in many : h[w] \in held(w)}}
 
+\* The catch-all subscription of m has the highest priority of the control queue.
+Receives(m) == \A n \in Member : On(n) => ldr[n].rank <= ldr[m].rank
+Rival(m) == \E n \in Member \ {m} : On(n) /\ ldr[n].phase # "NONE" /\ ldr[n].rank >= ldr[m].rank
+
 Push(box, o) ==
     IF box # <<>> /\ box[Len(box)] = o THEN box
     ELSE IF Len(box) = Orders /\ ~Later(<<o.term, o.num>>, <<box[Len(box)].term, box[Len(box)].num>>) THEN box
@@ -337,7 +346,7 @@ Lead(m, l, own, known, next, answered) ==
 
 \* The leader reads a report.
 Read(m, n) ==
-    /\ On(m) /\ Leads(m) /\ reports[n] # <<>>
+    /\ On(m) /\ Leads(m) /\ Receives(m) /\ reports[n] # <<>>
     /\ LET r == Head(reports[n])
            l == ldr[m]
            w == r.who
@@ -359,7 +368,7 @@ Read(m, n) ==
            next == [b \in Bucket |-> Max({l.next[b], r.seats[b][2] + 1})]
            known1 == Keep(l.known, Who \ gone)
            known == IF r.leaving THEN known1 ELSE (w :> [era |-> r.era, ready |-> r.ready]) @@ known1
-       IN Lead(m, l, own2, known, IF r.leaving THEN l.next ELSE next, w)
+       IN Lead(m, [l EXCEPT !.await = @ \ {w, was}], own2, known, IF r.leaving THEN l.next ELSE next, w)
     /\ reports' = [reports EXCEPT ![n] = Tail(@)]
     /\ UNCHANGED <<process, member, broker, local, crown, left>>
 
@@ -370,44 +379,61 @@ Present(w) == Live(w[1]) /\ inc[w[1]] = w[2] /\ conn[w[1]] # "off"
 Expire(m, w) ==
     /\ Live(m) /\ conn[m] # "off" /\ ldr[m].phase = "LEADING" /\ w \in DOMAIN ldr[m].known
     /\ Present(w) => \/ conn[w[1]] = "cut" /\ ~lease[w[1]]
+                     \/ Rival(m)
                      \/ conn[w[1]] = "on" /\ left.pause > 0 /\ (AnyClock \/ ~lease[w[1]])
-    /\ left' = IF Present(w) /\ conn[w[1]] = "on" THEN [left EXCEPT !.pause = @ - 1] ELSE left
+    /\ left' = IF Present(w) /\ conn[w[1]] = "on" /\ ~Rival(m) THEN [left EXCEPT !.pause = @ - 1] ELSE left
     /\ Lead(m, ldr[m], Without(ldr[m].own, w), Keep(ldr[m].known, Who \ {w}), ldr[m].next, <<>>)
     /\ UNCHANGED <<process, member, broker, local, reports, crown>>
 
 Collected(m) ==
     /\ Live(m) /\ conn[m] # "off" /\ ldr[m].phase = "COLLECTING"
     /\ \/ AnyClock
+       \/ ldr[m].named /\ ldr[m].await = {}
        \/ \A n \in Member : life[n] = "up" /\ lease[n] /\ conn[n] # "off" => who(n) \in DOMAIN ldr[m].known
     /\ Lead(m, [ldr[m] EXCEPT !.phase = "LEADING"], ldr[m].own, ldr[m].known, ldr[m].next, <<>>)
     /\ UNCHANGED <<process, member, broker, local, reports, crown, left>>
 
-\* A crown arrives: at a leader or claimant, whose catch-all has a higher priority, or else at any member.
+\* A crown arrives at the member with the highest priority.
 Crowned(m) ==
-    /\ On(m) /\ life[m] = "up" /\ crowns # <<>>
-    /\ ldr[m].phase # "NONE" \/ \A n \in Member : On(n) => ldr[n].phase = "NONE"
+    /\ On(m) /\ life[m] = "up" /\ crowns # <<>> /\ Receives(m) /\ ~ldr[m].post
     /\ LET c == Head(crowns)
            l == ldr[m]
-           rest == Tail(crowns)
            mine == c.who = who(m)
-           term == Max({l.term, c.term}) + 1
            blk == IF Mistake = "fences are reused" THEN 1 ELSE Max({l.blk, c.lim})
+           named == l.phase = "NONE" /\ c.named
            claim == [NoLeader EXCEPT
                 !.phase = IF Mistake = "leads before the crown is back" THEN "COLLECTING" ELSE "CLAIMING",
-                !.term = term, !.blk = blk, !.next = [b \in Bucket |-> blk * Block]]
+                !.term = Max({l.term, c.term}) + 1, !.blk = blk, !.next = [b \in Bucket |-> blk * Block],
+                !.rank = l.rank, !.post = TRUE, !.named = named, !.await = IF named THEN c.mem ELSE {}]
        IN IF l.phase = "CLAIMING" /\ mine /\ c.term = l.term
           THEN /\ ldr' = [ldr EXCEPT ![m].phase =
-                    IF c.term = 1 \/ Mistake = "collects no reports" THEN "LEADING" ELSE "COLLECTING"]
+                    IF (l.named /\ l.await = {}) \/ Mistake = "collects no reports" THEN "LEADING" ELSE "COLLECTING"]
                /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
-               /\ crowns' = rest
+          ELSE IF Leads(m) /\ mine /\ c.term = l.term
+          THEN /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
+               /\ UNCHANGED ldr
           ELSE IF \/ l.phase # "NONE" /\ mine /\ c.term < l.term
-                  \/ Leads(m) /\ c.term <= l.term /\ c.lim <= l.blk
-          THEN /\ crowns' = rest
-               /\ UNCHANGED <<ldr, kept>>
+                  \/ Leads(m) /\ c.term < l.term /\ c.lim <= l.blk
+                  \/ Leads(m) /\ c.term = l.term /\ c.lim <= l.blk /\ Mistake = "leaders are equal"
+          THEN UNCHANGED <<ldr, kept>>
           ELSE /\ ldr' = [ldr EXCEPT ![m] = claim]
                /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
-               /\ crowns' = Append(rest, [who |-> who(m), term |-> term, lim |-> blk + 1])
+    /\ crowns' = Tail(crowns)
     /\ UNCHANGED <<process, member, broker, local, net, left>>
+
+\* The broker has raised the priority of the claimant, and the claim is posted.
+Claim(m) ==
+    /\ On(m) /\ ldr[m].post
+    /\ ldr' = [ldr EXCEPT ![m].rank = Rank(ldr[m].term), ![m].post = FALSE]
+    /\ crowns' = Append(crowns, Crown(who(m), ldr[m].term, ldr[m].blk + 1))
+    /\ UNCHANGED <<process, member, broker, local, net, kept, left>>
+
+\* A leader posts its crown from time to time. Only rivals of the same term learn something from it.
+Renew(m) ==
+    /\ On(m) /\ Leads(m) /\ life[m] = "up" /\ crowns = <<>>
+    /\ \E n \in Member \ {m} : On(n) /\ Leads(n) /\ ldr[n].rank = ldr[m].rank /\ ldr[n].term = ldr[m].term
+    /\ crowns' = <<Crown(who(m), ldr[m].term, ldr[m].blk + 1)>>
+    /\ UNCHANGED <<process, member, broker, local, net, kept, ldr, left>>
 
 \* The former crown is confirmed.
 Former(m) ==
@@ -466,7 +492,12 @@ Left(m) ==
     /\ life[m] = "closing"
     /\ life' = [life EXCEPT ![m] = "gone"]
     /\ conn' = [conn EXCEPT ![m] = "off"]
-    /\ CrownBack({m})
+    /\ IF ldr[m].phase = "LEADING"
+       THEN \* The crown is replaced by one that names the remaining members.
+            /\ crowns' = Append(crowns, [who |-> <<>>, term |-> ldr[m].term, lim |-> ldr[m].blk + 1, named |-> TRUE,
+                                        mem |-> DOMAIN ldr[m].known \ {who(m)}])
+            /\ kept' = [kept EXCEPT ![m] = <<>>]
+       ELSE CrownBack({m})
     /\ ldr' = [ldr EXCEPT ![m] = NoLeader]
     /\ UNCHANGED <<inc, member, broker, local, net, left>>
 
@@ -559,19 +590,19 @@ Progress ==
         \/ HandOut(m, b) \/ Finish(m, b) \/ Subscribed(m, b) \/ Opened(m, b) \/ Shut(m, b)
         \/ Drained(m, b) \/ Withdrawn(m, b) \/ Deliver(m, b)
     \/ \E m \in Member :
-        \/ Order(m) \/ Crowned(m) \/ Former(m) \/ Collected(m) \/ Notice(m) \/ Reconnect(m) \/ Restored(m)
+        \/ Order(m) \/ Crowned(m) \/ Claim(m) \/ Renew(m) \/ Former(m) \/ Collected(m) \/ Notice(m) \/ Reconnect(m) \/ Restored(m)
         \/ Left(m)
         \/ Report(m)
         \/ conn[m] = "cut" /\ Ended(m)
     \/ \E m, n \in Member : Read(m, n)
-    \/ \E m \in Member, w \in Who : ~(Present(w) /\ conn[w[1]] = "on") /\ Expire(m, w)
+    \/ \E m \in Member, w \in Who : (Rival(m) \/ ~(Present(w) /\ conn[w[1]] = "on")) /\ Expire(m, w)
 
 Fault ==
     \/ \E m \in Member :
         \/ Join(m) \/ Leave(m) \/ Kill(m) \/ CutOne(m)
         \/ conn[m] # "cut" /\ Ended(m)
     \/ Crash \/ Failover
-    \/ \E m \in Member, w \in Who : Present(w) /\ conn[w[1]] = "on" /\ Expire(m, w)
+    \/ \E m \in Member, w \in Who : ~Rival(m) /\ Present(w) /\ conn[w[1]] = "on" /\ Expire(m, w)
 
 Next == Progress \/ Fault
 Spec == Init /\ [][Next]_vars
@@ -604,7 +635,9 @@ Rest ==
         /\ \A m \in Member : seat[m][b].st # "GONE" => seat[m][b].st = "OPEN" /\ On(m) /\ lease[m]
     /\ \A m, n \in Member : life[m] = "up" /\ life[n] = "up" =>
         Cardinality({b \in Bucket : seat[m][b].st # "GONE"}) <= Cardinality({b \in Bucket : seat[n][b].st # "GONE"}) + 1
-    /\ Cardinality({m \in Member : ldr[m].phase # "NONE"}) = 1
+    /\ \E m \in Member :
+        /\ Leads(m)
+        /\ \A n \in Member \ {m} : ldr[n].rank < ldr[m].rank /\ DOMAIN ldr[n].known = {}
 
 \* A state in which nothing but faults can happen.
 NeverStuck == ENABLED Progress \/ Rest
