@@ -512,6 +512,16 @@ async def _replica(run: Run) -> None:
     await _kill_node(run, (await run.cluster.primary() + 1) % 3)
 
 
+async def _leaders_node(run: Run) -> None:
+    assert run.cluster is not None
+    nodes, primary = run.cluster.ways["nodes"], await run.cluster.primary()
+    leading, other = ((primary + step) % 3 for step in (1, 2))
+    await run.join(1, 0.004, ",".join((nodes[leading], nodes[other], nodes[primary])))
+    await run.post(0.3)
+    await run.join(2, 0.004, ",".join((nodes[other], nodes[primary], nodes[leading])))
+    await _kill_node(run, leading)
+
+
 LINES: dict[str, Callable[[Run], Awaitable[None]]] = {
     "two join two busy ones": _join_busy,
     "one leaves": _leave,
@@ -528,6 +538,7 @@ LINES: dict[str, Callable[[Run], Awaitable[None]]] = {
 CLUSTER_LINES: dict[str, Callable[[Run], Awaitable[None]]] = {
     "primary killed": _primary,
     "replica killed": _replica,
+    "the leader's node killed": _leaders_node,
 }
 HEAD = (
     f"{'':32} {'runs':>4} {'posted':>8} {'lost':>5} {'twice':>6} {'disorder':>9} {'overtaken':>10} "
