@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from bmq import _world, events
 from bmq.conventions import derived_guid
-from bmq.errors import Error, ProtocolError, QueueClosed, UsageError
+from bmq.errors import BufferFull, Error, ProtocolError, QueueClosed, UsageError
 from bmq.groups._control import TO, decoded, encoded
 from bmq.groups._events import Gained, Lost, Reason
 from bmq.groups._lane import Lane
@@ -575,10 +575,15 @@ class Coordinator:
             self._post(order, order.who)
 
     def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
-        if self._control is None:
+        control, data = self._control, encoded(what, self._text)
+        if control is None:
             return
         try:
-            acked = self._control.post_nowait(encoded(what, self._text), properties={TO: to}, guid=guid)
+            acked = control.post_nowait(data, properties={TO: to}, guid=guid)
+        except BufferFull:
+            # The next report or order repeats this one, but nothing repeats a crown soon.
+            if isinstance(what, Crown):
+                self._background(control.post(data, properties={TO: to}, guid=guid))
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:

@@ -384,3 +384,21 @@ async def test_many_members_that_join_at_once_send_few_requests(
     assert len(orders) < 80
     assert len(requests) < 110
     await asyncio.gather(*(group.close() for group in groups))
+
+
+async def test_the_claim_of_a_leader_waits_for_room(
+    bmq_connect: Connect, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of one unacknowledged message is full while a report is on its way."""
+    session = await bmq_connect(max_unacked_messages=1)
+    queue = await session.open_queue(bmq_queue_uri, read=True)
+    post = Coordinator._post
+
+    def after_a_report(self: Coordinator, what: Any, to: str, guid: str | None = None) -> None:
+        if isinstance(what, Crown):
+            self._report()
+        post(self, what, to, guid)
+
+    monkeypatch.setattr(Coordinator, "_post", after_a_report)
+    async with asyncio.timeout(10), queue.group("k", **{**OPTIONS, "lease": 20.0}) as group:
+        await eventually(lambda: len(group.owned) == OPTIONS["buckets"])
