@@ -136,7 +136,7 @@ async def test_a_message_of_a_lost_connection_is_not_tried_again(
         group = queue.group("k", buckets=4, lease=1.0)
         task = asyncio.create_task(bmq.consume(group, old.handle, retry=FAST, clock=clock))
         await post(writer, 0)
-        await eventually(lambda: old.attempts == 1)
+        await eventually(lambda: old.attempts > 0)
         other = await member(bmq_connect, bmq_queue_uri)
         taking = asyncio.create_task(bmq.consume(other, new.handle))
         proxy.cut()
