@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from bmq import _world, events
 from bmq.conventions import derived_guid
-from bmq.errors import BufferFull, Error, ProtocolError, QueueClosed, UsageError
+from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, UsageError
 from bmq.groups._control import TO, decoded, encoded
 from bmq.groups._events import Gained, Lost, Reason
 from bmq.groups._lane import Lane
@@ -279,6 +279,8 @@ class Coordinator:
         self._member = Member(self._new_name(), weight, lease)
         self._leader = Leader(len(lanes), lease * _DRIFT)
         self._crown: Message | None = None
+        # Messages that found the window of unacknowledged posts full: the latest of each kind and receiver.
+        self._unsent: dict[tuple[type, str], tuple[bytes, str | None]] = {}
         # Reports that arrived before this member leads, by sender.
         self._early: dict[str, Report] = {}
         # Reports that the leader processes together, soon.
@@ -512,6 +514,7 @@ class Coordinator:
         self._leader.resign()
         self._crown = None
         self._early = {}
+        self._unsent.clear()
         self._taken()
 
     def _taken(self) -> list[Report]:
@@ -581,13 +584,26 @@ class Coordinator:
         try:
             acked = control.post_nowait(data, properties={TO: to}, guid=guid)
         except BufferFull:
-            # The next report or order repeats this one, but nothing repeats a crown soon.
-            if isinstance(what, Crown):
-                self._background(control.post(data, properties={TO: to}, guid=guid))
+            if not self._unsent:
+                self._background(self._send_unsent(control))
+            self._unsent[type(what), to] = (data, guid)
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:
             acked.add_done_callback(_seen)
+
+    async def _send_unsent(self, control: Queue) -> None:
+        """Post the messages without room, one after the other, until none is left."""
+        try:
+            while self._unsent:
+                key, message = next(iter(self._unsent.items()))
+                data, guid = message
+                with contextlib.suppress(PostError):
+                    await control.post(data, properties={TO: key[1]}, guid=guid)
+                if self._unsent.get(key) is message:
+                    del self._unsent[key]
+        finally:
+            self._unsent.clear()
 
 
 _background: set[asyncio.Task[None]] = set()

@@ -402,3 +402,16 @@ async def test_the_claim_of_a_leader_waits_for_room(
     monkeypatch.setattr(Coordinator, "_post", after_a_report)
     async with asyncio.timeout(10), queue.group("k", **{**OPTIONS, "lease": 20.0}) as group:
         await eventually(lambda: len(group.owned) == OPTIONS["buckets"])
+
+
+async def test_each_member_gets_its_order_in_a_window_of_one_message(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    """A leader answers several members in one turn of the event loop."""
+    sessions = [await bmq_connect(max_unacked_messages=1) for _ in range(6)]
+    queues = [await session.open_queue(bmq_queue_uri, read=True) for session in sessions]
+    options = {**OPTIONS, "lease": 30.0}
+    async with asyncio.timeout(10):
+        groups = await asyncio.gather(*(queue.group("k", **options) for queue in queues))
+        await eventually(lambda: [len(group.owned) for group in groups] == [1] * 6)
+    await asyncio.gather(*(group.close() for group in groups))
