@@ -201,15 +201,15 @@ class Host:
         self._next_port += 1
         return self._next_port
 
-    def release(self, loop: SimLoop) -> None:
-        """Close the sockets of an ended process, like a kernel."""
+    def release(self, loop: SimLoop, *, sent: bool = True) -> None:
+        """Close the sockets of an ended process, like a kernel, see :meth:`Transport.release`."""
         for port, server in list(self.listeners.items()):
             if server._loop is loop:
                 del self.listeners[port]
         for transport in list(self.transports):
             if transport._loop is loop:
                 if self.up:
-                    transport.release()
+                    transport.release(sent=sent)
                 else:
                     transport.vanish()
 
@@ -516,18 +516,21 @@ class Transport(_FlowControlMixin):
             self._inbox.clear()
             self._call(self._force_close, error)
 
-    def release(self) -> None:
+    def release(self, *, sent: bool = True) -> None:
         """Close the socket: sent bytes still arrive, unless some input is unread.
 
         A connection never accepted by its process is reset.
+
+        Args:
+            sent: whether sent bytes may arrive; otherwise the connection is reset.
         """
         if self.gone:
             return
         self.gone = True
-        unread = self.backlog or bool(self._inbox)
+        reset = not sent or self.backlog or bool(self._inbox)
         self._inbox.clear()
         self._buffer.clear()
-        if unread:
+        if reset:
             self.out.drop()
             self.out.broken = True
             network = self.host.network

@@ -236,7 +236,10 @@ class SimulatedProcess:
             machine: whether the whole machine loses its power: peers hear nothing, and attempts to connect do
                 not even fail, until the process is started again.
         """
-        machine = _checks.boolean("machine", machine)
+        self._kill(machine=_checks.boolean("machine", machine))
+
+    def _kill(self, *, machine: bool, sent: bool = True) -> None:
+        """End the process; ``sent`` tells whether bytes that it sent may still arrive."""
         if self._loop is not None and not self._loop.dead:
             self._loop.problems.clear()
             self._loop.set_exception_handler(_ignore)
@@ -245,7 +248,7 @@ class SimulatedProcess:
                 self._simulation.history.killed(self.name)
                 self._recorder = None
             self._host.up = not machine
-            self._host.release(self._loop)
+            self._host.release(self._loop, sent=sent)
             self._wake()
 
     def pause(self) -> None:
@@ -362,7 +365,8 @@ class SimulatedBroker:
         """
         machine, lose = _checks.boolean("machine", machine), _checks.seconds("lose", lose)
         if self.process.running:
-            self.process.kill(machine=machine)
+            # The acknowledgement of a message that was not stored yet never arrives.
+            self.process._kill(machine=machine, sent=not lose)
             self._broker.vanish(lose)
 
     def start(self, host: str | None = None) -> None:

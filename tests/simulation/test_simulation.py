@@ -611,6 +611,27 @@ def test_crashed_broker_keeps_acknowledged_messages() -> None:
         assert stored[: len(acknowledged)] == acknowledged
 
 
+@pytest.mark.parametrize("after", [0.0101, 0.0105, 0.0115, 0.015, 0.0195])
+def test_message_lost_in_a_crash_is_not_acknowledged(after: float) -> None:
+    """An acknowledgement under way at the crash would belong to a message that was not stored."""
+    sim = Simulation(1)
+    sim.network.set(latency=(0.01, 0.01))
+    broker = sim.broker()
+
+    async def main() -> None:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue(QUEUE, write=True)
+            posting = asyncio.create_task(queue.post(b"1"))
+            await asyncio.sleep(after)
+            broker.crash(lose=0.0099)
+            await asyncio.sleep(1)
+            broker.start()
+            await posting
+            assert [each.payload for each in broker.broker.queues[QUEUE].messages] == [b"1"]
+
+    sim.run(main)
+
+
 def test_broker_may_lose_its_last_messages() -> None:
     acknowledged, stored = post_and_crash(1, lose=0.005)
     assert 0 < len(stored) < len(acknowledged)
