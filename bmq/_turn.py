@@ -3,18 +3,18 @@
 
 A task that finds a buffered message has no reason to suspend. A handler that never waits would keep the
 event loop for the whole backlog: confirmations would stay in memory, heartbeats would go unanswered, signals
-and timers would be late. So each receiving path asks, before handing a message out, whether the share of
-this turn is used up, and gives the loop back if so.
+and timers would be late. Each receiving path therefore asks, before handing out a message, whether the
+share of the turn is used up. If so, the path gives the event loop back.
 
 Invariants:
 
 - At most one share begins in a turn of the loop, whatever the number of tasks. Between two turns, the loop
   polls its sockets.
-- Tasks whose share is used up continue in the order of their arrival. The cost of waking, cancelling and
-  waiting does not depend on their number.
-- Waiting tasks continue together as long as their share lasts: the number woken in a turn doubles if time
-  was left over, and halves otherwise. A task woken too early keeps its place.
-- A task checks the share before it takes a message, so a cancellation loses no message.
+- Tasks without a share continue in the order of arrival. The cost of waking, cancelling and waiting does not
+  depend on the number of tasks.
+- Waiting tasks continue together while the share lasts: the number of tasks woken in a turn doubles if time
+  was left over, and halves otherwise. A task woken too early keeps the place in line.
+- A task checks the share before taking a message: a cancellation loses no message.
 
 The loop does not announce a new turn. A callback scheduled at the beginning of a share runs in the next turn,
 and marks the turn: one callback in five milliseconds. A share may begin late in one turn and end early in the
@@ -62,7 +62,7 @@ class Turn:
     __slots__ = ("_begun", "_early", "_free", "_next", "_size", "_waiting", "_woken", "clock", "until")
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        # The function itself, because it is called for each message.
+        # The function, not a method around the function: called for each message.
         self.clock = _world.current().monotonic if clock is None else clock
         self.until = self.clock()
         # Whether the loop has begun another turn since the start of the share, and the next share is still
@@ -72,7 +72,7 @@ class Turn:
         # Tasks woken too early, by their places in the line, and the place of the next task.
         self._early: list[tuple[int, asyncio.Future[None]]] = []
         self._next = 0
-        # Tasks to wake in a turn, the woken tasks still to run, and whether one of them began a share.
+        # Tasks to wake in a turn, the woken tasks still to run, and whether a woken task began a share.
         self._size = 1
         self._woken = 0
         self._begun = False

@@ -111,8 +111,8 @@ async def broker(
     """Test whether a broker conforms to the protocol, with numbered cases over raw bytes.
 
     The suite needs a broker that accepts anonymous sessions, and domains of several kinds. The usual names
-    are those of the embedded broker; --domain gives others. A case without its domain is not tested. The
-    suite creates queues of its own, and leaves messages in them: do not use a broker in production.
+    are the names of the embedded broker; --domain gives other names. A case without its domain is not tested.
+    The suite creates queues of its own, and leaves messages in them: do not use a broker in production.
 
     The exit status is 0 if all must cases passed, 1 if one failed or the broker died, 2 for wrong usage, and
     3 without a broker.
@@ -225,8 +225,8 @@ async def client(
     The suite starts the program once for each case, with the address of the scripted broker in the
     environment variable BMQ_BROKER_URI. The program reads commands from standard input and answers on
     standard output, one JSON object a line; docs/conform-clients.md has the commands. "bmq conform harness"
-    is such a program, for bmq. With --listen and without a program, the suite waits for a client that is
-    started by hand: it connects to the port after PORT, and reads and writes the same lines there.
+    is the program for bmq. With --listen and without a program, the suite waits for a client started by hand:
+    the client connects to the port after PORT, and reads and writes the same lines there.
 
     The exit status is 0 if all must cases passed, 1 if one failed, and 2 for wrong usage.
 
@@ -366,8 +366,8 @@ SUBCOMMANDS: Final = {
 def command() -> None:
     """Test whether an implementation conforms to the protocol of BlazingMQ, with numbered cases.
 
-    Every case states what is sent, what is expected, and the part of the protocol that requires it. The level
-    is must, should, or observed: the behaviour of a real broker where the protocol permits others.
+    Every case states the input, the expected reaction, and the statement of the protocol. The level is must,
+    should, or observed: the behaviour of a real broker where the protocol permits other behaviour.
 
     [bold]Examples[/]
 

@@ -54,7 +54,7 @@ _UNASCII = re.compile("[\x7f-\U0010ffff]")
 
 
 class _Output(Console):
-    """A console that sends only its own escape sequences, and raises after its reader has gone."""
+    """A console without foreign escape sequences; writing raises an error after the reader has gone."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Return the segments to print, with control characters in texts as escapes."""
@@ -85,7 +85,7 @@ def emit(*lines: str, flush: bool = False) -> None:
 
     Args:
         lines: the lines, without their ends.
-        flush: whether a reader of a pipe sees them at once.
+        flush: whether a reader of a pipe sees the lines at once.
     """
     sys.stdout.write("".join([printable_lines(line) + "\n" for line in lines]))
     if flush:
@@ -93,7 +93,7 @@ def emit(*lines: str, flush: bool = False) -> None:
 
 
 def emit_json(value: Any) -> None:
-    """Print a value as one line of JSON; characters that a terminal may obey are JSON's own escapes."""
+    """Print a value as one line of JSON; control characters are JSON's own escapes."""
     try:
         made = orjson.dumps(value, default=_jsonable).decode()
     except TypeError:  # a lone surrogate in a text: json escapes it, orjson refuses it

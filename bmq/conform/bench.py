@@ -86,7 +86,7 @@ class Address:
         """Read ``tcp://host:port``.
 
         Raises:
-            UsageError: the text is not such an address.
+            UsageError: the text has another form.
         """
         try:
             parts = urlsplit(uri)
@@ -108,7 +108,7 @@ class Bench:
     Args:
         opener: opens a connection.
         domains: the names of the domains.
-        user: user and password for the mechanism BASIC, with a colon between them, or None.
+        user: user, a colon and the password for the mechanism BASIC, or None.
         locks: locks that all cases of a run share, by name.
 
     Attributes:
@@ -136,14 +136,14 @@ class Bench:
         """User and password for the mechanism BASIC.
 
         Raises:
-            Untested: none was given.
+            Untested: the suite was started without a user.
         """
         if self._user is None:
             raise Untested("no user of the broker: give --user NAME, and the password in BMQ_PASSWORD")
         return self._user
 
     def alone(self, name: str) -> asyncio.Lock:
-        """A lock, for cases that use one domain after another."""
+        """A lock for cases that must not use the same domain at the same time."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def dial(self) -> Peer:

@@ -43,7 +43,7 @@ class Mismatch(AssertionError):
 
 
 class Untested(Exception):
-    """The broker is not configured for the case; the text says what is missing."""
+    """The broker is not configured for the case; the text names the missing setting."""
 
 
 def fail(expected: object, received: object) -> Mismatch:
@@ -79,8 +79,8 @@ class Case:
         title: the behaviour, in a sentence.
         level: the weight.
         statement: the number of the statement of ``docs/protocol.md`` that the case checks.
-        sends: what is sent.
-        expects: what is expected.
+        sends: the input.
+        expects: the expected reaction.
         check: the function; raises :class:`Mismatch`.
         domains: kinds of domains that the case needs.
         heavy: whether the case runs alone, because it needs much memory.

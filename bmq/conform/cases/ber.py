@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control messages in BER: the cases of requests again, and other forms of the encoding."""
+"""Control messages in BER: the cases of requests, repeated in BER, and unusual forms of the encoding."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ for _section, _group, _name in _SECTIONS:
             )
 
 
-# ---- 12.9 other forms
+# ---- 12.9 unusual forms
 
 _END = b"\0\0"
 _INDEFINITE = 0x80
@@ -77,7 +77,7 @@ def _length(count: int, size: int = 0) -> bytes:
 
 
 class _Element:
-    """An element, with its members if it has any."""
+    """An element, with members if constructed."""
 
     def __init__(self, tag: int, content: bytes, members: list[_Element] | None) -> None:
         self.tag = tag
@@ -111,7 +111,7 @@ def _read(data: bytes, at: int = 0) -> tuple[_Element, int]:
 
 
 async def _opening(bench: Bench) -> tuple[Peer, _Element]:
-    """A client that speaks BER, and its openQueue with rId 77."""
+    """A client with BER as encoding, and an encoded openQueue with rId 77."""
     bench.codec = Codec.BER
     peer = await bench.client()
     event = encode_event(ControlMessage(r_id=77, body=open_request(bench.uri())), Codec.BER)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials of the mechanism BASIC, their lifetime, and heartbeats that a client does not answer.
+"""Credentials of the mechanism BASIC, the lifetime of credentials, and heartbeats without an answer.
 
-The cases of credentials need a user of the broker; without one they are not tested.
+The cases of credentials need a user of the broker, and are not tested without a user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OK = StatusCategory.E_SUCCESS
 
 
 async def _admitted(bench: Bench) -> tuple[Peer, int]:
-    """A connection with accepted credentials, and their lifetime in milliseconds."""
+    """A connection with accepted credentials, and the lifetime of the credentials in milliseconds."""
     peer = await bench.dial()
     response = await peer.authenticate(_BASIC, bench.user)
     check(response.status.category, _OK, "category")
@@ -277,7 +277,7 @@ async def _renewed(bench: Bench) -> None:
 
 
 async def _watched(bench: Bench) -> tuple[Peer, float, float]:
-    """A session that has made a request, the seconds of an interval, and those until a silent client is gone."""
+    """A session after a request, the seconds of an interval, and the seconds until a silent client is gone."""
     peer = await bench.dial()
     response = await peer.negotiate()
     interval, missed = response.heartbeat_interval_ms / 1000, response.max_missed_heartbeats

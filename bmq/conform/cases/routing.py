@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the consumer: what waits for a full subscription, and what other consumers receive meanwhile.
+"""The choice of the consumer: full subscriptions, and messages for the next matching subscription.
 
 :data:`SPILLING` is the table of ``docs/subscriptions/routing.md``; the tests of
-:class:`bmq.subscriptions.RoutingTable` compare its predictions with this table.
+:class:`bmq.subscriptions.RoutingTable` compare the predictions of the class with the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PRIORITY = ("priority",)
 
 
 class Sub(NamedTuple):
-    """A consumer with one subscription.
+    """A consumer with a single subscription.
 
     Attributes:
         name: name of the consumer.
@@ -42,13 +42,13 @@ class Sub(NamedTuple):
 
 
 class Spilling(NamedTuple):
-    """What consumers receive that confirm nothing.
+    """A situation, and the messages received by consumers without confirmations.
 
     Attributes:
         title: the situation, in a sentence.
-        subs: the consumers, in the order of their arrival.
+        subs: the consumers, in the order of arrival.
         posted: the property ``x`` of each message.
-        expected: the values of ``x`` that each consumer receives; nothing for a name that is absent.
+        expected: the received values of ``x`` by consumer; an absent consumer receives no message.
         statement: the statement of ``docs/protocol.md``.
     """
 
