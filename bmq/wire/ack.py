@@ -68,7 +68,7 @@ def around_acceptance(queue_id: int) -> tuple[bytes, bytes]:
 
 
 def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:
-    """Return acknowledgements that accept messages of one queue: they differ only in their GUIDs."""
+    """Return acknowledgements that accept messages of one queue; only the GUIDs differ."""
     if not guids:
         return b""
     one = encode_ack(0, 0, UNSET_GUID, queue_id)
@@ -77,7 +77,7 @@ def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:
 
 
 def pack_acks(acks: Sequence[bytes]) -> bytes:
-    """Return an ACK event of encoded acknowledgements; an item holds one or more."""
+    """Return an ACK event of encoded acknowledgements. Each item holds at least one acknowledgement."""
     body = b"".join(acks)
     return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.ACK) + _HEADER + body
 
@@ -93,7 +93,7 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
 
 
 def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
-    """Iterate over the acknowledgements of an event, without the fields that a client ignores: the hot path.
+    """Iterate over the acknowledgements of an event, on the hot path: only the fields that a client reads.
 
     Returns:
         An iterator of (number, GUID). The :data:`STATUS_MASK` bits of the number are the wire status.
@@ -103,11 +103,11 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
     """
     start = body + len(_HEADER)
     if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE:
-        # The sizes that every known broker sends.
-        return _STATUS_AND_GUID.iter_unpack(memoryview(event)[start:])
+        # the sizes of every known broker
+        return _STATUS_AND_GUID.iter_unpack(event[start:])
     start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
     if stride == ACK_SIZE:
-        return _STATUS_AND_GUID.iter_unpack(memoryview(event)[start:])
+        return _STATUS_AND_GUID.iter_unpack(event[start:])
     return (read_ack(event, at) for at in range(start, len(event), stride))
 
 

@@ -296,7 +296,8 @@ class Words:
         size: size of the structure in bytes; if the structure may be cut, size up to the last field used.
         pack: ``pack(*words) -> bytes``.
         unpack_from: ``unpack_from(buffer, offset=0) -> words``.
-        iter_unpack: ``iter_unpack(buffer) -> iterator of words``.
+        iter_unpack: ``iter_unpack(buffer) -> iterator of words``. Give bytes: CPython crashes if the garbage
+            collector finds an iterator over a memoryview, and the view, in one cycle (a traceback, say).
     """
 
     def __init__(self, codec: StructureCodec, words: list[list[str]], *, cut: bool) -> None:

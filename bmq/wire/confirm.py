@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CONFIRM events: messages that a consumer has processed."""
+"""CONFIRM events: messages processed by a consumer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _GUID_SIZE = len(UNSET_GUID)
 
 
 def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: int) -> bytes:
-    """Return the confirmations of several messages of one queue: they differ only in their GUIDs."""
+    """Return the confirmations of several messages of one queue; only the GUIDs differ."""
     if not guids:
         return b""
     one = encode_confirm(queue_id, UNSET_GUID, sub_queue_id)
@@ -62,12 +62,12 @@ def encode_queue_confirms(queue_id: int, guids: Sequence[bytes], sub_queue_id: i
 
 
 def confirmed_guids(confirms: bytes) -> list[bytes]:
-    """Return the GUIDs of encoded confirmations that were joined."""
+    """Return the GUIDs of joined, encoded confirmations."""
     return [confirms[at : at + _GUID_SIZE] for at in range(_GUID_AT, len(confirms), CONFIRM_SIZE)]
 
 
 def pack_confirms(confirms: Sequence[bytes]) -> bytes:
-    """Return a CONFIRM event of encoded confirmations; an item holds one or more."""
+    """Return a CONFIRM event of encoded confirmations. Each item holds at least one confirmation."""
     body = b"".join(confirms)
     return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.CONFIRM) + _HEADER + body
 
@@ -82,12 +82,12 @@ def decode_confirms(event: bytes, body: int) -> list[ConfirmMessage]:
 
 
 def iter_confirms(event: bytes, body: int) -> Iterable[tuple[int, bytes, int]]:
-    """Iterate over the confirmations as plain tuples: the hot path of a broker.
+    """Iterate over the confirmations as plain tuples, on the hot path of a broker.
 
     Raises:
         ProtocolError: as :func:`decode_confirms`.
     """
     start, stride = read_list_header(event, body, "Confirm", CONFIRM_SIZE, _read_sizes)
     if stride == CONFIRM_SIZE:
-        return _WORDS.iter_unpack(memoryview(event)[start:])
+        return _WORDS.iter_unpack(event[start:])
     return [_unpack(event, at) for at in range(start, len(event), stride)]

@@ -57,7 +57,9 @@ class Event(NamedTuple):
     Attributes:
         type: an :class:`EventType` value; unknown numbers stay plain integers.
         type_specific: the header byte that contains the codec of control events.
-        data: the event's bytes with the header, so that offsets in errors are offsets in the event.
+        data: the event's bytes with the header, so that offsets in errors are offsets in the event. For a
+            large PUSH event in the space of a framer, a memoryview in spite of the annotation; only a client
+            receives one, see :meth:`bmq.protocol.framing.Framer.space`.
         body: offset of the body in ``data``.
     """
 

@@ -36,6 +36,7 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
+from bmq.wire.push_table import to_arrow
 from bmq.wire.put import PutEvent, decode_puts
 
 __all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
@@ -357,7 +358,7 @@ def _flattened(column: ArrowArray) -> ArrowArray:
 def _lengths(column: ArrowArray) -> Array:
     """The length of each value in bytes, 0 for null."""
     if pa.types.is_dictionary(column.type):
-        lengths = pa.array(_lengths(column.dictionary)).take(column.indices)
+        lengths = to_arrow(_lengths(column.dictionary)).take(column.indices)
     elif pa.types.is_null(column.type):
         return np.zeros(len(column), np.int64)
     elif pa.types.is_fixed_size_binary(column.type):
@@ -408,7 +409,7 @@ def _by_pattern(
     bounds = np.searchsorted(pattern_of[order], np.arange(len(patterns) + 1))
     place = {each.at: at for at, (each, _) in enumerate(nullable)}
     for number, pattern in enumerate(patterns):
-        rows = pa.array(order[bounds[number] : bounds[number + 1]])
+        rows = to_arrow(order[bounds[number] : bounds[number + 1]])
         there = [
             (each, array.take(rows))
             for each, array in columns
@@ -418,7 +419,7 @@ def _by_pattern(
         schemas.append(tuple(sorted(each.name for each, _ in there)))
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return Messages(pa.concat_arrays(parts).take(pa.array(back)), schemas, pattern_of)
+    return Messages(pa.concat_arrays(parts).take(to_arrow(back)), schemas, pattern_of)
 
 
 def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[str, PropertyInput]]:
@@ -514,11 +515,19 @@ def _numbers(array: ArrowArray) -> Array:
     return numbers
 
 
-_ALL_PADDINGS = pa.array(PADDING, pa.binary())
+def _array_of(items: Sequence[bytes]) -> ArrowArray:
+    """Return a binary array, without pandas, which ``pa.array`` and ``pa.scalar`` import."""
+    ends = np.cumsum([0, *map(len, items)], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(items))]
+    return pa.Array.from_buffers(pa.binary(), len(items), buffers)
+
+
+_ALL_PADDINGS = _array_of(PADDING)
+_NOTHING = _array_of([b""])[0]
 
 
 def _paddings(sizes: Array) -> ArrowArray:
-    return _ALL_PADDINGS.take(pa.array(sizes & 3))
+    return _ALL_PADDINGS.take(to_arrow(sizes & 3))
 
 
 class _Pieces:
@@ -552,9 +561,6 @@ class _Pieces:
         """Return the joined rows as a binary array."""
         self._close()
         return pc.binary_join_element_wise(*self._pieces, _NOTHING)
-
-
-_NOTHING = pa.scalar(b"", pa.binary())
 
 
 def _binary(rows: Array) -> ArrowArray:

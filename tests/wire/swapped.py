@@ -155,7 +155,12 @@ def _events(declared: Swapped) -> Iterator[str]:
         whole += events
     together, error = Framer().feed(raw * 3)
     assert error is None, error
-    assert [tuple(each) for each in whole + together] == [tuple(event)] * 4
+    for piece in (raw[:5], raw[5:], raw):
+        framer.space()[: len(piece)] = piece
+        events, error = framer.feed(framer.space()[: len(piece)])
+        assert error is None, error
+        together += events
+    assert [tuple(each) for each in whole + together] == [tuple(event)] * 6
     for wrong, text in (({"length": 3}, "cannot hold"), ({"fragment": 1}, "fragmented")):
         _, error = Framer().feed(declared.build("EventHeader", **expected | wrong))
         assert text in str(error)
@@ -340,6 +345,10 @@ def _pushes(declared: Swapped) -> Iterator[str]:
     expected = [(-2, (7,), guid, 2, 77, 1, b"abc") for guid in _GUIDS] * 30
     expected += [(3, (7,), _GUIDS[1], 2, 77, 1, b"abc"), (-2, (7,), _GUIDS[0], 2, 77, 1, b"abcdefg")]
     assert [tuple(each) for each in decode_pushes(event, body)] == expected
+    for payload in (b"abc", b"abc" * 2001):
+        pushed = encode_push(-2, _GUIDS[0], payload + b"\1", options, 2, 77, 1)
+        event_of_one = memoryview(bytearray(declared.event(4, pushed)))
+        assert [each.data for each in decode_pushes(event_of_one, body)] == [payload]
     yield "decode_pushes"
     _dissected(event, optionsWords=fields["optionsWords"], schemaId=77, id=7)
     # Headers of an older broker, flags of a newer broker, and messages too short for a GUID.
@@ -574,7 +583,13 @@ def users() -> set[str]:
     A name depends on the declarations if it is imported from the codecs, or is computed at module level from
     a name that depends on them.
     """
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+    # Only modules that import from these packages depend on a declaration; parsing takes most of the time.
+    trees = {
+        path: ast.parse(text)
+        for path, text in texts.items()
+        if "bmq.wire" in text or "bmq.protocol" in text or path.parent.name == "wire"
+    }
     modules = {".".join(("bmq", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in trees}
     declared = {path: set[str]() for path in trees}
     declared[modules["bmq.wire._fields"]] = {"FIELDS"}

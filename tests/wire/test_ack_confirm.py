@@ -31,6 +31,7 @@ from bmq.wire.event import read_event
 from bmq.wire.layout import AckHeader, ConfirmHeader
 from bmq.wire.layout import AckMessage as AckLayout
 from bmq.wire.layout import ConfirmMessage as ConfirmLayout
+from tests.sweeps import sweep
 from tests.wire.messages import encode_confirms
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
@@ -153,8 +154,9 @@ def test_longer_headers_and_items_are_honoured(
 
 
 @kinds
-@pytest.mark.parametrize(
-    ("body", "field", "at"),
+@sweep("start", [8, 12, 1020])
+@sweep(
+    "body, field, at",
     [
         (b"", "Header", 0),
         (b"\x16\0\0", "Header", 0),
@@ -173,7 +175,6 @@ def test_longer_headers_and_items_are_honoured(
         ((2, 6, ITEM), "Message", 8),
     ],
 )
-@pytest.mark.parametrize("start", [8, 12, 1020])
 def test_inconsistent_headers_are_refused(
     kind: str, decode: Decoder, body: Any, field: str, at: int, start: int
 ) -> None:

@@ -181,7 +181,8 @@ REFUSED = {
     "an unsignedLong of 65 bits": (
         b'{"openQueueResponse":{"routingConfiguration":{"flags":18446744073709551616}}}',
         "openQueueResponse.routingConfiguration.flags",
-        "expected an unsignedLong from 0 to 18446744073709551615, got a number",
+        # orjson reads such a number as a float, and the standard library as an int.
+        "expected an unsignedLong from 0 to 18446744073709551615, got (a number|18446744073709551616)",
     ),
     "null for an int": (open_queue('"qId":null'), "openQueue.handleParameters.qId", "got null"),
     "null for a string": (

@@ -12,6 +12,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import Event, pack_event_header, pack_schema_event, read_event
 from bmq.wire.layout import EventHeader
 from bmq.wire.padding import padding, unpadded_length
+from tests.sweeps import sweep
 
 
 def event(body: bytes = b"", **fields: int) -> bytes:
@@ -48,7 +49,7 @@ def test_lengths_beyond_the_header_are_refused(length: int) -> None:
         pack_event_header(length, EventType.PUT)
 
 
-@pytest.mark.parametrize("event_type", range(1, 64))
+@sweep("event_type", range(1, 64))
 def test_every_type_but_zero_is_read(event_type: int) -> None:
     data = event(b"body", type=event_type, typeSpecific=0x20)
     assert read_event(data) == Event(event_type, 0x20, data, 8)

@@ -24,6 +24,7 @@ from bmq.wire.properties import (
     properties_length,
 )
 from tests.hostile import attempt
+from tests.sweeps import sweep
 
 BOOL, CHAR, SHORT, INT32, INT64, STRING, BINARY = PropertyType
 ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
@@ -403,7 +404,7 @@ def wrong_areas() -> Iterator[Any]:
     yield pytest.param(patch(old, 12, 0x1F, 0xFF, 255, 255), False, field, 12, id="largest length")
 
 
-@pytest.mark.parametrize(("area", "new", "field", "offset"), list(wrong_areas()))
+@sweep("area, new, field, offset", wrong_areas())
 def test_malformed_areas_are_refused(area: bytes, new: bool, field: str, offset: int) -> None:
     error = refused(area, new=new)
     assert (error.field, error.offset) == (field, offset)

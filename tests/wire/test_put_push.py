@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.wire import push as push_module
-from bmq.wire.constants import OptionType
+from bmq.wire.constants import OptionType, PushFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.layout import PushHeader, PutHeader
 from bmq.wire.message import split_application_data
@@ -22,6 +23,8 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, PutRun, decode_put_runs, decode_puts, encode_put, encode_puts
 from bmq.wire.shape import Flaw
+from tests.hostile import attempt
+from tests.sweeps import sweep
 from tests.wire.messages import push_message
 
 GUID = bytes.fromhex("40000100000000003039CD8101020304")
@@ -312,8 +315,8 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name"), LIES)
-@pytest.mark.parametrize("before", [b"", b"a", b"four"], ids=len)
+@sweep("kind, name", LIES)
+@sweep("before", [b"", b"a", b"four"])
 def test_inconsistent_headers_are_refused(kind: str, name: str, before: bytes) -> None:
     build: Any = put if kind == "Put" else push
     decode: Decoder = decode_puts if kind == "Put" else decode_pushes
@@ -352,8 +355,8 @@ def test_a_push_without_a_guid_is_skipped_with_a_notice(name: str) -> None:
     assert set(noticed) == {"PUSH messages that are too short to have a GUID"}
 
 
-@pytest.mark.parametrize("kind", sorted(set(range(64)) - set(OptionType)))
-@pytest.mark.parametrize("packed", [0, 1])
+@sweep("kind", sorted(set(range(64)) - set(OptionType)))
+@sweep("packed", [0, 1])
 def test_an_unknown_option_of_a_push_is_skipped_with_a_notice(kind: int, packed: int) -> None:
     # The length follows from the words; a packed message consists of its header only.
     words, body = (2, b"what") if not packed else (77, b"")
@@ -364,6 +367,103 @@ def test_an_unknown_option_of_a_push_is_skipped_with_a_notice(kind: int, packed:
         messages = decode_pushes(event, AT, noticed.append)
         assert [(m.data, m.sub_ids) for m in messages] == [(b"one", (4,)), (b"two", (0,))]
         assert noticed == [f"options of type {kind} in PUSH messages"]
+
+
+#: Messages with the header, the length or the options of the first one; each differs in one part.
+SIMILAR = [
+    push(b"one one"),
+    push(b"two two", messageGUID=bytes(16)),
+    push(b"longer than one"),
+    push(b"one one", queueId=4),
+    push(b"one one", schemaId=2),
+    push(b"one one", flags=int(PushFlags.OUT_OF_ORDER)),
+    push(b"one one", compressionAlgorithmType=1),
+    push(b"one", options=bytes.fromhex("08000001")),
+    push(b"one one", options=encode_sub_queue_ids((4,))),
+    push(b"one one", options=encode_sub_queue_ids((5,))),
+    push(b"one one and", header_words=7),
+    push(b"three \2\2", raw=True),
+    push(b"three \xee\2", raw=True),
+    push(b"three \0\7", raw=True),
+    push(b"one one", flags=8),
+    push(b"one one", flags=int(PushFlags.IMPLICIT_PAYLOAD)),
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(SIMILAR), st.integers(1, 5)), max_size=10))
+def test_equal_messages_in_a_row_are_read_as_if_alone(parts: list[tuple[bytes, int]]) -> None:
+    expected = [m for part, count in parts for m in decode_pushes(EVENT_HEADER + part, AT) * count]
+    assert decode_pushes(EVENT_HEADER + b"".join(part * count for part, count in parts), AT) == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([*SIMILAR, push(b"large" * 2000)]), st.integers(1, 5)), max_size=10),
+    st.integers(0, 40),
+    st.booleans(),
+)
+def test_a_memoryview_is_read_like_bytes(parts: list[tuple[bytes, int]], left: int, large: bool) -> None:
+    """Of large messages in place; of small ones after a copy."""
+    event = EVENT_HEADER + push(b"first" * 2000) * large + b"".join(part * count for part, count in parts)
+    event += push(b"incomplete")[:left]
+    expected, error = attempt(decode_pushes, event, AT)
+    messages, same = attempt(decode_pushes, memoryview(bytearray(event)), AT)
+    assert (messages, str(same)) == (expected, str(error))
+    assert all(type(message.data) is bytes for message in messages or ())
+
+
+@pytest.mark.parametrize("left", [1, 4, 16, len(push(b"one one")) - 1])
+def test_equal_messages_before_an_incomplete_one(left: int) -> None:
+    one = push(b"one one")
+    with pytest.raises(ProtocolError) as caught:
+        decode_pushes(EVENT_HEADER + one * 5 + one[:left], AT)
+    assert caught.value.offset is not None
+    assert caught.value.offset >= AT + 5 * len(one)
+
+
+def test_short_series_of_equal_messages_are_copied_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hostile peer changes the length as soon as the decoder has begun to cut several messages."""
+    copied, cut = 0, push_module._cut
+
+    def counting(messages: bytes, length: int, prefix: int, pad: int) -> Iterator[tuple[bytes, ...]]:
+        nonlocal copied
+        copied += len(messages)
+        return cut(messages, length, prefix, pad)
+
+    monkeypatch.setattr(push_module, "_cut", counting)
+    event = EVENT_HEADER + (push(b"one one") * 3 + push(b"one and two") * 3) * 500
+    assert len(decode_pushes(event, AT)) == 3000
+    assert 0 < copied < 8 * len(event)
+
+
+def test_large_equal_messages_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy of a whole series would take longer than the decoding of each message."""
+    series = 0
+    cut = push_module._cut
+
+    def counting(*parts: Any) -> Iterator[tuple[bytes, ...]]:
+        nonlocal series
+        series += 1
+        return cut(*parts)
+
+    monkeypatch.setattr(push_module, "_cut", counting)
+    for size, together in ((1000, True), (16_384, False)):
+        series = 0
+        payloads = [bytes([number]) * size for number in range(20)]
+        event = EVENT_HEADER + b"".join(map(push, payloads))
+        assert [message.data for message in decode_pushes(event, AT)] == payloads
+        assert bool(series) == together
+
+
+def test_an_error_after_equal_messages_can_be_collected() -> None:
+    """Collecting an iterator over a memoryview, and the memoryview with it, crashes CPython."""
+    one = push(b"one one")
+    with pytest.raises(ProtocolError) as caught:
+        decode_pushes(EVENT_HEADER + one * 4 + push(b"one one", queueId=4) + one[:16], AT)
+    caught.value.args += (caught.value,)  # a cycle: only the garbage collector frees the frames
+    del caught
+    gc.collect()
 
 
 def test_unknown_flags_of_a_push_are_ignored() -> None:

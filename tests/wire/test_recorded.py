@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from itertools import groupby
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, decode_puts, encode_put, encode_puts
+from tests.sweeps import sweep
 from tests.transcripts import RECORDINGS, Recorded, recorded
 from tests.wire.messages import encode_confirms, push_message
 
@@ -40,8 +43,8 @@ COUNTS = {
 ZLIB_IS_THE_REFERENCE = "ng" not in zlib.ZLIB_RUNTIME_VERSION
 
 
-def each(*types: EventType) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("event", recorded(*types), ids=str)
+def each(*types: EventType) -> Callable[[Callable[..., None]], Any]:
+    return sweep("event", recorded(*types), ids=str)
 
 
 def event_of(event_type: EventType, messages: list[bytes]) -> bytes:
