@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bmq.errors import ProtocolError
 from bmq.wire.codec import EVENT_HEADER, new_tuple
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, PROTOCOL_VERSION, EventType
@@ -22,14 +24,31 @@ _unpack_length = LENGTH.unpack_from
 _LONGEST = LENGTH.mask("length")
 #: Events that carry messages; all other events from a client are small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
+#: Smallest number of missing bytes for which :attr:`Framer.bulky` asks for another way to receive. An event
+#: loop reads several smaller events at once, and they are processed together.
+_BULKY = 256 * 1024
+#: Smallest memory for an unfinished event, in bytes.
+_SMALLEST_SPACE = 64 * 1024
+#: Growth of the memory of an unfinished event, times the bytes that have arrived: a peer that announces a
+#: large event, and sends nothing, gets little.
+_GROWTH = 4
+#: Most bytes received at once. An event loop may read 32 times before the application has its turn.
+_AT_ONCE = 256 * 1024
+#: Largest memory kept from one large event to the next, in bytes.
+_KEPT = 4 * 1024 * 1024
+_PUSH = int(EventType.PUSH)
 
 
 class Framer:
     """Cuts the incoming stream into events.
 
     The length of an event is checked as soon as the four bytes of the length have arrived, before any bytes
-    are kept: at most ``max_event_size`` bytes and one chunk are ever buffered. The bytes of a large event are
-    collected, and parsed only when complete, so small chunks cost no more than large ones.
+    are kept: at most ``max_event_size`` bytes and one chunk are ever buffered.
+
+    The bytes of an unfinished event are in one buffer, which belongs to the framer. A receiver that can write
+    into this buffer asks for :meth:`space`, and passes the filled part to :meth:`feed`. The kernel then
+    copies each byte of a large event into its place. The space stays the same from one large event to the
+    next: new memory for each event would cost as much as a copy.
 
     Args:
         max_event_size: largest event accepted, in bytes.
@@ -39,9 +58,24 @@ class Framer:
             invalid header has the type UNDEFINED, and the protocol version is ignored. An event beyond a
             limit, but after other events, is checked again at the next :meth:`feed`, because the earlier
             events may have raised the limit.
+
+    Attributes:
+        buffered: the number of bytes held of an unfinished event.
+        bulky: whether the next bytes probably belong to a large event, so that :meth:`space` is worthwhile.
     """
 
-    __slots__ = ("_error", "_need", "_smallest", "max_event_size", "max_request_size", "pending", "tolerant")
+    __slots__ = (
+        "_buffer",
+        "_error",
+        "_lent",
+        "_need",
+        "_smallest",
+        "buffered",
+        "bulky",
+        "max_event_size",
+        "max_request_size",
+        "tolerant",
+    )
 
     def __init__(
         self,
@@ -54,49 +88,95 @@ class Framer:
         self.max_request_size = max_event_size if max_request_size is None else max_request_size
         self.tolerant = tolerant
         self._smallest = _LENGTH_BYTES + 1 if tolerant else HEADER_SIZE
-        # Not a list of chunks: a peer sending single bytes would make the list many times larger than the
-        # bytes.
-        self.pending = bytearray()
+        # The unfinished event; followed by free space if the buffer is lent, and otherwise by nothing.
+        self._buffer = bytearray()
+        self._lent = False
+        self.buffered = 0
+        self.bulky = False
         self._need = _LENGTH_BYTES
         self._error: ProtocolError | None = None
 
-    @property
-    def buffered(self) -> int:
-        """The number of bytes held of an unfinished event."""
-        return len(self.pending)
+    def unfinished(self) -> bytes:
+        """Return the bytes held of an unfinished event."""
+        return bytes(memoryview(self._buffer)[: self.buffered])
 
-    def feed(self, data: bytes) -> tuple[list[Event], ProtocolError | None]:
+    def space(self) -> memoryview:
+        """Return memory for the next bytes; never empty.
+
+        Write at the beginning, and pass the written part to :meth:`feed`. The memory of large events of
+        messages returned by :meth:`feed` is used again: they are valid until the next call.
+        """
+        have, need = self.buffered, self._need
+        room = min(max(need, _SMALLEST_SPACE), max(have * _GROWTH, _SMALLEST_SPACE))
+        if not self._lent or len(self._buffer) <= have:
+            # A new object: views of the old one may exist.
+            larger = bytearray(room)
+            memoryview(larger)[:have] = memoryview(self._buffer)[:have]
+            self._buffer = larger
+            self._lent = True
+        # At most to the end of the event, so that the next event begins at the beginning.
+        end = have + _AT_ONCE
+        return memoryview(self._buffer)[have : min(need, end) if need > HEADER_SIZE else end]
+
+    def _keep(self, data: memoryview) -> None:
+        if self._lent:
+            self._buffer = bytearray(self.unfinished())
+            self._lent = False
+        self._buffer += data
+        self.buffered += len(data)
+
+    def _take(self, data: bytes | memoryview) -> bytes:
+        """Return the bytes held, followed by others, and hold nothing."""
+        taken = b"".join((memoryview(self._buffer)[: self.buffered], data))
+        self._drop()
+        return taken
+
+    def _drop(self) -> None:
+        """Hold nothing."""
+        self._buffer = bytearray()
+        self._lent = self.bulky = False
+        self.buffered = 0
+
+    def feed(self, data: bytes | bytearray | memoryview) -> tuple[list[Event], ProtocolError | None]:
         """Add bytes from the peer.
+
+        Args:
+            data: the bytes; a memoryview is the filled part of :meth:`space`.
 
         Returns:
             The completed events, in order, and the error that ends the stream, if any. Events before the
-            error are valid. After an error no more bytes are accepted.
+            error are valid. After an error no more bytes are accepted. The data of a large PUSH event in
+            :meth:`space` is a memoryview.
         """
-        # asyncio's event loop on Windows passes a bytearray: always in Python 3.11, after a pause in later
-        # versions. Caches need bytes as keys. A call with bytes makes no copy.
-        data = bytes(data)
         events: list[Event] = []
         if self._error is not None:
             return events, self._error
-        pending = self.pending
-        start, end = 0, len(data)
+        start = 0
+        whole: memoryview | None = None
+        if type(data) is memoryview:
+            end = self.buffered = self.buffered + len(data)
+            if end < self._need:
+                return events, None
+            data = whole = memoryview(self._buffer)[:end]
+            self.buffered = 0
+        else:
+            # asyncio's event loop on Windows passes a bytearray: always in Python 3.11, after a pause in
+            # later versions. Caches need bytes as keys. A call with bytes makes no copy.
+            data = bytes(data)
+            end = len(data)
         try:
-            if pending:
-                missing = self._need - len(pending)
+            if self.buffered:
+                missing = self._need - self.buffered
                 if end < missing:
-                    pending += data
+                    self._keep(memoryview(data))
                     return events, None
                 if self._need <= HEADER_SIZE:
-                    data = b"".join((pending, data))
-                    pending.clear()
+                    data = self._take(data)
                     end = len(data)
                 else:
                     # The event is complete; avoid another copy of the bytes after it.
-                    pending += memoryview(data)[:missing]
-                    whole = bytes(pending)
-                    pending.clear()
                     start = missing
-                    events.append(self._read(whole))
+                    events.append(self._read(self._take(memoryview(data)[:missing])))
             smallest, largest, largest_request = self._smallest, self.max_event_size, self.max_request_size
             unpack, append, make = _unpack, events.append, new_tuple
             mask, version = (0, 0) if self.tolerant else (_VERSION_MASK, _VERSION)
@@ -123,7 +203,7 @@ class Framer:
                     self._need = length
                     break
                 stop = start + length
-                event = data if length == end else data[start:stop]
+                event: Any = data if length == end else data[start:stop]
                 body = words * 4
                 if first & mask == version and MIN_HEADER_SIZE <= body <= length:
                     append(make(Event, (kind, specific, event, body)))
@@ -133,13 +213,39 @@ class Framer:
         except ProtocolError as error:
             if self.tolerant and events:
                 self._need = _LENGTH_BYTES
-                pending += memoryview(data)[start:]
+                self._keep(memoryview(data)[start:])
             else:
                 self._error = error
-            return events, error
+                self._drop()
+            return events if whole is None else self._given(events), error
+        if whole is not None:
+            self._go_on(events, whole, start)
+            return self._given(events), None
         if left:
-            pending += memoryview(data)[start:]
+            self._keep(memoryview(data)[start:])
+            self.bulky = self._need - left >= _BULKY
+        elif self.bulky:
+            self._drop()
         return events, None
+
+    def _go_on(self, events: list[Event], data: memoryview, start: int) -> None:
+        """Hold the bytes of :meth:`space` that belong to no event; decide about the next bytes."""
+        left = len(data) - start
+        self.bulky = (self._need if left >= _LENGTH_BYTES else len(events[-1].data)) >= _BULKY
+        if not start:
+            self.buffered = left
+        elif left or not self.bulky or len(self._buffer) > _KEPT:
+            # Another buffer: the events are in the present one.
+            self._buffer = bytearray()
+            self._lent = False
+            self._keep(data[start:])
+
+    def _given(self, events: list[Event]) -> list[Event]:
+        """Return events of :meth:`space` with data of their own, except for large events of messages."""
+        return [
+            each if each.type == _PUSH and len(each.data) >= _BULKY else each._replace(data=bytes(each.data))
+            for each in events
+        ]
 
     def _read(self, data: bytes) -> Event:
         """Return a whole event."""

@@ -45,6 +45,45 @@ def test_confirmations_leave_together() -> None:
     assert bench.broker.log.count("CONFIRM") == 1
 
 
+@pytest.mark.parametrize("moment", ["sent", "more", "closing", "lost", "given up"])
+def test_guids_appended_to_the_pending_ones_are_confirmed_until_they_are_taken(moment: str) -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.push(queue, 1, 2)
+    taken: list[int] = []
+    bench.core.before_confirms_change(lambda: taken.append(len(pending or ())))
+    pending = bench.core.confirm(queue, guid(1))
+    assert pending == [guid(1)]
+    pending.append(guid(2))
+    assert taken == []
+    if moment == "sent":
+        bench.pump()
+    elif moment == "more":
+        bench.core.confirm_many(queue, [guid(3)])
+        assert taken == [2]
+        assert pending.pop() == guid(3)
+        bench.pump()
+    elif moment == "closing":
+        bench.close(queue)
+        bench.pump()
+        assert bench.broker.log[-2:] == ["CONFIRM", "ConfigureStream"]
+        bench.answer_all()
+        assert bench.core.confirm(queue, guid(3)) is None
+    elif moment == "lost":
+        bench.lose()
+        assert bench.core.confirm(queue, guid(3)) is None
+    else:
+        bench.core.give_up("", bench.now)
+    assert taken[:1] == [2]
+    gone = moment in ("lost", "given up")
+    assert [c.guid for c in bench.broker.confirms] == ([] if gone else [guid(1), guid(2)])
+    if moment == "lost":
+        bench.connect()
+        bench.answer_all()
+        bench.push(queue, 2)  # remembered like the first one
+        assert bench.numbers_received == [1, 2]
+
+
 def test_messages_are_confirmed_only_by_the_application() -> None:
     bench = connected()
     queue = bench.open(URI)

@@ -26,6 +26,7 @@ from tests.fakes.newer import (
     with_new_members,
 )
 from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker
+from tests.sweeps import sweep
 
 NOVELTIES = {each.name: each for each in novelties()}
 GROUPS = sorted({name.split()[0] for name in NOVELTIES})
@@ -185,8 +186,8 @@ def test_unknown_input_during_the_handshake_is_skipped(credentials: Credentials 
     assert {f"events of type {kind}" for kind in (0, 16, 63)} <= set(bench.skipped)
 
 
-@pytest.mark.parametrize("status", range(16))
-@pytest.mark.parametrize("how", ["alone", "together", "as an event"])
+@sweep("status", range(16))
+@sweep("how", ["alone", "together", "as an event"])
 def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int, how: str) -> None:
     bench, _, writer = session()
     if how == "as an event":

@@ -21,6 +21,7 @@ from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import PutFlags
 from bmq.wire.uri import QueueUri
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
@@ -47,6 +48,25 @@ def test_each_post_gets_the_brokers_outcome() -> None:
         3: [AckStatus.LIMIT_MESSAGES],
     }
     assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == 0
+
+
+def test_single_posts_of_one_turn_are_one_batch_until_a_caller_waits_for_them() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    posts = bench.core.posts
+    bench.post(queue, 1, 2)
+    waiting_for = posts.last_batch
+    assert len(posts.batches) == 1
+    posts.seal()
+    bench.post(queue, 3)
+    assert len(posts.batches) == 2
+    assert posts.first_batch(queue) == waiting_for
+    first, second, third = bench.broker.puts
+    bench.send(bench.broker.ack([first, second]))
+    assert posts.first_batch(queue) > waiting_for
+    bench.send(bench.broker.ack([third]))
+    assert bench.outcomes == {number: [AckStatus.SUCCESS] for number in (1, 2, 3)}
+    assert not posts.batches
 
 
 @pytest.mark.parametrize(
@@ -248,7 +268,7 @@ def test_an_acceptance_belongs_to_the_latest_post_of_its_guid() -> None:
     assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
 
 
-@pytest.mark.parametrize("seed", range(50))
+@sweep("seed", range(50))
 def test_each_post_of_repeated_guids_has_one_outcome(seed: int) -> None:
     random, bench, tokens = Random(seed), connected(), 0
     queue, other = bench.open(URI), bench.open(OTHER)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from itertools import chain, cycle, islice, repeat
 
 import pytest
 from hypothesis import given, settings
@@ -15,14 +17,20 @@ from bmq.protocol import framing
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_REQ, Event, pack_event_header
+from bmq.wire.push import decode_push_runs
 from tests.hostile import damaged
 from tests.transcripts import RECORDINGS, recorded, stream
+from tests.wire.messages import push_message
 
 EVERY = recorded()
 
 
 def event(size: int, event_type: int = EventType.PUSH) -> bytes:
     return pack_event_header(size, event_type) + bytes(size - 8)
+
+
+def header(length: int, byte4: int = 0x44, words: int = 2) -> bytes:
+    return (length & 0xFFFFFFFF).to_bytes(4, "big") + bytes([byte4, words, 0, 0])
 
 
 def cut(data: bytes, sizes: Iterable[int]) -> Iterator[bytes]:
@@ -106,8 +114,26 @@ def test_empty_input_has_no_events() -> None:
 # Bounded work and memory
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 1000])
-def test_small_chunks_of_a_large_event_are_joined_once(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@given(
+    st.lists(st.integers(16, 40_000).map(lambda size: size * 4), min_size=1, max_size=3),
+    st.lists(st.sampled_from([1, 3, 4095, 4096, 4097, 30_000]), max_size=60),
+)
+def test_chunks_of_any_size_are_joined_in_order(lengths: list[int], sizes: list[int]) -> None:
+    sent = [
+        pack_event_header(size, EventType.PUSH) + random.Random(size).randbytes(size - 8) for size in lengths
+    ]
+    assert feed_all(Framer(), cut(b"".join(sent), sizes)) == (sent, None)
+
+
+def test_the_bytes_of_an_unfinished_event_can_be_read() -> None:
+    framer = Framer()
+    data = event(100_000)[:50_000]
+    feed_all(framer, cut(data, [2, 4096, 5, 20_000]))
+    assert framer.unfinished() == data
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000, 4096])
+def test_chunks_of_a_large_event_are_joined_once(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffered bytes are examined only when they can change a decision, not with every chunk."""
     looks = 0
     unpack = framing._unpack
@@ -125,14 +151,15 @@ def test_small_chunks_of_a_large_event_are_joined_once(chunk: int, monkeypatch: 
     assert looks <= 2 * 2
 
 
-def test_tiny_chunks_take_no_more_memory_than_their_bytes() -> None:
+@pytest.mark.parametrize("sizes", [[2], [1, 4096], [4095]])
+def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     size = 300_000
-    data = event(size)
+    data, count = event(size)[: size - 2], len(sizes) * size // sum(sizes)
     framer = Framer()
     tracemalloc.start()
     try:
-        for i in range(0, size - 2, 2):
-            framer.feed(data[i : i + 2])
+        for piece in cut(data, islice(cycle(sizes), count)):
+            framer.feed(piece)
         assert tracemalloc.get_traced_memory()[1] < 2 * size
     finally:
         tracemalloc.stop()
@@ -150,11 +177,154 @@ def test_memory_is_released_after_a_large_event() -> None:
         tracemalloc.stop()
 
 
+# Received into the framer's own memory
+
+
+def written(framer: Framer, data: bytes) -> int:
+    """Write as much as fits; return the number of bytes, to be passed to :meth:`Framer.feed`."""
+    space = framer.space()
+    size = min(len(space), len(data))
+    assert size > 0, "a space is never empty"
+    space[:size] = data[:size]
+    return size
+
+
+def pushes(size: int, payload: int, seed: int = 0) -> bytes:
+    """A PUSH event of about ``size`` bytes."""
+    noise = random.Random(seed)
+    body = b""
+    while len(body) < size:
+        body += push_message(0, noise.randbytes(16), noise.randbytes(payload))
+    return pack_event_header(8 + len(body), EventType.PUSH) + body
+
+
+LARGE = [
+    HEARTBEAT_REQ,
+    event(300, EventType.ACK),
+    pushes(1_000, 100),
+    pushes(70_000, 100),
+    pushes(70_000, 30_000),
+    pushes(300_000, 7_000),
+    pushes(1_000_000, 1_000_000),
+    event(100_000, EventType.ACK),
+]
+DAMAGED = [*LARGE, b"\xff" * 8, header(100_000, byte4=0x84) + bytes(99_992)]
+
+
+@given(
+    st.lists(st.sampled_from(LARGE), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from([1, 3, 7, 4096, 65_536, 262_144, 2**20])),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_bytes_written_into_the_space_make_the_same_events(
+    sent: list[bytes], steps: list[tuple[bool, int]]
+) -> None:
+    """In any mixture with bytes of the caller, and in pieces of any size."""
+    data = b"".join(sent)
+    framer, found, at = Framer(), list[bytes](), 0
+    for in_place, size in chain(steps, repeat((True, 2**20))):
+        piece = data[at : at + size]
+        if in_place:
+            size = written(framer, piece)
+            events, error = framer.feed(framer.space()[:size])
+        else:
+            size = len(piece)
+            events, error = framer.feed(piece)
+        at += size
+        assert error is None
+        for each in events:
+            whole = bytes(each.data)
+            assert each.type == EventType.PUSH or type(each.data) is bytes
+            assert each.type != EventType.PUSH or decode_push_runs(each.data, 8) == decode_push_runs(whole, 8)
+            found.append(whole)
+        assert framer.unfinished() == data[sum(map(len, found)) : at]
+        assert framer.buffered == len(framer.unfinished())
+        if at == len(data):
+            break
+    assert found == sent
+
+
+@given(st.lists(damaged(EVERY) | st.sampled_from(DAMAGED), min_size=1, max_size=4), st.booleans())
+def test_a_damaged_stream_in_the_space_ends_like_any_other(pieces: list[bytes], small: bool) -> None:
+    data = b"".join(pieces)
+    expected, error = feed_all(Framer(), [data])
+    framer, found, same, at = Framer(), list[bytes](), None, 0
+    while at < len(data) and same is None:
+        size = written(framer, data[at : at + (1000 if small else 2**20)])
+        events, same = framer.feed(framer.space()[:size])
+        assert all(each.type == EventType.PUSH or type(each.data) is bytes for each in events)
+        found += [bytes(each.data) for each in events]
+        at += size
+    assert (found, str(same)) == (expected, str(error))
+    if same is not None:
+        assert framer.buffered == 0
+        assert framer.feed(framer.space()[:1]) == ([], same), "nothing more is accepted"
+
+
+@pytest.mark.parametrize("step", [1, 100, 65_536])
+def test_memory_grows_with_the_bytes_that_arrive_and_not_with_the_announced_length(step: int) -> None:
+    framer = Framer()
+    arrived, piece = 8, b"x" * step
+    framer.feed(header(60_000_000))
+    assert framer.bulky
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            size = written(framer, piece)
+            framer.feed(framer.space()[:size])
+            arrived += size
+        assert tracemalloc.get_traced_memory()[1] <= 1.3 * max(65_536, 4 * arrived) + 10_000
+    finally:
+        tracemalloc.stop()
+    assert framer.buffered == arrived
+
+
+def test_the_space_is_the_same_from_one_large_event_to_the_next() -> None:
+    """New memory for each event would cost as much as a copy."""
+    framer = Framer()
+    one = pushes(1_000_000, 1_000_000)
+    framer.feed(one[:300_000])
+    at, memory = 300_000, set[int]()
+    for _ in range(40):
+        size = written(framer, (one * 2)[at : at + 2**20])
+        memory.add(id(framer.space().obj))
+        events, _ = framer.feed(framer.space()[:size])
+        at = (at + size) % len(one)
+        assert framer.bulky
+        assert all(bytes(each.data) == one for each in events)
+    assert len(memory) == 1
+
+
+@pytest.mark.parametrize("sizes", [[6_000_000], [1_000_000, 100], [1_000_000, 70_000, 100]])
+def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(sizes: list[int]) -> None:
+    data = b"".join(pushes(size, size) for size in sizes)
+    framer = Framer()
+    tracemalloc.start()
+    try:
+        while data:
+            size = written(framer, data)
+            framer.feed(framer.space()[:size])
+            data = data[size:]
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+    assert framer.bulky is (len(sizes) == 1)
+
+
+def test_a_space_is_worthwhile_only_for_large_events() -> None:
+    framer = Framer()
+    framer.feed(pushes(200_000, 1000)[:10_000])
+    assert not framer.bulky
+    framer.feed(pushes(200_000, 1000)[10_000:] + event(300_000)[:50])
+    assert framer.bulky
+    framer.feed(event(300_000)[50:] + HEARTBEAT_REQ)
+    assert not framer.bulky
+
+
 # What ends the stream
-
-
-def header(length: int, byte4: int = 0x44, words: int = 2) -> bytes:
-    return (length & 0xFFFFFFFF).to_bytes(4, "big") + bytes([byte4, words, 0, 0])
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ class ClientCore(Machine):
             repeat_every=options.repeat_every,
         )
         self._queues = QueueRegistry(self._shared)
-        self._framer = Framer(options.max_incoming_event)
+        self.framer = Framer(options.max_incoming_event)
         self._heartbeat: Heartbeat | None = None
         self._liveness: Liveness | None = None
         self._answers: Answers | None = None
@@ -363,7 +363,7 @@ class ClientCore(Machine):
     @property
     def unfinished(self) -> bytes:
         """The bytes received so far of an unfinished event."""
-        return bytes(self._framer.pending)
+        return self.framer.unfinished()
 
     def silence(self, now: float) -> float | None:
         """Seconds since the last byte from the broker; None while silence is not watched.
@@ -411,7 +411,7 @@ class ClientCore(Machine):
             raise SessionClosed("the session is closed")
         self._broken = False
         self._now = self._up_at = now
-        self._handshake, self._framer = greeting.handshake, greeting.framer
+        self._handshake, self.framer = greeting.handshake, greeting.framer
         for what in greeting.skipped:
             self._notice(what)
         broker = self._handshake.broker
@@ -420,14 +420,14 @@ class ClientCore(Machine):
         if self._options.liveness is not None:
             self._liveness = Liveness(self._options.liveness, now)
             self._answers = Answers(self._options.liveness, now)
-        self.lone.channel_up(self._framer, self._heartbeat, self._liveness, self._answers)
+        self.lone.channel_up(self.framer, self._heartbeat, self._liveness, self._answers)
         self._renewal.authenticated(self._handshake.lifetime, now)
         self._shared.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
         self._stalls.watch(now)
         self.fire(_I.CHANNEL_UP, now)
         self.pause_reading(self._reading_paused, now)
-        self._take(greeting.rest, self._framer.feed(b"")[1], now)
+        self._take(greeting.rest, self.framer.feed(b"")[1], now)
 
     def note_trouble(self, error: Error, now: float) -> None:
         """Keep the cause of a missing connection, for the errors of calls waiting for a connection."""
@@ -445,7 +445,7 @@ class ClientCore(Machine):
         self._broken = True
         self.lone.channel_down()
         # The old framer may hold half an event, or an error with a traceback referring to much memory.
-        self._framer = Framer(self._options.max_incoming_event)
+        self.framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
         self._pulse_at = None
         self._handshake.channel_down()
@@ -490,8 +490,12 @@ class ClientCore(Machine):
         self._stopping.append(Operation(token, deadline))
         self.fire(_I.STOP, now)
 
-    def receive(self, data: bytes, now: float) -> bool:
+    def receive(self, data: bytes | memoryview, now: float) -> bool:
         """Process bytes from the broker. Never raises: ``CloseChannel`` reports a violation.
+
+        Args:
+            data: the bytes, or the filled part of the framer's :meth:`~bmq.protocol.framing.Framer.space`.
+            now: the time.
 
         Returns:
             True if the bytes caused no output and no earlier deadline, as for acknowledgements and nearly
@@ -510,7 +514,7 @@ class ClientCore(Machine):
                 self._answers.received += len(data)
             if self._stalls.causes:
                 self._stalls.heard(now)
-        return self._take(*self._framer.feed(data), now)
+        return self._take(*self.framer.feed(data), now)
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
@@ -687,18 +691,27 @@ class ClientCore(Machine):
 
     # confirmations
 
-    def confirm(self, queue: QueueCore, guid: bytes) -> None:
-        """Confirm one message; the confirmation goes out with the next :meth:`data_to_send`."""
-        # Nearly always the queue is open: check without a call.
+    def confirm(self, queue: QueueCore, guid: bytes) -> list[bytes] | None:
+        """Confirm one message; the confirmation goes out with the next :meth:`data_to_send`.
+
+        Returns:
+            The pending GUIDs of the queue. Appending to the list confirms more messages, until the function
+            given to :meth:`before_confirms_change` is called. None if the queue accepts no confirmations now.
+        """
+        # Nearly always the queue is open and nothing is pending: check without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
             waiting = self._confirms.waiting
-            guids = waiting.get(queue)
-            if guids is None:
-                waiting[queue] = [guid]
-            else:
-                guids.append(guid)
-        elif not queue.at_most_once:
+            if waiting:
+                return self._confirms.add(queue, (guid,))
+            pending = waiting[queue] = [guid]
+            return pending
+        if not queue.at_most_once:
             self._confirms.remember(queue, (guid,))
+        return None
+
+    def before_confirms_change(self, call: Callable[[], None]) -> None:
+        """Set the function to call before pending confirmations are sent, dropped or extended here."""
+        self._confirms.changes = call
 
     def confirm_many(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
         """Confirm several messages of one queue."""
@@ -792,8 +805,10 @@ class ClientCore(Machine):
             self._renewal.authenticated(lifetime, now)
 
     def _pushed(self, event: Event, now: float) -> bool:
-        if self.read_columns is not None and self._pushed_columns(event, now):
-            return False
+        if self.read_columns is not None:
+            event = event._replace(data=bytes(event.data))  # Columns keep the event.
+            if self._pushed_columns(event, now):
+                return False
         deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body, self._notice):
             q_id, ids, *_ = run[0]

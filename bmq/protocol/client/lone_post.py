@@ -179,7 +179,7 @@ class LonePost(Batch):
             None if the bytes have to take the usual way, or the post had another outcome before.
         """
         framer = self._framer
-        if framer is None or framer.pending or self._stalls.causes:
+        if framer is None or framer.buffered or framer.bulky or self._stalls.causes:
             return None
         self.awaited = None
         posts, guid, queue, token = self._posts, self._guid, self.queue, self.token

@@ -16,8 +16,10 @@ Invariants:
 - An unencodable post ends alone; the surrounding posts are sent.
 
 Posts of one call form a batch, with the same time of posting, queue and token. An entry holds only bytes and
-numbers, and refers to its batch by number: the garbage collector stops tracking such a tuple. Three shortcuts
-avoid work for each post, with the same outcomes:
+numbers, and refers to its batch by number: the garbage collector stops tracking such a tuple. Single posts
+of one turn of the event loop to one queue also form a batch, and each entry holds its own token: a batch for
+each post would take a third of the memory of a small post. Three shortcuts avoid work for each post, with the
+same outcomes:
 
 - Acceptances of one batch are counted during reading, and reported as a number (:data:`Accepted`).
 - Posts encoded as one event (:class:`PostSlice`) are a single entry. The expected acknowledgements are known
@@ -36,7 +38,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import count, repeat
 from operator import itemgetter
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
@@ -58,10 +60,10 @@ from bmq.wire.put import Outgoing, PutEvent
 
 __all__ = ["Batch", "Entry", "Posts"]
 
-#: An unacknowledged post: the message, ready to be sent again; the number of the batch; the index among the
-#: token's posts. The tuple holds only bytes and numbers: the garbage collector stops tracking the tuple at
-#: first sight, and a deep window costs no collections.
-Entry = tuple[Outgoing, int, int]
+#: An unacknowledged post: the message, ready to be sent again; the number of the batch; and the index among
+#: the token's posts, or the token itself in a batch of single posts. The garbage collector stops tracking a
+#: tuple of only bytes and numbers at first sight, and a deep window costs no collections.
+Entry = tuple[Outgoing, int, object]
 
 # Interval between checks for overdue posts, in seconds.
 _EXPIRY_INTERVAL = 1.0
@@ -70,14 +72,17 @@ _guid_of = itemgetter(0)
 _data_of = itemgetter(1)
 _SUCCESS = AckStatus.SUCCESS
 _UNKNOWN = AckStatus.UNKNOWN
+# The token of a batch whose entries hold their own tokens.
+_ITS_OWN = object()
 
 
 class Batch:
-    """Posts of one call.
+    """Posts of one call, or single posts with the same queue and time.
 
     Attributes:
         queue: target queue.
-        token: caller's handle, returned unchanged with each outcome.
+        token: caller's handle, returned unchanged with each outcome; for single posts a constant, and each
+            entry holds the handle.
         posted: time of posting.
         left: number of posts without an outcome.
         sent: whether the posts were written to a connection.
@@ -255,10 +260,23 @@ class Posts:
             raise _known(guid)
         sending = queue.admit(1)
         message = guid, data, flags, schema_id, compression
-        self.one_by_one = not self.batches
-        self.last_batch = number = self.last_batch + 1
-        self.batches[number] = Batch(queue, token, now, 1, sending, False)
-        self.entries[guid] = message, number, tag
+        number = self.last_batch
+        batch = self.batches.get(number)
+        if (
+            batch is not None
+            and batch.posted == now
+            and batch.token is _ITS_OWN
+            and batch.queue is queue
+            and batch.sent is sending
+            and not tag
+        ):
+            self.one_by_one = False
+            batch.left += 1
+        else:
+            self.one_by_one = not self.batches
+            self.last_batch = number = number + 1
+            self.batches[number] = Batch(queue, token if tag else _ITS_OWN, now, 1, sending, False)
+        self.entries[guid] = message, number, tag or token
         size = len(data)
         self.bytes += size
         queue.unacked_bytes += size
@@ -266,6 +284,10 @@ class Posts:
             self._outbox.put(queue.q_id, message)
         if self.deadline is None:
             self.watch(now)
+
+    def seal(self) -> None:
+        """Let no later post join the latest batch: a caller waits for the posts until now."""
+        self.last_batch += 1
 
     def post_many(
         self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int = 0
@@ -398,7 +420,11 @@ class Posts:
                 batch.queue.counts.not_accepted(outcome)
                 if outcome is _UNKNOWN:
                     self._note_strange(guid, status)
-            outcomes.append((batch.token, tag, guid, outcome, batch.queue))
+            token = batch.token
+            if token is _ITS_OWN:
+                outcomes.append((tag, 0, guid, outcome, batch.queue))
+            else:
+                outcomes.append((token, cast("int", tag), guid, outcome, batch.queue))
         if same:
             self._accepted(last, same)
         if queue is not None:
@@ -434,7 +460,7 @@ class Posts:
                 if batch.many and status is _SUCCESS:
                     self.accepted.append((batch.token, 1))
                 else:
-                    outcomes.append((batch.token, tag, guid, status, batch.queue))
+                    outcomes.append(_outcome(batch, tag, guid, status))
                 self._left(number, 1, len(message[1]), status, now)
             elif stride == ACK_SIZE and (count := self._accept_slice(data, at, now)):
                 pass
@@ -530,7 +556,7 @@ class Posts:
             del self.batches[number]
         self.bytes -= len(data)
         batch.queue.posts_given_up(1, len(data), AckStatus.INVALID_ARGUMENT)
-        return [(batch.token, tag, guid, AckStatus.INVALID_ARGUMENT, batch.queue)]
+        return [_outcome(batch, tag, guid, AckStatus.INVALID_ARGUMENT)]
 
     def cancel(self, queue: PostTarget) -> list[Outcome]:
         """End the posts of a closed queue."""
@@ -550,7 +576,7 @@ class Posts:
         for message, number, tag in self.entries.values():
             if number in batches:
                 batch = batches[number]
-                outcomes.append((batch.token, tag, message[0], status, batch.queue))
+                outcomes.append(_outcome(batch, tag, message[0], status))
                 sizes[number] += len(message[1])
         for _, _, guid, _, _ in outcomes:
             del self.entries[guid]
@@ -605,6 +631,13 @@ class Posts:
             yield self.batches[number].queue, message
         for _, posts in slices:
             yield posts.queue, posts
+
+
+def _outcome(batch: Batch, tag: object, guid: bytes, status: AckStatus) -> Outcome:
+    """Return the outcome of an entry, from its batch and its last item."""
+    if batch.token is _ITS_OWN:
+        return tag, 0, guid, status, batch.queue
+    return batch.token, cast("int", tag), guid, status, batch.queue
 
 
 def _known(guid: bytes) -> UsageError:

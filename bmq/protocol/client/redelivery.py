@@ -37,7 +37,7 @@ Most messages are new, and a lookup for each would cost a tenth of receiving. Th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from bmq.wire.confirm import CONFIRM_SIZE, confirmed_guids, encode_confirm, encode_queue_confirms
@@ -148,15 +148,18 @@ class Confirmations:
 
     Attributes:
         waiting: GUIDs to be confirmed with the next event, by queue.
+        changes: called before the pending GUIDs change: a list returned by :meth:`add` must not be extended
+            any more.
         deadline: time to call :meth:`tick`, or None.
         unstamped: whether to call :meth:`stamp`, because a generation has begun.
     """
 
-    __slots__ = ("_count", "_enabled", "_queues", "deadline", "unstamped", "waiting")
+    __slots__ = ("_count", "_enabled", "_queues", "changes", "deadline", "unstamped", "waiting")
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self.waiting: dict[_Remembered, list[bytes]] = {}
+        self.changes: Callable[[], None] = _nothing
         # The queues with a memory.
         self._queues: dict[_Remembered, None] = {}
         # Number of confirmations in the younger generation of all queues.
@@ -164,12 +167,17 @@ class Confirmations:
         self.deadline: float | None = None
         self.unstamped = False
 
-    def add(self, queue: _Remembered, guids: Sequence[bytes]) -> None:
-        """Confirm messages with the next event."""
-        self.waiting.setdefault(queue, []).extend(guids)
+    def add(self, queue: _Remembered, guids: Sequence[bytes]) -> list[bytes]:
+        """Confirm messages with the next event; return the pending GUIDs of the queue."""
+        if self.waiting:
+            self.changes()
+        pending = self.waiting.setdefault(queue, [])
+        pending.extend(guids)
+        return pending
 
     def take(self) -> bytes:
         """Encode, remember and return the pending confirmations; requires at least one."""
+        self.changes()
         waiting, self.waiting = self.waiting, {}
         queue, guids = waiting.popitem()
         last = self.remember(queue, guids)
@@ -239,6 +247,7 @@ class Confirmations:
 
     def clear(self) -> None:
         """Forget everything."""
+        self.changes()
         self.waiting.clear()
         for queue in list(self._queues):
             self.forget(queue)
@@ -255,3 +264,7 @@ class Confirmations:
         self._count = 0
         self.deadline = None
         self.unstamped = bool(self._queues)
+
+
+def _nothing() -> None:
+    pass
