@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _world
 
-__all__ = ["LoopThread", "create_connection", "gathers", "new_event_loop", "timeout"]
+__all__ = ["LoopThread", "change_protocol", "create_connection", "gathers", "new_event_loop", "timeout"]
 
 T = TypeVar("T")
 
@@ -39,6 +39,24 @@ def gathers(transport: asyncio.BaseTransport) -> bool:
     the protocol, and fails after the connection is lost.
     """
     return type(transport).__module__.startswith("uvloop")
+
+
+def change_protocol(
+    transport: asyncio.Transport, protocol: asyncio.Protocol | asyncio.BufferedProtocol, *, reading: bool
+) -> None:
+    """Give the next received bytes to another protocol, with or without a buffer of its own.
+
+    Args:
+        transport: the transport.
+        protocol: the protocol; ``connection_made`` is not called.
+        reading: whether the transport reads. uvloop looks at the kind of the protocol when reading starts.
+    """
+    restart = reading and type(transport).__module__.startswith("uvloop")
+    if restart:
+        transport.pause_reading()
+    transport.set_protocol(protocol)
+    if restart:
+        transport.resume_reading()
 
 
 def create_connection(protocol: Callable[[], asyncio.Protocol], *args: Any, **options: Any) -> Awaitable[Any]:

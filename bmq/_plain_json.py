@@ -104,7 +104,11 @@ def _plain(value: Any, default: _Default | None, option: int) -> Any:
         }
     if default is None:
         raise JSONEncodeError(f"Type is not JSON serializable: {type(value).__name__}")
-    return _plain(default(value), default, option)
+    try:
+        replaced = default(value)
+    except Exception as error:
+        raise JSONEncodeError(f"Type is not JSON serializable: {type(value).__name__}") from error
+    return _plain(replaced, default, option)
 
 
 def _key(key: Any, option: int) -> str:

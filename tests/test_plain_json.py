@@ -114,3 +114,14 @@ def test_what_is_no_json_text(text: bytes) -> None:
         orjson.loads(text)
     with pytest.raises(plain.JSONDecodeError):
         plain.loads(text)
+
+
+@pytest.mark.parametrize("json", [orjson, plain])
+@pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), ValueError("x")])
+def test_error_of_the_function_for_other_types_is_an_error_of_encoding(json: Any, error: Exception) -> None:
+    def fail(value: object) -> object:
+        raise error
+
+    with pytest.raises(json.JSONEncodeError, match="Type is not JSON serializable: object") as caught:
+        json.dumps(object(), fail)
+    assert caught.value.__cause__ is error

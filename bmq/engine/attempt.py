@@ -138,12 +138,12 @@ class Attempt:
 
     # the channel (see Receiver)
 
-    def channel_data(self, channel: Channel, data: bytes) -> None:
+    def channel_data(self, channel: Channel, data: bytes | memoryview) -> None:
         """Process received bytes."""
         if self._over:
             return  # the attempt failed, or another was faster: the channel is about to be closed
         greeting = self._greeting
-        answer = greeting.receive(data)
+        answer = greeting.receive(bytes(data))
         if answer:
             channel.write([answer])
         self._over = greeting.done or greeting.error is not None

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from bmq import _world
 from bmq.engine.channel import Channel
+from bmq.engine.counting import Confirming
 from bmq.engine.tracing import Tracing
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
@@ -81,6 +82,7 @@ class Connection:
         epoch: start of the session, in nanoseconds of the monotonic clock.
         writable: whether the transport accepts more data.
         scheduled: whether output is sent at the end of this turn of the event loop.
+        confirming: collects confirmations within a turn.
         turn: the loop's time, and nanoseconds since the start of the session, as returned by the latest call
             of :meth:`clock`. A new object in every turn.
         close_reason: reason if this side closed the channel; otherwise "".
@@ -98,6 +100,8 @@ class Connection:
         self._channel: Channel | None = None
         self.monotonic_ns = _world.current().monotonic_ns
         self.epoch = self.monotonic_ns()
+        self.confirming = Confirming()
+        core.before_confirms_change(self.confirming.close)
         self.turn = 0.0, 0
         self._sent_before = 0
         self._received_before = 0
@@ -149,6 +153,8 @@ class Connection:
     def _transmit_scheduled(self) -> None:
         self.scheduled = False
         self.transmit()
+        if self.confirming.open is not None:
+            self.confirming.close()  # nothing could be sent
 
     def post_alone(self, queue: QueueCore, message: Outgoing, token: object) -> bool:
         """Write a post at once, together with waiting confirmations.
@@ -272,7 +278,7 @@ class Connection:
         channel.hand_over(self)
         self.transmit()
 
-    def channel_data(self, channel: Channel, data: bytes) -> None:
+    def channel_data(self, channel: Channel, data: bytes | memoryview) -> None:
         """Process received bytes."""
         if channel is self._channel:
             try:
@@ -281,8 +287,13 @@ class Connection:
                 if outcome is not None:
                     self._owner.accepted(outcome)
                     quiet = True
-                elif quiet := core.receive(data, now):
-                    self._hand_over()
+                else:
+                    quiet = core.receive(data, now)
+                    framer = core.framer
+                    if framer.bulky is not channel.filling:
+                        channel.fill(framer.space if framer.bulky else None)
+                    if quiet:
+                        self._hand_over()
                 if quiet:
                     if self._busy_poll:
                         self._stay_awake()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from threading import get_ident
 from typing import Self
 
 from bmq.protocol.client.counters import BOUNDS, Counts
@@ -11,10 +12,10 @@ from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import DATA, FLAGS, Push
 
-__all__ = ["Arrival", "Confirming", "ReceiveCounts", "size_of"]
+__all__ = ["Arrival", "Confirming", "ReceiveCounts", "distinct", "size_of"]
 
-#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
-#: a common arrival share the same tuple.
+#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages of a
+#: consumer with a common arrival share the same tuple.
 Arrival = tuple[float, int]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
@@ -193,42 +194,90 @@ class ReceiveCounts(Counts):
 
 
 class Confirming:
-    """Counts confirmations in groups: messages with a common arrival, confirmed in the same turn.
+    """Collects confirmations in groups: messages with a common arrival, confirmed in the same turn.
+
+    A group is open while its GUIDs are pending in the protocol. Confirming a further message then takes a
+    comparison and an append, because all other conditions are those of the first message::
+
+        if confirming.open is arrival and get_ident() == confirming.thread:
+            confirming.guids.append(guid)
+
+    Each arrival belongs to a single consumer.
 
     Attributes:
-        counts: counters of the messages.
-        arrival: arrival of the messages.
-        turn: turn of the event loop, by its clock.
-        count: number of confirmations not counted yet.
+        open: arrival of the messages of the open group; None without an open group.
+        guids: the pending GUIDs of the queue, to be extended while the group is open.
+        thread: thread of the open group, which is the event loop's.
     """
 
-    __slots__ = ("arrival", "count", "counts", "turn")
+    __slots__ = ("_arrival", "_count", "_counts", "_start", "_turn", "guids", "open", "thread")
 
     def __init__(self) -> None:
-        self.counts: ReceiveCounts | None = None
-        self.arrival: Arrival | None = None
-        self.turn: tuple[float, int] | None = None
-        self.count = 0
+        self.open: Arrival | None = None
+        self.guids: list[bytes] = []
+        self.thread = 0
+        self._counts: ReceiveCounts | None = None
+        self._arrival: Arrival | None = None
+        self._turn: tuple[float, int] | None = None
+        # Confirmations of the present group not counted yet, without those appended to the open group: these
+        # follow the given number of older GUIDs.
+        self._count = 0
+        self._start = 0
 
-    def begin(
-        self, counts: ReceiveCounts, arrival: Arrival | None, turn: tuple[float, int], count: int = 1
+    def add(
+        self,
+        counts: ReceiveCounts,
+        arrival: Arrival | None,
+        turn: tuple[float, int],
+        count: int = 1,
+        pending: list[bytes] | None = None,
     ) -> None:
-        """Begin a group of messages with other counters or another arrival."""
-        if self.count:
-            self.finish()
-        core = counts.core
-        # After the end, and for queues without stored messages, a confirmation has no effect.
-        if core is not None and core.state is not QueueState.CLOSED and not core.at_most_once:
-            self.counts, self.arrival, self.turn, self.count = counts, arrival, turn, count
-        else:
-            self.counts, self.count = None, 0
+        """Count confirmations; messages with other counters or another arrival begin a group.
+
+        Args:
+            counts: counters of the messages.
+            arrival: arrival of the messages; None if unknown.
+            turn: turn of the event loop.
+            count: number of confirmations.
+            pending: the pending GUIDs of the queue, including these, to open the group; otherwise None.
+        """
+        if self.open is not None:
+            self.close()
+        if self._arrival is not arrival or self._turn is not turn or self._counts is not counts:
+            if self._count:
+                self._settle()
+            core = counts.core
+            # After the end, and for queues without stored messages, a confirmation has no effect.
+            if core is None or core.state is QueueState.CLOSED or core.at_most_once:
+                self._counts = None
+                return
+            self._counts, self._arrival, self._turn = counts, arrival, turn
+        self._count += count
+        if pending is not None:
+            self.open, self.guids, self._start, self.thread = arrival, pending, len(pending), get_ident()
+
+    def close(self) -> None:
+        """Close the group, if open: its GUIDs are being sent, other GUIDs follow, or the turn is over."""
+        if self.open is not None:
+            self._count += len(self.guids) - self._start
+            self.open, self.guids = None, []
 
     def finish(self) -> None:
         """Count the present group."""
-        count, self.count = self.count, 0
-        if count and self.counts is not None and self.turn is not None:
-            self.counts.settled(count, self.arrival, self.turn[0])
-        self.counts = self.arrival = self.turn = None
+        self.close()
+        if self._count:
+            self._settle()
+
+    def _settle(self) -> None:
+        count, self._count = self._count, 0
+        if self._counts is not None and self._turn is not None:
+            self._counts.settled(count, self._arrival, self._turn[0])
+
+
+def distinct(arrival: Arrival) -> Arrival:
+    """Return an equal arrival for another consumer: each arrival belongs to a single one."""
+    time, losses = arrival
+    return time, losses
 
 
 def size_of(messages: list[Push]) -> int:

@@ -406,12 +406,13 @@ class Dialer:
             pass
         else:
             return [address.host]  # getaddrinfo() would wait for a free thread
+        # For a text, Python would first import the codec of international names, which takes a millisecond.
+        host = address.host.encode() if address.host.isascii() else address.host
         try:
-            found = await self._connection.loop.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM
-            )
-        except OSError as error:
-            raise ConnectionFailed(f"could not resolve {address.host}: {error.strerror or error}") from error
+            found = await self._connection.loop.getaddrinfo(host, address.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConnectionFailed(f"could not resolve {address.host}: {reason}") from error
         hosts = list(dict.fromkeys(str(info[4][0]) for info in found))
         if not hosts:
             raise ConnectionFailed(f"{address.host} has no address")

@@ -17,7 +17,7 @@ from bmq._turn import turn_of
 from bmq.engine.address import Address
 from bmq.engine.backlog import Backlog
 from bmq.engine.connection import Connection
-from bmq.engine.counting import Confirming, ReceiveCounts
+from bmq.engine.counting import ReceiveCounts, distinct
 from bmq.engine.dialer import Dialer
 from bmq.engine.event_stream import EventStream
 from bmq.engine.flow import Flow
@@ -93,7 +93,6 @@ class Driver(Generic[Q]):
         schema_ids: numbers the sequences of property names in posts.
         health: health of the session.
         received: counters of received messages.
-        confirming: counts confirmations.
         queues: open queues, and queues being opened.
         disowned: whether the session needs no closing: the process of a simulation was killed.
     """
@@ -116,7 +115,6 @@ class Driver(Generic[Q]):
         self._receipts = receipts
         self._ack = receipts.ack
         self.received = ReceiveCounts()
-        self.confirming = Confirming()
         self.core = ClientCore(
             identity,
             CoreOptions(
@@ -241,7 +239,7 @@ class Driver(Generic[Q]):
 
     def ages(self) -> Ages:
         """Return the ages of the oldest pending post, message and byte."""
-        self.confirming.finish()
+        self.connection.confirming.finish()
         now = self.connection.loop.time()
 
         def age(begun: float | None) -> float | None:
@@ -310,7 +308,7 @@ class Driver(Generic[Q]):
         del self.queues[core]
         self.flow.room.closed(core)
         self.flow.room.queues -= core.writable
-        self.confirming.finish()
+        self.connection.confirming.finish()
         queue.counts.ended()
         self.health.closed(queue.uri, delayed=self._delayed(queue.uri))
         return True
@@ -465,14 +463,14 @@ class Driver(Generic[Q]):
             number += len(messages)
         self._delivered = number
         for owner, (messages, places) in shares.items():
-            owner.deliver(messages, places, arrival)
+            owner.deliver(messages, places, distinct(arrival))
         if to_confirm:
             self.received.delivered(arrival, to_confirm)
 
     def _deliver_columns(self, event: PushedColumns) -> None:
         arrival = self.loop.time(), self.received.losses
         for queue, subscription, columns in event.deliveries:
-            subscription.owner.deliver_columns(columns, self._delivered, arrival)
+            subscription.owner.deliver_columns(columns, self._delivered, distinct(arrival))
             count = columns.count
             self._delivered += count
             if not queue.at_most_once:
@@ -492,7 +490,7 @@ class Driver(Generic[Q]):
             self._disconnected, self._lost_at = self.seconds_disconnected, None
         elif isinstance(event, ConnectionLost):
             self._lost_at = self.connection.loop.time()
-            self.confirming.finish()
+            self.connection.confirming.finish()
             self.received.losses += 1
             self.received.pending.clear()
             for queue in self.queues.values():

@@ -79,6 +79,7 @@ class Flow:
             flush = self.for_outcomes[queue] = _Flush(self._posts.first_batch(queue))
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
         flush.waiters[waiter] = self._posts.last_batch
+        self._posts.seal()
         try:
             await waiter
         finally:
