@@ -35,6 +35,7 @@ __all__ = [
     "DUE",
     "ERROR",
     "GROUP_MEMBER",
+    "GROUP_SENDER",
     "ORIGIN",
     "POSTED",
     "PREFIX",
@@ -63,6 +64,9 @@ BUCKET: Final = "bmq_bucket"
 
 GROUP_MEMBER: Final = "bmq_to"
 """STRING: in the messages of a group's control queue, the name of the member; empty for the leader."""
+
+GROUP_SENDER: Final = "bmq_from"
+"""STRING: in the messages of a group's control queue, the name of the sender; empty for the right to lead."""
 
 POSTED: Final = "bmq_posted"
 """INT64: time of the first post, in milliseconds since 1970 (UTC)."""

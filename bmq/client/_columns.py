@@ -336,7 +336,7 @@ class ColumnLine(MessageLine):
         end.confirm_many(receipt.guids.tolist())
         confirming, turn = end.confirming, self.connection.turn
         for count, arrival in receipt.arrivals:
-            confirming.begin(self.counts, arrival, turn, count)
+            confirming.add(self.counts, arrival, turn, count)
 
 
 class ColumnConsumer(Consumer):

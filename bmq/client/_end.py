@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from bmq._waiting import ended
@@ -71,7 +70,7 @@ class QueueEnd:
         self.received = driver.received
         self.max_message_size = driver.options.max_message_size
         self.counts: ReceiveCounts = ReceiveCounts(driver.received)
-        self.confirming = driver.confirming
+        self.confirming = driver.connection.confirming
         self.handlers = Handlers()
         self.default: Line | None = None
         self.subscriptions: Subscriptions = Subscriptions(self)
@@ -125,37 +124,25 @@ class QueueEnd:
     # confirming
 
     def confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
-        """Confirm a message."""
+        """Confirm a message; the next messages with the same arrival may join, see :class:`Confirming`."""
         connection = self.connection
-        # Executed for each message, and asking for the running loop may take a system call. If a send is
-        # scheduled in the session's loop, comparing threads is enough.
-        if not connection.scheduled or get_ident() != connection.thread:
-            connection.check_loop()
-        connection.core.confirm(self.core, guid)
-        if not connection.scheduled:
-            connection.transmit_soon()
-        confirming = self.confirming
-        if (
-            confirming.arrival is arrival
-            and confirming.turn is connection.turn
-            and confirming.counts is counts
-        ):
-            confirming.count += 1
-        else:
-            confirming.begin(counts, arrival, connection.turn)
+        connection.check_loop()
+        pending = connection.core.confirm(self.core, guid)
+        connection.transmit_soon()
+        self.confirming.add(counts, arrival, connection.turn, 1, pending)
 
     def confirm_guids(self, guids: list[bytes]) -> None:
         """Confirm messages known only by their GUIDs."""
         self.confirm_many(guids)
         for guid in guids:
             self.subscriptions.in_hand.pop(guid, None)
-        self.confirming.begin(self.counts, None, self.connection.turn, len(guids))
+        self.confirming.add(self.counts, None, self.connection.turn, len(guids))
 
     def discard(self, messages: list[Push], arrival: Arrival) -> None:
         """Confirm newly arrived messages, without handing them out."""
         self.counts.arrived(messages, size_of(messages))
         self.confirm_many([message[GUID] for message in messages])
-        self.confirming.begin(self.counts, arrival, self.connection.turn, len(messages))
+        self.confirming.add(self.counts, arrival, self.connection.turn, len(messages))
 
     def confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages."""

@@ -34,7 +34,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from bmq._turn import turn_of
 from bmq._waiting import WaitingLine, ended
 from bmq.client._deadline import within
-from bmq.client._definition import Definition, Numbered, numbered
+from bmq.client._definition import Definition, Numbered, Unread, numbered, properties_of
 from bmq.client._in_hand import InHand
 from bmq.client.delivered import Delivered, is_stale, push_of
 from bmq.engine.counting import ReceiveCounts
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from bmq.engine.driver import Driver
     from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Complement, Expression, ExpressionInput
+    from bmq.wire.properties import Properties
     from bmq.wire.push_columns import PushColumns
 
 __all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line", "LineQueue", "Neighbours"]
@@ -183,8 +184,8 @@ class Neighbours(Protocol):
         """Accept newly arrived messages for a closed consumer."""
         ...
 
-    def give_back(self, messages: list[Numbered], /) -> None:
-        """Accept unhandled messages of a closed consumer."""
+    def give_back(self, messages: list[Numbered], /, besides: Line | None = None) -> None:
+        """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
         ...
 
 
@@ -308,6 +309,31 @@ class Line(ConsumerLife):
             if in_hand is not None:
                 in_hand.update(dict.fromkeys([push[GUID] for push in pushes]))
             self.count(len(pushes), self._merge(returned, self._now()))
+
+    def hand_over(self, choose: Callable[[Properties | None], Line | None]) -> None:
+        """Move all messages to other lines of the queue, in the order of delivery.
+
+        Args:
+            choose: called with the properties of each message, or with None if the properties are missing or
+                malformed. None, or a line without a subscription, leaves the choice to the expressions of the
+                other consumers: the message goes to the match with the highest priority, or is kept.
+
+        Raises:
+            Exception: raised by ``choose``. No message has moved.
+        """
+        self.line_up()
+        shares: dict[Line | None, list[Numbered]] = {}
+        for each in self.numbered():
+            properties = properties_of(each[1])
+            line = choose(None if isinstance(properties, Unread) else properties)
+            shares.setdefault(line if line is not None and line.active else None, []).append(each)
+        self.take_back()
+        with self._backlog.moving():
+            for line, share in shares.items():
+                if line is None:
+                    self._neighbours.give_back(share, besides=self)
+                else:
+                    line.take_over(share)
 
     def _now(self) -> Arrival:
         """The arrival for messages joining now."""
@@ -485,7 +511,7 @@ class Line(ConsumerLife):
             if index == self.arrived:
                 runs.pop()
         new = [(number, push, arrival) for number, push in messages]
-        for number, push, came in heapq.merge(reversed(later), new, key=_number):
+        for number, push, came in heapq.merge(reversed(later), new, key=_number) if later else new:
             last = runs[-1] if runs else None
             if last is None or last[2] is not came or number - self.arrived != last[1] - last[0]:
                 runs.append((self.arrived, number, came))

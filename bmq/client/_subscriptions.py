@@ -341,11 +341,11 @@ class Subscriptions:
         """Count redelivered confirmed messages."""
         self._queue.counts.again(count)
 
-    def give_back(self, messages: list[Numbered]) -> None:
-        """Accept unhandled messages of a closed consumer."""
-        self._place(messages)
+    def give_back(self, messages: list[Numbered], besides: Line | None = None) -> None:
+        """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
+        self._place(messages, besides)
 
-    def _place(self, messages: list[Numbered]) -> None:
+    def _place(self, messages: list[Numbered], besides: Line | None = None) -> None:
         """Pass messages to matching consumers, in the order of delivery; keep unmatched messages.
 
         The protocol cannot return a single message. Closing the reading side returns all messages, but a
@@ -358,7 +358,7 @@ class Subscriptions:
         shares: dict[Line, list[Numbered]] = {}
         unwanted: list[bytes] = []
         left: list[Numbered] = []
-        active = self.active
+        active = [line for line in self.active if line is not besides]
         if active:
             ranked = sorted(active, key=lambda each: -each.definition.options.priority)
             for each in messages:

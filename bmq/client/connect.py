@@ -92,7 +92,8 @@ class connect:
         if credentials is not None and ssl is None:
             _warn_of_clear_text(credentials, target.addresses)
         self._target = target
-        self._options = replace(options or SessionOptions(), **fields)
+        options = options or SessionOptions()
+        self._options = replace(options, **fields) if fields else options
         self._credentials = credentials
         self._ssl = ssl
         self._server_hostname = server_hostname

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from bmq.engine.counting import ReceiveCounts
+from bmq.engine.counting import ReceiveCounts, distinct
 from bmq.protocol.client.ports import Arrival
 from bmq.wire.push import Push
 
@@ -37,4 +37,4 @@ is_stale: Callable[[Delivered], bool] = attrgetter("stale")
 
 def arrived_anew(message: Delivered, arrival: Arrival) -> None:
     """Count a message as arrived again: both deliveries share the message's outcome."""
-    setattr(message, "_arrival", arrival)  # noqa: B010
+    setattr(message, "_arrival", distinct(arrival))  # noqa: B010

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
@@ -263,8 +265,12 @@ class Message(Delivered):
         """
         if not self.confirmed:
             line, guid = self._line, self._push[GUID]
-            end = line.end
-            end.confirm(guid, line.counts, self._arrival)
+            confirming = line.confirming
+            # Nearly always another message with the same arrival was confirmed in this turn.
+            if confirming.open is self._arrival and get_ident() == confirming.thread:
+                confirming.guids.append(guid)
+            else:
+                line.end.confirm(guid, line.counts, self._arrival)
             self.confirmed = True
             if line.in_hand is not None:
                 line.in_hand.pop(guid, None)
@@ -401,6 +407,7 @@ class MessageLine(Line):
     Attributes:
         end: queue of the consumer.
         hooks: interceptors.
+        confirming: collects the session's confirmations.
         max_message_size: maximum decompressed size of a payload.
     """
 
@@ -416,6 +423,7 @@ class MessageLine(Line):
         super().__init__(end, expression, expressions, options, discard)
         self.end = end
         self.hooks = hooks
+        self.confirming = end.confirming
         self.max_message_size = end.max_message_size
 
     def pop(self) -> Message:
@@ -474,13 +482,10 @@ class MessageLine(Line):
         end.confirm_many([push[GUID] for push in map(push_of, messages)])
         if self.in_hand is not None:
             self.in_hand.release(messages)
-        counts, confirming, turn = self.counts, end.confirming, self.connection.turn
-        arrival: Arrival | None = None
-        for message, came in zip(messages, map(arrival_of, messages), strict=True):
+        counts, turn = self.counts, self.connection.turn
+        for arrival, count in Counter(map(arrival_of, messages)).items():
+            self.confirming.add(counts, arrival, turn, count)
+        for message in messages:
             message.confirmed = True
-            if came is not arrival:
-                arrival = came
-                confirming.begin(counts, arrival, turn, 0)
-            confirming.count += 1
         if self.hooks.confirming and messages:
             self.hooks.confirmed(consumer_of(self), messages)

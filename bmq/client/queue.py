@@ -279,7 +279,9 @@ class Queue(OpenQueue):
         # Driver.room() is called only where the caller may have to wait. An empty window has room.
         if self._room.lines or not self._connection.writable or (posts.batches and not posts.has_room):
             await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
-        return await self._poster.post(payload, properties, guid, compression)
+        outcome = self._poster.post(payload, properties, guid, compression)
+        del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
+        return await outcome
 
     async def _delaying(
         self,

@@ -492,7 +492,7 @@ class Session:
         """Return a snapshot of the session's counters and levels."""
         from bmq.client.stats import session_stats  # large, and not all programs ask
 
-        self._driver.confirming.finish()
+        self._driver.connection.confirming.finish()
         return session_stats(self._driver)
 
 

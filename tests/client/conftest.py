@@ -16,11 +16,11 @@ from tests.fakes.broker import Peer
 from tests.garbage import collect
 from tests.loops import LOOPS
 
-# The file walks over every public coroutine, those of tables too.
+# This file tests every public coroutine, also those of tables.
 collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
 
 
-#: What these files show depends on no loop, and takes tens of seconds.
+#: These files take tens of seconds, and do not depend on the event loop.
 ONE_LOOP = ("test_cancelling_everything.py", "test_holding.py")
 
 
@@ -36,7 +36,7 @@ def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture(autouse=True)
 async def _quiet_loop(_no_other_broker: None) -> AsyncIterator[None]:
-    """Nothing may reach the loop's exception handler, and no task may be left behind."""
+    """Fail the test if the loop's exception handler is called, or if a task is left."""
     complaints: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: complaints.append(context))

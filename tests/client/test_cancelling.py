@@ -11,6 +11,7 @@ import pytest
 
 import bmq
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -105,8 +106,8 @@ async def _open_and_close(queue: bmq.Queue) -> None:
     await consumer.close()
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 50])
 @pytest.mark.parametrize("name", CALLS)
+@sweep("turns", [0, 1, 2, 3, 5, 8, 50])
 async def test_a_session_works_after_a_cancellation(peer: Peer, name: str, turns: int) -> None:
     held, call = CALLS[name]
     async with bmq.connect(peer.uri) as session:
@@ -116,8 +117,8 @@ async def test_a_session_works_after_a_cancellation(peer: Peer, name: str, turns
         await check_usable(peer, session, queue)
 
 
-@pytest.mark.parametrize("turns", range(12))
 @pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name][0]])
+@sweep("turns", range(12))
 async def test_a_cancellation_in_the_middle_of_an_answer_is_harmless(
     peer: Peer, name: str, turns: int
 ) -> None:
@@ -128,8 +129,8 @@ async def test_a_cancellation_in_the_middle_of_an_answer_is_harmless(
         await check_usable(peer, session, queue)
 
 
-@pytest.mark.parametrize("turns", range(0, 12, 2))
 @pytest.mark.parametrize("held", ["clientIdentity", "authenticationRequest", ""])
+@sweep("turns", range(0, 12, 2))
 async def test_cancelled_connecting_leaves_no_connection(peer: Peer, held: str, turns: int) -> None:
     peer.hold = {held} - {""}
     connecting = bmq.connect(peer.uri, credentials=bmq.Credentials.anonymous())
@@ -170,7 +171,7 @@ async def _gathered(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
 
 
 @pytest.mark.parametrize("how", [_directly, _in_wait_for, _in_another_task, _gathered])
-@pytest.mark.parametrize("turns", range(1, 20))
+@sweep("turns", range(1, 20))
 async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancelled(
     broker: bmq.broker.Broker, how: Callable[[Awaitable[bmq.Queue]], Awaitable[bmq.Queue]], turns: int
 ) -> None:
@@ -208,7 +209,7 @@ async def test_a_queue_that_is_being_opened_cannot_be_opened_again(broker: bmq.b
 
 
 @pytest.mark.parametrize("way", ["close begun", "close cancelled", "timed out"])
-@pytest.mark.parametrize("turns", range(8))
+@sweep("turns", range(8))
 async def test_a_queue_can_be_opened_while_its_earlier_opening_is_undone(
     broker: bmq.broker.Broker, way: str, turns: int
 ) -> None:
@@ -281,7 +282,7 @@ async def test_post_cancelled_after_acceptance_stays_posted(peer: Peer) -> None:
         assert peer.posted == [1]
 
 
-@pytest.mark.parametrize("turns", range(10))
+@sweep("turns", range(10))
 async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
     """A cancelled receiver either has the message, or leaves the message in line."""
     async with bmq.connect(peer.uri) as session:

@@ -273,10 +273,8 @@ async def opened(thing: Any) -> None:
 
 simple("Consumer.__aenter__", of_consumer(entered))
 simple("Consumer.__await__", of_consumer(opened))
-simple("Consumer.open", of_consumer(lambda c: c.open()))
-simple("Consumer.close", of_consumer(lambda c: c.open()))
-simple("Consumer.pause", of_consumer(pause_and_resume))
-simple("Consumer.resume", of_consumer(pause_and_resume))
+recipe("Consumer.open", "Consumer.close")(of_consumer(lambda c: c.open()))
+recipe("Consumer.pause", "Consumer.resume")(of_consumer(pause_and_resume))
 simple("Consumer.receive", of_consumer(lambda c: c.receive(timeout=20)))
 simple("Consumer.receive_many", of_consumer(lambda c: c.receive_many(timeout=20)))
 simple("Consumer.wait", of_consumer(lambda c: c.wait(timeout=1)))
@@ -285,16 +283,14 @@ simple("Consumer.batches", of_consumer(lambda c: first(c.batches())))
 simple("Consumer.configure", of_consumer(lambda c: c.configure("x > 1")))
 simple("TypedConsumer.__aenter__", of_consumer(entered, typed=True))
 simple("TypedConsumer.__await__", of_consumer(opened, typed=True))
-simple("TypedConsumer.open", of_consumer(lambda c: c.open(), typed=True))
-simple("TypedConsumer.close", of_consumer(lambda c: c.open(), typed=True))
+recipe("TypedConsumer.open", "TypedConsumer.close")(of_consumer(lambda c: c.open(), typed=True))
 simple("TypedConsumer.receive", of_consumer(lambda c: c.receive(timeout=20), typed=True))
 simple("TypedConsumer.__aiter__", of_consumer(first, typed=True))
 
 simple("TypedConsumer.receive_many", of_consumer(lambda c: c.receive_many(timeout=20), typed=True))
 simple("TypedConsumer.batches", of_consumer(lambda c: first(c.batches()), typed=True))
 simple("TypedConsumer.configure", of_consumer(lambda c: c.configure(priority=2), typed=True))
-simple("TypedConsumer.pause", of_consumer(pause_and_resume, typed=True))
-simple("TypedConsumer.resume", of_consumer(pause_and_resume, typed=True))
+recipe("TypedConsumer.pause", "TypedConsumer.resume")(of_consumer(pause_and_resume, typed=True))
 
 
 def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False, typed: bool = False) -> Recipe:
@@ -314,15 +310,12 @@ def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False, typed
 
 simple("Group.__aenter__", of_group(entered))
 simple("Group.__await__", of_group(opened))
-simple("Group.open", of_group(lambda g: g.open()))
-simple("Group.close", of_group(lambda g: g.open()))
+recipe("Group.open", "Group.close")(of_group(lambda g: g.open()))
 simple("Group.receive", of_group(lambda g: g.receive()), endless=True)
-simple("Group.__aiter__", of_group(first), endless=True)
-simple("Group.__anext__", of_group(first), endless=True)
+recipe("Group.__aiter__", "Group.__anext__", endless=True)(of_group(first))
 simple("TypedGroup.__aenter__", of_group(entered, typed=True))
 simple("TypedGroup.__await__", of_group(opened, typed=True))
-simple("TypedGroup.open", of_group(lambda g: g.open(), typed=True))
-simple("TypedGroup.close", of_group(lambda g: g.open(), typed=True))
+recipe("TypedGroup.open", "TypedGroup.close")(of_group(lambda g: g.open(), typed=True))
 simple("TypedGroup.receive", of_group(lambda g: g.receive(), typed=True), endless=True)
 simple("TypedGroup.__aiter__", of_group(first, typed=True), endless=True)
 
@@ -349,11 +342,9 @@ def of_due(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
 
 
 simple("DueMessages.__aenter__", of_due(entered))
-simple("DueMessages.open", of_due(lambda d: d.open()))
-simple("DueMessages.close", of_due(lambda d: d.open()))
+recipe("DueMessages.open", "DueMessages.close")(of_due(lambda d: d.open()))
 simple("DueMessages.batch", of_due(lambda d: d.batch()))
-simple("DueMessages.__aiter__", of_due(first))
-simple("DueMessages.__anext__", of_due(first))
+recipe("DueMessages.__aiter__", "DueMessages.__anext__")(of_due(first))
 
 
 @recipe("Mover.run", endless=True)
@@ -492,11 +483,9 @@ def of_tables(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
 
 simple("Tables.__aenter__", of_tables(entered))
 simple("Tables.__await__", of_tables(opened))
-simple("Tables.open", of_tables(lambda t: t.open()))
-simple("Tables.close", of_tables(lambda t: t.open()))
+recipe("Tables.open", "Tables.close")(of_tables(lambda t: t.open()))
 simple("Tables.receive", of_tables(lambda t: t.receive()))
-simple("Tables.__aiter__", of_tables(first))
-simple("Tables.__anext__", of_tables(first))
+recipe("Tables.__aiter__", "Tables.__anext__")(of_tables(first))
 
 
 # brokers and proxies

@@ -127,7 +127,7 @@ async def test_closing_waits_for_the_block_and_not_for_its_task(peer: Peer) -> N
         for _ in range(10):
             await asyncio.sleep(0)
         leave.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await closing
         assert not handler.done()
         go_on.set()
@@ -392,7 +392,7 @@ async def test_closed_session_refuses_every_call_with_the_reason(peer: Peer) -> 
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
         peer.connection.push(1)
-        message = await queue.receive(5)
+        message = await queue.receive(30)
     with pytest.raises(bmq.SessionClosed):
         await session.open_queue(URI, read=True, default_subscription=True)
     with pytest.raises(bmq.SessionClosed):

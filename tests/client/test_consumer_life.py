@@ -13,6 +13,7 @@ from bmq.client._line import ConsumerInput, ConsumerLife, ConsumerState
 from bmq.errors import StateError
 from bmq.protocol.client.events import ConfirmedAgain
 from bmq.testing import FaultProxy
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -56,8 +57,8 @@ async def test_every_walk_over_the_table_keeps_the_invariants() -> None:
     assert taken == set(TABLE)
 
 
-@pytest.mark.parametrize("state", ConsumerState)
-@pytest.mark.parametrize("event", ConsumerInput)
+@sweep("state", ConsumerState)
+@sweep("event", ConsumerInput)
 def test_an_input_that_is_not_in_the_table_is_an_error(state: ConsumerState, event: ConsumerInput) -> None:
     if (state, event) in TABLE:
         return
@@ -91,7 +92,7 @@ async def test_a_consumer_that_is_paused_and_resumed_without_a_connection_receiv
         assert not consumer.paused
         await proxy.accept()
         await queue.post(b"1")
-        message = await consumer.receive(timeout=10)
+        message = await consumer.receive(timeout=30)
         assert message.data == b"1"
 
 
@@ -109,7 +110,7 @@ async def test_a_consumer_that_is_paused_while_it_opens_opens_when_it_is_resumed
         await asyncio.gather(opening, pausing)
         assert queue.consumers == [consumer]
         await queue.post(b"1")
-        assert (await consumer.receive(timeout=10)).data == b"1"
+        assert (await consumer.receive(timeout=30)).data == b"1"
 
 
 async def test_discarded_redeliveries_are_counted(broker: bmq.broker.Broker) -> None:

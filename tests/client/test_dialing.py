@@ -112,12 +112,12 @@ async def test_silent_brokers_do_not_delay_an_answering_broker(
         await eventually(lambda: all(each.transport is None for peer in some for each in peer.connections))
 
 
-async def test_silent_addresses_share_one_connect_timeout() -> None:
+async def test_connections_to_silent_addresses_are_closed_in_the_end() -> None:
+    """``simulation/test_timing.py`` shows the times."""
     async with peers(3, 0, 1, 2) as some:
         with pytest.raises(bmq.ConnectionFailed) as caught:
             await bmq.connect(addresses(some), connect_timeout=0.15)
         assert all(f"{peer.uri} did not answer within" in str(caught.value) for peer in some)
-        assert [len(peer.connections) for peer in some] == [1, 1, 1]
         await eventually(lambda: all(each.transport is None for peer in some for each in peer.connections))
 
 

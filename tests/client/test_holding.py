@@ -151,10 +151,10 @@ async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
         assert queue.uri in lines[0]
         # A consumer receives the kept messages in order, then all later messages.
         async with queue.subscribe(priority=1) as consumer:
-            got = [int((await consumer.receive(5)).data) for _ in range(held)]
+            got = [int((await consumer.receive(30)).data) for _ in range(held)]
             assert got == list(range(held))
             peer.connection.push(5000)
-            assert (await consumer.receive(5)).data.strip() == b"5000"
+            assert (await consumer.receive(30)).data.strip() == b"5000"
 
 
 async def test_memory_equals_the_accounted_bytes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ async def test_timely_consumer_receives_all_messages_in_order(peer: Peer) -> Non
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         assert queue.unclaimed == 150
         async with queue.subscribe() as consumer:  # the answer arrives behind the messages
-            assert [int((await consumer.receive(5)).data) for _ in range(150)] == list(range(150))
+            assert [int((await consumer.receive(30)).data) for _ in range(150)] == list(range(150))
         assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
         assert sum(isinstance(event, SlowConsumer) for event in happened) == 1
 
@@ -194,7 +194,7 @@ async def test_loop_over_the_queue_receives_waiting_messages_before_the_brokers_
         queue, s_id = await idle(peer, session)
         take_in(session, push(peer, s_id, 1, 2, 3, size=0))
         peer.hold.add("ConfigureStream")
-        assert [(await queue.receive(5)).data for _ in range(3)] == [b"1", b"2", b"3"]
+        assert [(await queue.receive(30)).data for _ in range(3)] == [b"1", b"2", b"3"]
         peer.answer("ConfigureStream")
 
 
@@ -262,7 +262,7 @@ async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: 
                         assert [int(message.data) for message in batch] == expected[:count]
                         del expected[:count]
             assert consumer.buffered == len(expected)
-        assert [int((await consumer.receive(1)).data) for _ in expected] == expected
+        assert [int((await consumer.receive(30)).data) for _ in expected] == expected
         backlog = session._driver.backlog
         assert (backlog.messages, backlog.bytes) == (0, 0)
 
@@ -280,12 +280,12 @@ async def test_filters_after_a_left_loop_receive_the_held_messages(peer: Peer) -
             break
         async with queue.subscribe("x == 1") as odd, queue.subscribe("x == 0") as even:
             assert queue.consumers == [odd, even]
-            assert [int((await odd.receive(5)).data) for _ in range(500)] == list(range(1, 1000, 2))
-            assert [int((await even.receive(5)).data) for _ in range(499)] == list(range(2, 1000, 2))
+            assert [int((await odd.receive(30)).data) for _ in range(500)] == list(range(1, 1000, 2))
+            assert [int((await even.receive(30)).data) for _ in range(499)] == list(range(2, 1000, 2))
             assert queue.unclaimed == queue.stats().buffered_messages == 0
             # Messages in flight to the default subscription go to the filters too.
             take_in(session, push(peer, s_id, 1001, size=0, x=1))
-            assert (await odd.receive(5)).data == b"1001"
+            assert (await odd.receive(30)).data == b"1001"
 
 
 async def test_restarted_loop_receives_the_unclaimed_messages(
@@ -295,7 +295,7 @@ async def test_restarted_loop_receives_the_unclaimed_messages(
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         take_in(session, push(peer, peer.connection.s_ids[0], *range(10), size=0))
-        assert (await queue.receive(5)).data == b"0"
+        assert (await queue.receive(30)).data == b"0"
         async with queue.subscribe("exists(x)"):
             assert queue.unclaimed == 9
             await eventually(lambda: "holds 9 messages" in caplog.text)
@@ -325,7 +325,7 @@ async def leave_batches(queue: bmq.Queue) -> None:
 
 
 async def receive_one(queue: bmq.Queue) -> None:
-    await queue.receive(5)
+    await queue.receive(30)
 
 
 async def receive_batch(queue: bmq.Queue) -> None:
@@ -399,7 +399,7 @@ async def test_a_used_default_subscription_is_not_logged(
 async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
-        receiving = asyncio.ensure_future(queue.receive(5))
+        receiving = asyncio.ensure_future(queue.receive(30))
         await eventually(lambda: queue.consumers)
         s_id = peer.connection.s_ids[0]
         async with queue.subscribe("x == 1"):
@@ -413,7 +413,7 @@ async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         s_id = peer.connection.s_ids[0]
         take_in(session, push(peer, s_id, 0, 1, 2, size=0, x=1))
-        assert (await queue.receive(5)).data == b"0"
+        assert (await queue.receive(30)).data == b"0"
         peer.refuse.add("ConfigureStream")
         with pytest.raises(bmq.ConfigureQueueError):
             await queue.subscribe("x == 1")
@@ -422,7 +422,7 @@ async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
         assert queue.unclaimed == 2
         take_in(session, push(peer, s_id, 3, size=0, x=1))
         async with queue.subscribe("x == 1") as consumer:
-            assert [int((await consumer.receive(5)).data) for _ in range(3)] == [1, 2, 3]
+            assert [int((await consumer.receive(30)).data) for _ in range(3)] == [1, 2, 3]
 
 
 # Costs.
@@ -607,7 +607,7 @@ async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_mess
             take_in(session, compressed(2, s_id, 1 << 20))
             assert (some.buffered, queue.unclaimed) == (1, 1)
             async with queue.subscribe() as everything:
-                message = await everything.receive(5)
+                message = await everything.receive(30)
                 assert message.properties["x"] == 1
 
 
@@ -727,16 +727,16 @@ async def test_reading_stays_paused_unless_the_application_awaits_an_answer(
             output = await session.open_queue(f"{URI}-output", write=True)
             queue = await session.open_queue(URI, read=True)
             core, backlog = session._driver.core, session._driver.backlog
-            (await queue.receive(5)).confirm()
+            (await queue.receive(30)).confirm()
             await eventually(lambda: core._reading_paused)
             backlog.look_again()
             assert core._reading_paused  # no answer is awaited
             post = output.post_nowait(b"1")
-            (await queue.receive(5)).confirm()
+            (await queue.receive(30)).confirm()
             backlog.look_again()
             assert core._reading_paused  # a message was taken
             backlog.look_again()
             assert not core._reading_paused
             await post
             for _ in range(13):
-                (await queue.receive(5)).confirm()
+                (await queue.receive(30)).confirm()

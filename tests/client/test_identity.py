@@ -38,7 +38,7 @@ async def test_message_tells_how_it_was_transmitted() -> None:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"a" * 5000, compression=bmq.Compression.ZLIB)
         await queue.post(b"a" * 5000)
-        zipped, plain = [await queue.receive(timeout=10) for _ in range(2)]
+        zipped, plain = [await queue.receive(timeout=30) for _ in range(2)]
     assert (zipped.compression, plain.compression) == (bmq.Compression.ZLIB, bmq.Compression.NONE)
     assert len(zipped.raw) < 100
     assert len(plain.raw) == len(zipped.data) == 5000

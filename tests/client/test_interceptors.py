@@ -181,7 +181,7 @@ async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None
         await queue.post(b"1", properties=mine, tags=["new"])
         await queue.post(b"2")
         await queue.post_many([bmq.PutMessage(b"3", mine), b"4"])
-        messages = [await queue.receive(timeout=10) for _ in range(4)]
+        messages = [await queue.receive(timeout=30) for _ in range(4)]
         assert [message.properties["trace"] for message in messages] == ["of 1", "of 2", "of 3", "of 4"]
         assert messages[0].properties["a"] == messages[2].properties["a"] == 1
         assert messages[0].tags == {"new"}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thousands of repetitions leave nothing behind: no objects, memory, tasks or file descriptors.
 
-Each test first makes some repetitions to fill bounded caches, and compares after the rest.
+Each test first fills bounded caches with some repetitions, and compares after further repetitions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from bmq.testing import FaultProxy
 
 OPENED_AND_CLOSED = 4_000
 RECONNECTS = 1_000
-#: The interpreter keeps some blocks for itself; their number no longer grows after about so many reconnects.
+#: Number of reconnects after which the interpreter's own blocks no longer increase.
 LEVELLED = 1_500
 MESSAGES = 250_000
-#: So many are posted and consumed at a time.
+#: Number of messages posted and consumed at a time.
 SOME = 10_000
 
 URI = "bmq://bmq.test.mem.priority/leaks"
-#: Of one of the many steps, in seconds: how long all take together is up to the machine.
+#: Seconds for one of the many steps; the total time depends on the machine.
 DEADLINE = 60.0
 pytestmark = pytest.mark.timeout(900)
-#: How many objects, or blocks of memory, may come and go: asyncio keeps about 100 timers that were cancelled,
-#: with some blocks each.
+#: Tolerated difference in objects or blocks of memory: asyncio keeps about 100 cancelled timers, with some
+#: blocks each.
 CHANCE = 800
 
 
@@ -59,8 +59,8 @@ class Footprint:
     @classmethod
     async def take(cls) -> Footprint:
         for _ in range(5):
-            await asyncio.sleep(0)  # closed transports are gone a turn later
-        # Caches have bounds: one of them fills as reconnects make new subscription ids.
+            await asyncio.sleep(0)  # a closed transport is removed in the next turn
+        # Caches have bounds; reconnects fill one cache with new subscription ids.
         clear_caches()
         gc.collect()
         return cls(
@@ -133,7 +133,7 @@ async def test_reconnecting_leaks_no_memory(
     broker_uri: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.ERROR, "bmq")  # pytest keeps every line
-    # Confirmations are remembered: here so few that the memory is full from the beginning.
+    # The memory of confirmations is small here, so that it is full from the beginning.
     monkeypatch.setattr(redelivery, "_CAPACITY", 32)
     restored = asyncio.Event()
 
@@ -153,7 +153,7 @@ async def test_reconnecting_leaks_no_memory(
             await restored.wait()
 
         async def lose_and_restore() -> None:
-            """With a post, a message and a confirmation under way."""
+            """Reconnect while a post, a message and a confirmation are under way."""
             post = queue.post_nowait(b"while it breaks")
             await lose()
             await post

@@ -69,7 +69,7 @@ async def test_posts_of_a_dropped_reconnecting_session_end(peer: Peer) -> None:
         gc.collect()
         await peer.start()
         with contextlib.suppress(bmq.PostError):
-            await asyncio.wait_for(post, 10)
+            await asyncio.wait_for(post, 30)
         gc.collect()
         await eventually(lambda: gc.collect() >= 0 and all(c.transport is None for c in peer.connections))
 
@@ -117,7 +117,7 @@ async def test_closed_session_leaves_no_task_or_timer(peer: Peer) -> None:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a fresh interpreter, beside a broker, for at most ten seconds."""
+    """Run a script in a fresh interpreter, beside a broker."""
     prelude = """
         import asyncio, bmq, sys
         from tests.fakes.broker import Peer
@@ -130,7 +130,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,  # a guard: a busy machine takes half a minute to start an interpreter
         check=False,
     )
 
@@ -229,7 +229,7 @@ def in_another_loop(call: object) -> BaseException | None:
         return None
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result(timeout=10)
+        return pool.submit(work).result(timeout=60)
 
 
 async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:

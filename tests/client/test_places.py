@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every place that keeps received messages is known, and bounded against a broker."""
+"""Every variable that keeps received messages is known and bounded, whatever the broker sends."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MESSAGES = (
 )
 _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
 
-#: The places that keep messages, and their bounds.
+#: Variables that keep messages, and their bounds.
 PLACES = {
     # Counted in the session's backlog, which pauses reading.
     "client/_line.py: Line.messages": "the backlog",
     "client/_columns.py: ColumnLine._events": "the backlog",
     "client/_columns.py: _Event.messages": "the backlog",
     "client/_unclaimed.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
-    # Taken from a consumer by a single call or task.
+    # Received from a consumer by a single call or task.
     "client/_columns.py: Taken.messages": "the rows of a batch",
     "client/_columns.py: Receipt.messages": "the rows of a batch",
     "client/tables.py: _Late._receipts": "the limits, which grow by what is left out: GUIDs alone",
@@ -45,14 +45,14 @@ PLACES = {
     "blocking/_outbox.py: Outbox._entries": "Outbox.has_room, and confirmations of messages at hand",
     "blocking/_tables.py: Tables._left": "a batch that a call was cancelled for",
     "spark/_inlet.py: _Batch.waiting": "the rows of a file",
-    # Taken by tasks that stop taking.
+    # Received by tasks that stop receiving at a limit.
     "workers/_consume.py: _LaneWorkers._lanes": "the limits of the subscription",
     "delays/_due.py: DueMessages._held": "max_held",
     "delays/_due.py: DueMessages._latest": "the same messages by GUID: max_held",
     "delays/_mover.py: Mover._passing": "messages on their way by GUID: max_held",
     "delays/_mover.py: _Output.waiting": "max_held",
     "delays/_mover.py: _Output._timers": "max_held",
-    # With the application.
+    # In the hands of the application.
     "workers/_consume.py: Workers._held": "concurrency",
     "workers/_consume.py: Workers._parked": "the limits of the subscription",
     "workers/_batches.py: _BatchWorkers._batches_held": "concurrency",
@@ -62,17 +62,17 @@ PLACES = {
     "groups/_ledger.py: Ledger._earlier": "what the application holds",
     "testing/_app.py: TestApp.failures": "what a test did",
     "client/requests.py: Requests._waiting": "requests of the application",
-    # Of one connection.
+    # For one connection.
     "protocol/client/greeting.py: Greeting.rest": "what is read in one turn of the event loop",
     "protocol/broker/session.py: BrokerSession._rest": "what is read in one turn of the event loop",
     "protocol/client/events.py: Pushed.deliveries": "what is read in one turn of the event loop",
     "protocol/client/events.py: PushedColumns.deliveries": "what is read in one turn of the event loop",
-    # Of one case, which has a deadline.
+    # For one case, until its deadline.
     "conform/connection.py: Connection._controls": "what the broker under test sends until the deadline",
     "conform/connection.py: Connection._others": "what the broker under test sends until the deadline",
     "conform/stage.py: Line.seen": "what the client under test sends until the deadline",
     "cli/conform_harness.py: Harness._messages": "what the suite has asked for, and not confirmed",
-    # No messages.
+    # Not messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",
     "engine/health.py: HostHealth._changed": "asyncio.Event",

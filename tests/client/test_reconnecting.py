@@ -383,11 +383,11 @@ async def test_confirmed_redeliveries_are_dropped_unless_they_are_wanted(peer: P
     async with session_with_events(peer, drop_confirmed_redeliveries=drop, **AT_ONCE) as (session, happened):
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
-        message = await queue.receive(5)
+        message = await queue.receive(30)
         peer.cut()
         await eventually(lambda: any(isinstance(event, bmq.events.ConnectionLost) for event in happened))
         message.confirm()
         await eventually(lambda: any(isinstance(event, bmq.events.StateRestored) for event in happened))
         peer.connection.push(1, 2)
-        found = [(await queue.receive(5)).data for _ in range(1 if drop else 2)]
+        found = [(await queue.receive(30)).data for _ in range(1 if drop else 2)]
         assert found == ([b"2"] if drop else [b"1", b"2"])

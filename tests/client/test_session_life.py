@@ -20,7 +20,7 @@ async def test_draining_session_accepts_posts_of_handlers_and_opens_no_queue(
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"1")
-        async with await queue.receive(timeout=10):
+        async with await queue.receive(timeout=30):
             closing = asyncio.create_task(session.close())
             await eventually(lambda: session.state is bmq.SessionState.DRAINING)
             with pytest.raises(bmq.SessionClosed, match="closing"):
@@ -39,7 +39,7 @@ async def test_a_connection_that_is_lost_while_a_session_drains_is_restored(
     async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"1")
-        async with await queue.receive(timeout=10):
+        async with await queue.receive(timeout=30):
             closing = asyncio.create_task(session.close())
             await eventually(lambda: session.state is bmq.SessionState.DRAINING)
             proxy.cut()

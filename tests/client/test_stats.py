@@ -147,7 +147,7 @@ async def test_a_closed_queue_still_counts_in_the_session(broker: bmq.broker.Bro
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post_many([b"1", b"2"])
-        (await queue.receive(timeout=10)).confirm()
+        (await queue.receive(timeout=30)).confirm()
         await queue.close()
         assert queue.stats().unconfirmed == 0
         again = await session.open_queue(URI, read=True, write=True)
@@ -163,7 +163,7 @@ async def test_both_sides_count_the_same(broker: bmq.broker.Broker) -> None:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post_many([b"12345"] * 20)
         for _ in range(20):
-            (await queue.receive(timeout=10)).confirm()
+            (await queue.receive(timeout=30)).confirm()
         theirs = broker.queues[URI]
         await eventually(lambda: theirs.confirmed == 20)
         mine, found = queue.stats(), theirs.stats()
@@ -229,10 +229,10 @@ async def test_redelivered_messages_are_counted(broker: bmq.broker.Broker) -> No
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post_many([b"1", b"2"])
-        await queue.receive(timeout=10)
+        await queue.receive(timeout=30)
         await queue.close()
         again = await session.open_queue(URI, read=True)
-        message = await again.receive(timeout=10)
+        message = await again.receive(timeout=30)
         assert message.redelivered
         await eventually(lambda: again.stats().received == 2)
         assert again.stats().redelivered == 2
@@ -243,7 +243,7 @@ async def test_broadcast_queue_has_no_unconfirmed_messages(broker: bmq.broker.Br
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(BROADCAST, read=True, write=True, default_subscription=True)
         await queue.post(b"1")
-        message = await queue.receive(timeout=10)
+        message = await queue.receive(timeout=30)
         assert (queue.stats().received, queue.stats().unconfirmed) == (1, 0)
         message.confirm()
         assert (queue.stats().confirmed, queue.stats().unconfirmed) == (0, 0)

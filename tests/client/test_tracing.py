@@ -30,7 +30,7 @@ async def a_conversation(**options: Any) -> None:
     ):
         queue = await session.open_queue(URI, read=True, write=True)
         await queue.post(b"top secret", properties=PROPERTIES)
-        (await queue.receive(timeout=10)).confirm()
+        (await queue.receive(timeout=30)).confirm()
 
 
 async def test_every_event_is_shown_field_by_field(caplog: pytest.LogCaptureFixture) -> None:

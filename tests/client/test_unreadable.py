@@ -163,7 +163,7 @@ async def test_unreadable_message_has_no_compression(peer: Peer, how: str) -> No
     async with delivered(peer, how, 2) as (queue, deliver):
         consumer = await queue.subscribe()
         deliver()
-        good, bad = [await consumer.receive(timeout=10) for _ in range(2)]
+        good, bad = [await consumer.receive(timeout=30) for _ in range(2)]
         assert good.compression is bmq.Compression.NONE
         with pytest.raises(bmq.ProtocolError):
             _ = bad.compression

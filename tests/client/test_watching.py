@@ -90,7 +90,7 @@ async def test_callback_may_raise_any_exception(
         if type(happened).__name__ == event:
             cancelled.result()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with bmq.connect(peer.uri, on_event=fail) as session:
             queue = await session.open_queue(URI, write=True)
             peer.cut()

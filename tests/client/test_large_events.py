@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large events are received into memory of the client, on any transport and in any pieces."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import tracemalloc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import bmq
+from bmq.engine.channel import Channel
+from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
+from tests.certificates import Certificates, make_certificates
+from tests.fakes.broker import Peer, guid
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/large"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest_asyncio.fixture(params=["tcp", "tcps"])
+async def any_peer(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Peer]:
+    secure = request.param == "tcps"
+    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker") if secure else None) as peer:
+        yield peer
+
+
+@pytest.fixture
+def fills(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the client receives into memory of its own, after each change."""
+    changes: list[bool] = []
+    fill = Channel.fill
+
+    def noting(channel: Channel, space: Any) -> None:
+        fill(channel, space)
+        changes.append(channel.filling)
+
+    monkeypatch.setattr(Channel, "fill", noting)
+    return changes
+
+
+def options(peer: Peer, certificates: Certificates) -> dict[str, Any]:
+    return {"ssl": certificates.context(ssl.Purpose.SERVER_AUTH)} if peer.uri.startswith("tcps") else {}
+
+
+def payload(number: int, size: int) -> bytes:
+    return (b"%d" % number + b" ").ljust(size, b"%d" % (number % 10))
+
+
+def event(peer: Peer, *messages: tuple[int, int]) -> bytes:
+    """A PUSH event of messages with a number and a size each."""
+    connection = peer.connection
+    pushed = [(guid(number), payload(number, size)) for number, size in messages]
+    return connection.script.push(0, pushed, (connection.s_ids[0],))
+
+
+async def reader(session: bmq.Session) -> bmq.Consumer:
+    queue = await session.open_queue(URI, read=True)
+    return await queue.subscribe(max_unconfirmed_bytes=2**30)
+
+
+async def check(consumer: bmq.Consumer, *messages: tuple[int, int]) -> None:
+    for number, size in messages:
+        message = await consumer.receive(timeout=30)
+        assert type(message.data) is bytes
+        assert message.data == payload(number, size)
+        message.confirm()
+
+
+async def test_messages_of_all_sizes_arrive_in_order(
+    any_peer: Peer, certificates: Certificates, fills: list[bool]
+) -> None:
+    sizes = [100, 1_000_000, 1_000_000, 300_000, 70_000, 20, 3_000_000, 5, 5_000_000, 1_000_000, 10, 10]
+    sent = list(enumerate(sizes))
+    async with bmq.connect(any_peer.uri, **options(any_peer, certificates)) as session:
+        consumer = await reader(session)
+        any_peer.connection.send(*(event(any_peer, one) for one in sent))
+        await check(consumer, *sent)
+        assert fills[0]
+        # The next events are small.
+        any_peer.connection.send(event(any_peer, (20, 10)))
+        await check(consumer, (20, 10))
+        any_peer.connection.send(event(any_peer, (21, 10), (22, 10)))
+        await check(consumer, (21, 10), (22, 10))
+        assert not fills[-1]
+        assert session.stats().bytes_received > sum(sizes)
+
+
+@pytest.mark.parametrize("end", ["the rest at once", "byte by byte"])
+async def test_an_event_in_tiny_pieces_arrives_whole(
+    any_peer: Peer, certificates: Certificates, end: str
+) -> None:
+    async with bmq.connect(any_peer.uri, **options(any_peer, certificates)) as session:
+        consumer = await reader(session)
+        data = event(any_peer, (1, 200_000), (2, 30)) + event(any_peer, (3, 10))
+        connection = any_peer.connection
+        arrived = session.stats().bytes_received
+        for number in range(30):
+            connection.send(data[number : number + 1])
+            await eventually(lambda n=number: session.stats().bytes_received == arrived + n + 1)
+        if end == "the rest at once":
+            connection.send(data[30:])
+        else:
+            connection.send(data[30 : len(data) - 30])
+            arrived += len(data) - 30
+            await eventually(lambda: session.stats().bytes_received == arrived)
+            for number in range(30):
+                at = len(data) - 30 + number
+                connection.send(data[at : at + 1])
+                await eventually(lambda n=number: session.stats().bytes_received == arrived + n + 1)
+        await check(consumer, (1, 200_000), (2, 30), (3, 10))
+
+
+async def test_a_connection_lost_within_a_large_event_loses_no_message(peer: Peer, fills: list[bool]) -> None:
+    async with bmq.connect(peer.uri) as session:
+        consumer = await reader(session)
+        data = event(peer, (1, 10), (2, 2_000_000))
+        peer.connection.send(event(peer, (0, 10)), data[:1_500_000])
+        await check(consumer, (0, 10))
+        await eventually(lambda: fills == [True] and session.stats().bytes_received > 1_500_000)
+        peer.cut()
+        await eventually(lambda: len(peer.connections) == 2 and 0 in peer.connection.s_ids)
+        assert consumer.receive_nowait() is None, "half an event is no message"
+        peer.connection.send(event(peer, (3, 10), (1, 10), (2, 2_000_000)))
+        await check(consumer, (3, 10), (1, 10), (2, 2_000_000))
+
+
+async def test_reading_pauses_within_a_large_event(peer: Peer, fills: list[bool]) -> None:
+    seen: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000, on_event=seen.append) as session:
+        consumer = await reader(session)
+        sent = [(number, 400_000) for number in range(60)]
+        peer.connection.send(*(event(peer, one) for one in sent))
+        await eventually(lambda: any(isinstance(each, SlowConsumer) for each in seen))
+        assert fills
+        await check(consumer, *sent)
+        assert isinstance(seen[-1], SlowConsumerRecovered)
+
+
+async def test_an_announced_event_without_bytes_takes_hardly_any_memory(
+    peer: Peer, fills: list[bool]
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        await reader(session)
+        before = session.stats().bytes_received
+        connection = peer.connection
+        connection.send(event(peer, (1, 60_000_000))[:100])
+        await eventually(lambda: session.stats().bytes_received == before + 100)
+        assert fills == [True]
+        framer = session._driver.connection.core.framer
+        assert len(framer.space().obj) == 65_536
+        peer.cut()
+
+
+async def test_an_event_beyond_the_limit_ends_the_connection(peer: Peer, fills: list[bool]) -> None:
+    """Also while the client receives into memory of its own."""
+    async with bmq.connect(peer.uri) as session:
+        consumer = await reader(session)
+        peer.connection.send(event(peer, (1, 500_000)))
+        await check(consumer, (1, 500_000))
+        peer.connection.send(b"\x7f\xff\xff\xff" + bytes(100))
+        await eventually(lambda: len(peer.connections) == 2 and 0 in peer.connection.s_ids)
+        assert fills[0]
+        await eventually(lambda: session.stats().reconnects == 1)
+        peer.connection.send(event(peer, (2, 500_000)))
+        await check(consumer, (2, 500_000))
+
+
+async def test_memory_of_a_huge_event_is_returned_when_its_message_is_handled(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        consumer = await reader(session)
+        peer.connection.send(event(peer, (1, 100_000)))
+        await check(consumer, (1, 100_000))
+        tracemalloc.start()
+        try:
+            peer.connection.send(event(peer, (2, 20_000_000)))
+            await check(consumer, (2, 20_000_000))
+            assert tracemalloc.get_traced_memory()[0] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+async def test_an_awaited_acknowledgement_ends_the_reception_of_large_events(
+    peer: Peer, fills: list[bool]
+) -> None:
+    """The acknowledgement of a lone post is recognised by its bytes, before any event is cut."""
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        consumer = await queue.subscribe(max_unconfirmed_bytes=2**30)
+        for number in range(3):  # from the second one on, a post is alone
+            await queue.post(b"%d" % number)
+        peer.connection.send(event(peer, (1, 500_000)))
+        await check(consumer, (1, 500_000))
+        assert fills[-1]
+        for number in range(3):
+            await queue.post(b"%d" % number)
+        assert not fills[-1]
+
+
+async def test_large_events_are_traced(
+    peer: Peer, caplog: pytest.LogCaptureFixture, fills: list[bool]
+) -> None:
+    with caplog.at_level(logging.DEBUG, "bmq.trace"):
+        async with bmq.connect(peer.uri, trace=bmq.Trace.ON) as session:
+            consumer = await reader(session)
+            sent = [(1, 1_000_000), (2, 10), (3, 500_000)]
+            peer.connection.send(*(event(peer, one) for one in sent))
+            await check(consumer, *sent)
+    assert fills
+    assert [record.getMessage()[:18] for record in caplog.records].count("PUSH received from") == 3
