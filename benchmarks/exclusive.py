@@ -18,8 +18,10 @@ import argparse
 import asyncio
 import contextlib
 import itertools
+import logging
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import statistics
@@ -49,6 +51,7 @@ BUCKETS = 16
 QUIET = 40.0
 # Time, bucket and number of a message in the file of a member that only counts.
 _ROW = struct.Struct("<QHQ")
+_LOG = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 _processes = multiprocessing.get_context("forkserver")
 
 
@@ -57,6 +60,7 @@ _processes = multiprocessing.get_context("forkserver")
 
 def be_member(path: str, uri: str, queue: str, options: dict[str, Any], work: float) -> None:
     """Handle messages, and write a line for the begin and the end of each."""
+    logging.basicConfig(filename=f"{path}.log", level=logging.INFO, format=_LOG)
     asyncio.run(_be_member(os.open(path, os.O_WRONLY | os.O_APPEND), uri, queue, options, work))
 
 
@@ -104,6 +108,7 @@ async def _be_member(out: int, uri: str, name: str, options: dict[str, Any], wor
 
 def be_counter(path: str, uri: str, queue: str, options: dict[str, Any], work: float) -> None:
     """Confirm messages at once, and write the time, the bucket and the number of each in binary form."""
+    logging.basicConfig(filename=f"{path}.log", level=logging.INFO, format=_LOG)
     asyncio.run(_be_counter(os.open(path, os.O_WRONLY | os.O_APPEND), uri, queue, options))
 
 
@@ -495,8 +500,10 @@ async def _kill_node(run: Run, node: int) -> None:
     await run.post(2)
     run.strike()
     await cluster.kill(node, signal.SIGKILL)
-    await run.post(4)
-    await cluster.revive(node)
+    try:
+        await run.post(4)
+    finally:
+        await cluster.revive(node)
     await run.post(3)
 
 
@@ -522,6 +529,43 @@ async def _leaders_node(run: Run) -> None:
     await _kill_node(run, leading)
 
 
+async def _starve(run: Run, seconds: float) -> None:
+    """Stop most nodes and members for a second each time, as on a machine without CPU time."""
+    assert run.cluster is not None
+
+    def send(number: signal.Signals, share: float) -> None:
+        assert run.cluster is not None
+        for process in [*run.cluster.processes(), *(each.process.pid for each in run.members)]:
+            if random.random() < share:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            send(signal.SIGSTOP, 0.85)
+            await asyncio.sleep(random.uniform(0.3, 1.5))
+            send(signal.SIGCONT, 1.0)
+            await asyncio.sleep(0.05)
+    finally:
+        send(signal.SIGCONT, 1.0)
+
+
+async def _starved(run: Run) -> None:
+    assert run.cluster is not None
+    await run.join(3, 0.004)
+    await run.post(2)
+    run.strike()
+    starving = asyncio.create_task(_starve(run, 25))
+    await run.post(4)
+    primary = await run.cluster.primary()
+    await run.cluster.kill(primary, signal.SIGKILL)
+    await run.post(4)
+    await run.cluster.revive(primary)
+    await starving
+    await run.post(2)
+
+
 LINES: dict[str, Callable[[Run], Awaitable[None]]] = {
     "two join two busy ones": _join_busy,
     "one leaves": _leave,
@@ -539,6 +583,7 @@ CLUSTER_LINES: dict[str, Callable[[Run], Awaitable[None]]] = {
     "primary killed": _primary,
     "replica killed": _replica,
     "the leader's node killed": _leaders_node,
+    "starved, the primary killed": _starved,
 }
 HEAD = (
     f"{'':32} {'runs':>4} {'posted':>8} {'lost':>5} {'twice':>6} {'disorder':>9} {'overtaken':>10} "
@@ -562,6 +607,7 @@ def keep(run: Run, folder: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for member in run.members:
         shutil.copy(member.path, target / str(member.index))
+        shutil.copy(f"{member.path}.log", target / f"{member.index}.log")
 
 
 @contextlib.asynccontextmanager
@@ -585,8 +631,12 @@ async def table(arguments: argparse.Namespace) -> None:
     async with contextlib.AsyncExitStack() as stack:
         cluster = None
         if arguments.broker:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = RealCluster(arguments.broker, work)
+            if arguments.keep:
+                work = Path(arguments.keep) / "nodes"
+                work.mkdir(parents=True)
+            else:
+                work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            cluster = RealCluster(arguments.broker, work, heartbeats=arguments.heartbeats)
             stack.push_async_callback(cluster.stop)
             await cluster.start()
             uri = ",".join(next(iter(cluster.ways.values())))
@@ -594,24 +644,31 @@ async def table(arguments: argparse.Namespace) -> None:
             uri = await stack.enter_async_context(broker_of(arguments.uri))
         domain = CLUSTER_DOMAIN if cluster else DOMAIN
 
-        async def one(name: str) -> Books:
+        async def one(name: str) -> Books | None:
             async with together:
                 with tempfile.TemporaryDirectory() as folder:
                     run = Run(uri, domain, folder, options, arguments.rate, cluster)
+                    failed: BaseException | None = None
                     try:
                         await lines[name](run)
+                    except (bmq.Error, AssertionError, OSError) as error:
+                        failed = error
                     finally:
                         books = await run.finish()
                     wrong = (books.lost, books.disorder, books.overtaken, books.overlap, books.older)
-                    if any(wrong) and arguments.coordination == "exclusive":
-                        print(f"# {name}: {run.queue} {books}", flush=True)
-                        if arguments.keep:
-                            keep(run, Path(arguments.keep))
-                    return books
+                    broken = any(wrong) and arguments.coordination == "exclusive"
+                    if failed is not None or broken:
+                        print(f"# {name}: {run.queue} {books} {failed or ''}", flush=True)
+                    if arguments.verbose:
+                        at, load = time.strftime("%X"), os.getloadavg()[0]
+                        print(f"# {at} {run.queue} {books}, load {load:.1f}", flush=True)
+                    if arguments.keep and (failed is not None or broken or arguments.verbose):
+                        keep(run, Path(arguments.keep))
+                    return None if failed else books
 
         for name in arguments.only or lines:
             books = await asyncio.gather(*(one(name) for _ in range(arguments.runs)))
-            print(shown(name, books), flush=True)
+            print(shown(name, [each for each in books if each is not None]), flush=True)
 
 
 async def backlog(arguments: argparse.Namespace) -> None:
@@ -676,6 +733,9 @@ def main() -> None:
     )
     parser.add_argument("--uri")
     parser.add_argument("--broker", help="executable of a broker: three nodes are started")
+    parser.add_argument(
+        "--heartbeats", type=int, default=20, help="missed heartbeats, in half seconds, that end a leader"
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--together", type=int, default=3, help="runs at a time")
     parser.add_argument("--rate", type=int, default=240, help="messages a second")
@@ -684,7 +744,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=[*LINES, *CLUSTER_LINES])
     parser.add_argument("--backlog", type=int, metavar="MESSAGES", help="measure a backlog instead")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--keep", help="folder for the records of wrong runs")
+    parser.add_argument("--keep", help="folder for the nodes, and for the records and logs of wrong runs")
     arguments = parser.parse_args()
     _processes.set_forkserver_preload(["bmq", "bmq.groups"])
     asyncio.run(backlog(arguments) if arguments.backlog else table(arguments))

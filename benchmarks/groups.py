@@ -39,6 +39,8 @@ from tests.waiting import eventually
 DOMAIN = "bmq.test.mem.priority"
 KEYS = 1000
 TICK = 0.01
+# Messages before a measurement.
+_WARM_UP = 5 * KEYS
 #: Seconds of silence after which no more messages are expected.
 QUIET = 12.0
 
@@ -50,14 +52,20 @@ async def be_member(arguments: argparse.Namespace) -> None:
     """Handle messages, and write a line for each: bucket, number, start time and end time."""
     out = sys.stdout.fileno()
     async with bmq.connect(arguments.uri) as session:
-        queue = await session.open_queue(arguments.queue, read=True)
+        queue = await session.open_queue(arguments.queue, read=True, default_subscription=False)
         if not arguments.buckets:
+            # Like a member: with a full window, or without a subscription to nothing, a real broker stops at
+            # times, and the messages that wait cost more afterwards.
+            wide = {"max_unconfirmed_messages": 2**31 - 1, "max_unconfirmed_bytes": 2**62}
+            if arguments.expression:
+                await queue.subscribe("exists(none) && none % 1 == 1", priority=1).open()
+            consumer = await queue.subscribe(arguments.expression, **wide).open()
             os.write(out, b"ready\n")
-            await _handle_all(queue, out)
+            await _count(consumer, out)
         group = queue.group(
             "key",
             buckets=arguments.buckets,
-            coordination="none",
+            coordination=arguments.coordination,
             member=arguments.name,
             settle=arguments.settle,
             max_unconfirmed_messages=arguments.window,
@@ -74,16 +82,7 @@ async def be_member(arguments: argparse.Namespace) -> None:
             await handling
 
 
-async def _handle_all(queue: bmq.Queue, out: int) -> None:
-    """Measure the same work without a group."""
-    count = 0
-    async for batch in queue.batches():
-        batch.confirm()
-        count += len(batch)
-        os.write(out, b"count %d\n" % count)
-
-
-async def _count(group: bmq.groups.Group, out: int) -> None:
+async def _count(group: bmq.groups.Group | bmq.Consumer, out: int) -> None:
     """Confirm at once, and print the count from time to time."""
     count = 0
 
@@ -153,10 +152,13 @@ class Member:
         window: int = 100_000,
         settle: float = 0.0,
         count: bool = False,
+        coordination: str = "none",
+        expression: str = "",
     ) -> Member:
         arguments = ["member", "--uri", uri, "--queue", queue, "--name", self.name]
         arguments += ["--buckets", str(buckets), "--work", str(work), "--window", str(window)]
         arguments += ["--settle", str(settle), *(["--count"] if count else [])]
+        arguments += ["--coordination", coordination, "--expression", expression]
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE
         )
@@ -446,35 +448,58 @@ def cpu(pid: int | None) -> float:
 
 
 async def rates(arguments: argparse.Namespace) -> None:
+    """Print a line for each number of buckets and members.
+
+    The lines with 0 buckets are without a group: consumers that compete for all messages; and the floor of a
+    group, consumers of which each has one expression.
+    """
     print(f"{'buckets':>8} {'members':>8} {'messages/s':>11} {'us of the broker a message':>28}")
+    shapes = arguments.shapes or [(128, count) for count in (1, 3, 8, 20)]
     async with broker_of(arguments.uri) as uri:
-        for buckets, count in arguments.shapes or [
-            (0, 1),
-            (1, 1),
-            (4, 1),
-            (16, 1),
-            (64, 1),
-            (16, 3),
-            (64, 3),
-            (16, 8),
-        ]:
-            queue = fresh_queue_uri(DOMAIN, "group")
-            async with bmq.connect(uri) as session:
-                writer = await session.open_queue(queue, write=True)
-                members = [
-                    await Member(f"member-{index}").start(uri, queue, buckets=buckets, count=True)
-                    for index in range(count)
-                ]
-                began, used = time.monotonic(), cpu(arguments.pid)
-                for start in range(0, arguments.messages, 5000):
-                    await writer.post_many(_numbered(start, min(start + 5000, arguments.messages)))
-                    await have(members, start - 15_000)
-                await have(members, arguments.messages)
-                took, used = time.monotonic() - began, cpu(arguments.pid) - used
-                for member in members:
-                    await member.end()
-            each = f"{used / arguments.messages * 1e6:>28.1f}" if arguments.pid else f"{'':>28}"
-            print(f"{buckets:>8} {count:>8} {arguments.messages / took:>11,.0f} {each}", flush=True)
+        for buckets, count in shapes * arguments.rounds:
+            for kind in ("no group", "floor", str(buckets)):
+                took, used = await _rate(arguments, uri, kind, count)
+                each = f"{used / arguments.messages * 1e6:>28.1f}" if arguments.pid else f"{'':>28}"
+                print(f"{kind:>8} {count:>8} {arguments.messages / took:>11,.0f} {each}", flush=True)
+
+
+async def _rate(arguments: argparse.Namespace, uri: str, kind: str, count: int) -> tuple[float, float]:
+    """Return the seconds for all messages, and the CPU seconds of the broker beyond those of an idle one."""
+    queue = fresh_queue_uri(DOMAIN, "group")
+    buckets = int(kind) if kind.isdecimal() else 0
+    options = {"buckets": buckets, "count": True, "coordination": arguments.coordination}
+    async with bmq.connect(uri) as session:
+        writer = await session.open_queue(queue, write=True)
+        members = await asyncio.gather(
+            *(
+                Member(f"member-{index}").start(
+                    uri,
+                    queue,
+                    **options,
+                    expression=f"(key - {index}) % {count} == 0" if kind == "floor" else "",
+                )
+                for index in range(count)
+            )
+        )
+        # The buckets of an exclusive group move at first, and join bundles after their first messages.
+        for start in range(0, _WARM_UP, KEYS):
+            await writer.post_many(_numbered(start, start + KEYS))
+            await have(members, start + KEYS)
+            await asyncio.sleep(0.7)
+        # An idle broker uses CPU time too, and a slow run contains more of it.
+        began, used = time.monotonic(), cpu(arguments.pid)
+        await asyncio.sleep(1.5)
+        idle = (cpu(arguments.pid) - used) / (time.monotonic() - began)
+        began, used = time.monotonic(), cpu(arguments.pid)
+        last = _WARM_UP + arguments.messages
+        for start in range(_WARM_UP, last, 5000):
+            await writer.post_many(_numbered(start, min(start + 5000, last)))
+            await have(members, start - 15_000)
+        await have(members, last)
+        took, used = time.monotonic() - began, cpu(arguments.pid) - used
+        for member in members:
+            await member.end()
+    return took, used - idle * took
 
 
 async def have(members: list[Member], count: int) -> None:
@@ -538,6 +563,8 @@ def main() -> None:
     member.add_argument("--settle", type=float, default=0.0)
     member.add_argument("--window", type=int, default=100_000)
     member.add_argument("--count", action="store_true")
+    member.add_argument("--coordination", default="none")
+    member.add_argument("--expression", default="")
     member.set_defaults(run=be_member)
     handovers = verbs.add_parser("handover")
     handovers.add_argument("--rate", type=int, default=1500)
@@ -546,6 +573,8 @@ def main() -> None:
     rate = verbs.add_parser("rates")
     rate.add_argument("--messages", type=int, default=100_000)
     rate.add_argument("--pid", type=int)
+    rate.add_argument("--coordination", choices=["none", "exclusive"], default="exclusive")
+    rate.add_argument("--rounds", type=int, default=1)
     rate.add_argument("--shapes", nargs="*", type=lambda text: tuple(map(int, text.split("x"))))
     rate.set_defaults(run=rates)
     nodes = verbs.add_parser("cluster")

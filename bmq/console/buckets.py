@@ -17,22 +17,30 @@ _MOST_BUCKETS = 10_000
 
 
 def group_of(readers: Iterable[Reader]) -> dict[str, Any] | None:
-    """Return the buckets of each member, and the buckets without a member; None without a group."""
-    members: dict[str, dict[int, None]] = {}
-    sizes: dict[int, None] = {}
+    """Return the buckets of each member, and the buckets without a member; None without a group.
+
+    A member of an exclusive group has the expression of each of its buckets, and expressions for many buckets
+    at once, with a divisor of the number of buckets.
+    """
+    found: dict[str, dict[tuple[int, int], None]] = {}
     for reader in readers:
         match = _BUCKET.match(reader.subscription.expression)
         if match is None:
             continue
-        buckets = int(match[4])
-        bucket = int(match[3] or match[5])
-        if bucket < buckets <= _MOST_BUCKETS:
-            sizes[buckets] = None
-            members.setdefault(reader.client, {})[bucket] = None
-    if len(sizes) != 1:
+        divisor = int(match[4])
+        remainder = int(match[3] or match[5])
+        if remainder < divisor <= _MOST_BUCKETS:
+            found.setdefault(reader.client, {})[divisor, remainder] = None
+    size = max((divisor for each in found.values() for divisor, _ in each), default=0)
+    members: dict[str, set[int]] = {}
+    for name, each in found.items():
+        buckets = members[name] = {remainder for divisor, remainder in each if divisor == size}
+        for divisor, remainder in each:
+            if size % divisor or not buckets.issuperset(range(remainder, size, divisor)):
+                return None  # members with different numbers of buckets
+    if not members:
         return None
-    (size,) = sizes
-    taken = {bucket: None for buckets in members.values() for bucket in buckets}
+    taken = set[int]().union(*members.values())
     return {
         "size": size,
         "members": [{"name": name, "buckets": sorted(buckets)} for name, buckets in sorted(members.items())],

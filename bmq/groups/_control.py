@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports, orders and crowns as messages of a control queue: JSON, with the receiver in a property."""
+"""Reports, orders and crowns as messages of a control queue: JSON, with receiver and sender in properties."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from bmq._json import orjson
 from bmq.conventions import GROUP_MEMBER as TO
+from bmq.conventions import GROUP_SENDER as FROM
 from bmq.errors import Error, ProtocolError
 from bmq.groups._protocol import Crown, Order, Report, SeatState
 from bmq.groups._ranking import MAX_WEIGHT, MIN_WEIGHT
 
-__all__ = ["TO", "decoded", "encoded"]
+__all__ = ["FROM", "TO", "decoded", "encoded"]
 
 _KINDS: dict[str, type[Report | Order | Crown]] = {"report": Report, "order": Order, "crown": Crown}
 _STATES = {state.name for state in SeatState}
@@ -52,6 +53,7 @@ def decoded(payload: bytes) -> tuple[Report | Order | Crown, str]:
             weight,
             made.leaving is True,
             states,
+            made.stands is True,
         )
         return report, group
     except (ValueError, TypeError, KeyError, AttributeError, Error) as error:

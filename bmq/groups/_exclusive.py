@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exclusive groups: the agreement of :mod:`bmq.groups._protocol` over a control queue.
 
-The coordinator has one life for each connection: a new name, two subscriptions of the control queue (the
-mailbox of this name, and the catch-all of a candidate for leading), and reports until the connection is lost.
-Each bucket has a lane whose task performs the actions of the member one after the other.
+The coordinator has one life for each connection: a new name, three subscriptions of the control queue, and
+reports until the connection is lost. The subscriptions are the mailbox of this name, the own messages that
+nobody else receives, and the messages for a candidate or a leader.
+Each bucket has a lane whose task performs the actions of the member one after the other. The bundles follow
+the buckets: a bucket leaves its bundle at once, and joins one when some time has passed.
 
 Rejected: a member that receives the messages of a dead member at once, and hands them out after the lease.
 Mail for the dead member that returns to the leader proves the death only at a single node. While a new
@@ -15,18 +17,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bmq import _world, events
 from bmq.conventions import derived_guid
-from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, UsageError
-from bmq.groups._control import TO, decoded, encoded
+from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
+from bmq.groups._bundles import TOP, Bundles
+from bmq.groups._control import FROM, TO, decoded, encoded
 from bmq.groups._events import Gained, Lost, Reason
 from bmq.groups._lane import Lane
 from bmq.groups._member import call
-from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, Phase, Report, SeatInput, SeatState
+from bmq.groups._protocol import (
+    Ask,
+    Candidate,
+    Crown,
+    Do,
+    Effect,
+    Leader,
+    Member,
+    Order,
+    Phase,
+    Report,
+    SeatInput,
+    SeatState,
+    Stand,
+    StandInput,
+)
 from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
+from bmq.protocol.client.queue import QueueState
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -39,15 +59,13 @@ __all__ = ["Coordinator", "OwnedLane"]
 
 logger = logging.getLogger("bmq.groups")
 
-# The highest priority; a fence is subtracted.
-_TOP: Final = 2**30
 # An expression that matches nothing, above all buckets. A real broker stops delivery to the whole queue if a
 # message matches the first expression that the broker evaluates, and the window of this expression is full. A
 # bucket that changes hands has a window of 0.
 _NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
 # Priorities in the control queue. The term is added to the priority of a leader: two crowns of a dead
 # claimant may reach two candidates, and the leader of the higher term then receives every report and crown.
-_MAILBOX, _LEADER, _CANDIDATE = _TOP, 2, 1
+_MAILBOX, _LEADER, _CANDIDATE, _OWN = TOP, 3, 2, 1
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
 # Seconds between two looks of a leader at the leases, at least.
@@ -60,12 +78,20 @@ _DRIFT: Final = 1.25
 # A member without an answer yet reports again twice this part of the lease after its first report, and after
 # pauses twice as long each time, up to a third of the lease.
 _FIRST_STEP: Final = 0.01
+# The crown of the last member may wait in the queue and hold back the reports of a new member, which becomes
+# a candidate after this part of the lease.
+_FIRST_STAND: Final = 0.06
 # A leader collects reports, and answers each member once: this long after the report of a new member, as part
 # of the lease and in seconds at most, since members often start together and each bucket should move once;
 # and this many seconds for each known member after other reports, since many members report at a change.
 _GATHER_PART: Final = 0.1
 _GATHER_MOST: Final = 0.2
 _GATHER_EACH: Final = 0.001
+
+
+# Buckets join bundles together, at most once in this part of the lease, and in this time in seconds.
+_BUNDLE_PART: Final = 0.1
+_BUNDLE_MOST: Final = 1.0
 
 
 class OwnedLane(Lane):
@@ -81,6 +107,8 @@ class OwnedLane(Lane):
         super().__init__(member, bucket, consumer)
         self._number = bucket
         self._loaded = False
+        # Messages received before the window was opened; no message counts as later until then.
+        self._before = math.inf
         self._allowed = asyncio.Event()
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
         self._acting: asyncio.Task[None] | None = None
@@ -98,6 +126,8 @@ class OwnedLane(Lane):
             except Error as error:
                 self._member.ended(error)
                 return
+            if not self.coordinator.alone(self._number) and self.consumer.stats().received > self._before:
+                self.coordinator.arrived(self._number)
             if not self.owned:
                 self._allowed.clear()
                 await self._allowed.wait()
@@ -160,12 +190,14 @@ class OwnedLane(Lane):
 
     async def _perform(self, effect: Effect) -> None:
         if effect.do is Do.SUBSCRIBE:
-            await self.consumer.configure(priority=_TOP - effect.fence, max_unconfirmed_messages=0)
+            self._before = math.inf
+            await self.consumer.configure(priority=TOP - effect.fence, max_unconfirmed_messages=0)
             await self._repeat(effect, self.consumer.open)
             self._done(effect, SeatInput.ANSWERED)
         elif effect.do is Do.OPEN:
             await self._open(effect)
         elif effect.do is Do.SHUT:
+            await self.coordinator.bundles.without(self._number)
             await self._repeat(effect, self._close_window)
             while self.ledger.waiting or self.ledger.in_hand:  # noqa: ASYNC110 - a confirmation is no event
                 await asyncio.sleep(_LOOK_EVERY)
@@ -190,6 +222,7 @@ class OwnedLane(Lane):
             self._loaded = True
         if self.coordinator.state(self._number, effect.fence) is SeatState.OPEN:
             self._member.reports.tell(Gained(self._number))
+            self._before = self.consumer.stats().received
             await self._repeat(effect, self._open_window)
             self.allow()
 
@@ -260,13 +293,22 @@ class Coordinator:
         weight: share relative to the other members.
         lease: seconds until the buckets of a silent member are assigned again.
         lanes: the buckets.
+        bundles: the bundles of the buckets.
 
     Attributes:
+        bundles: see above.
         ceiling: a subscription to nothing, with the highest priority.
     """
 
     def __init__(
-        self, queue: Queue, control_uri: str, name: str, weight: float, lease: float, lanes: list[OwnedLane]
+        self,
+        queue: Queue,
+        control_uri: str,
+        name: str,
+        weight: float,
+        lease: float,
+        lanes: list[OwnedLane],
+        bundles: Bundles,
     ) -> None:
         self._queue = queue
         self._control_uri = control_uri
@@ -275,22 +317,31 @@ class Coordinator:
         self._text = lanes[0].consumer.expressions[0]
         self._lease = lease
         self._lanes = lanes
+        self.bundles = bundles
+        self._bundling: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._member = Member(self._new_name(), weight, lease)
         self._leader = Leader(len(lanes), lease * _DRIFT)
         self._crown: Message | None = None
+        self._stand = Candidate(self._member.who)
+        self._asking: asyncio.Task[None] | None = None
+        # Ends a state of the candidate that has lasted too long, or reports again.
+        self._ending: asyncio.TimerHandle | None = None
         # Messages that found the window of unacknowledged posts full: the latest of each kind and receiver.
-        self._unsent: dict[tuple[type, str], tuple[bytes, str | None]] = {}
+        self._unsent: dict[tuple[type, str], tuple[bytes, dict[str, str], str | None]] = {}
         # Reports that arrived before this member leads, by sender.
         self._early: dict[str, Report] = {}
         # Reports that the leader processes together, soon.
         self._gathered: list[Report] = []
         self._gathering: asyncio.Handle | None = None
         self._life: asyncio.Task[None] | None = None
+        # Cleared while the data queue is suspended: the member is no member then.
+        self._in_service = asyncio.Event()
+        self._in_service.set()
         self._reporting: asyncio.Handle | None = None
         self._control: Queue | None = None
         self._candidate: Consumer | None = None
-        self.ceiling = queue.subscribe(_NOTHING, priority=_TOP, max_unconfirmed_messages=1)
+        self.ceiling = queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
         for lane in lanes:
             lane.coordinator = self
 
@@ -322,12 +373,32 @@ class Coordinator:
             )
         return seat.fence
 
+    def alone(self, bucket: int) -> bool:
+        """Whether a message has arrived by the bucket's own subscription since the bucket was opened."""
+        seat = self._member.seats.get(bucket)
+        return seat is not None and seat.alone
+
+    def arrived(self, bucket: int) -> None:
+        """Note a message that arrived by the bucket's own subscription."""
+        if self._member.arrived(bucket) and self._bundling is None:
+            pause = min(_BUNDLE_MOST, _BUNDLE_PART * self._lease)
+            self._bundling = self._loop.call_later(pause, self._bundle)
+
+    def _bundle(self) -> None:
+        """Ask for bundles of the present buckets."""
+        if self._bundling is not None:
+            self._bundling.cancel()
+            self._bundling = None
+        self.bundles.change(self._member.bundled)
+
     def done(self, effect: Effect, what: SeatInput) -> None:
         """Process the end of an action of a lane, and report the result."""
         self._apply(self._member.done(effect.bucket, effect.fence, what))
         self._report_soon()
 
     def _apply(self, effects: list[Effect]) -> None:
+        if any(effect.do in (Do.SHUT, Do.FORGET) for effect in effects):
+            self._bundle()  # before the windows are closed
         for effect in effects:
             self._lanes[effect.bucket].act(effect)
 
@@ -347,26 +418,35 @@ class Coordinator:
 
     async def _begin(self, control: Queue) -> None:
         """Subscribe for the present connection."""
-        mailbox = control.subscribe(
-            f'{TO} == "{self._member.who}"',
-            priority=_MAILBOX,
-            max_unconfirmed_messages=WIDEST_MESSAGES,
-            max_unconfirmed_bytes=WIDEST_BYTES,
-        )
-        self._candidate = control.subscribe(
-            priority=_CANDIDATE, max_unconfirmed_messages=WIDEST_MESSAGES, max_unconfirmed_bytes=WIDEST_BYTES
-        )
-        await asyncio.gather(mailbox.open(), self._candidate.open())
-        self._life = self._loop.create_task(self._live(control, mailbox, self._candidate))
+
+        def subscribe(expression: str, priority: int) -> Consumer:
+            return control.subscribe(
+                expression,
+                priority=priority,
+                max_unconfirmed_messages=WIDEST_MESSAGES,
+                max_unconfirmed_bytes=WIDEST_BYTES,
+            )
+
+        who = self._member.who
+        mailbox = subscribe(f'{TO} == "{who}"', _MAILBOX)
+        own = subscribe(f'{FROM} == "{who}"', _OWN)
+        self._candidate = subscribe(_NOTHING, _CANDIDATE)
+        await asyncio.gather(mailbox.open(), own.open(), self._candidate.open())
+        self._stand = Candidate(who)
+        self._later(_FIRST_STAND * self._lease, self._step, StandInput.WAKE)
+        self._life = self._loop.create_task(self._live((mailbox, own, self._candidate)))
 
     async def run(self, watching: AsyncIterator[events.SessionEvent]) -> None:
-        """Begin a new life after each lost connection, until the session ends."""
-        uris = (self._queue.uri, self._control_uri)
+        """Begin a new life after each lost connection or suspension, until the session ends."""
+        uri = self._queue.uri
         async for event in watching:
-            if isinstance(event, events.ConnectionLost) or (
-                isinstance(event, events.QueueSuspended) and event.queue_uri in uris
-            ):
+            if isinstance(event, events.ConnectionLost):
                 self._lost()
+            elif isinstance(event, events.QueueSuspended) and event.queue_uri == uri:
+                self._in_service.clear()
+                self._lost()
+            elif isinstance(event, events.QueueResumed) and event.queue_uri == uri:
+                self._in_service.set()
 
     def _lost(self) -> None:
         """Forget all buckets: their subscriptions must not be restored."""
@@ -374,6 +454,7 @@ class Coordinator:
             self._background(lane.consumer.pause())
         self._apply(self._member.lost(self._new_name()))
         self._resign()
+        self._ask_no_more()
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
@@ -384,11 +465,20 @@ class Coordinator:
             self._life = self._loop.create_task(self._again(control))
 
     async def _again(self, control: Queue) -> None:
-        """Begin the next life, as soon as the broker answers."""
+        """Begin the next life, as soon as the data queue is in service and the broker answers."""
+        if not self._in_service.is_set():
+            # The connection is alive: only with the queue does the broker take back a crown.
+            with contextlib.suppress(Error):
+                await control.close(at_once=True)
+            await self._in_service.wait()
         while True:
             try:
+                if control.state is QueueState.CLOSED:
+                    session = self._queue.session
+                    control = await session.open_queue(self._control_uri, read=True, write=True)
+                    self._control = control
                 await self._begin(control)
-            except QueueClosed:
+            except (QueueClosed, SessionClosed):
                 return
             except Error as error:
                 logger.warning("%s cannot rejoin the group of %s yet: %s", self._name, self._queue.uri, error)
@@ -401,8 +491,8 @@ class Coordinator:
         _background.add(task)
         task.add_done_callback(_background.discard)
 
-    async def _live(self, control: Queue, mailbox: Consumer, candidate: Consumer) -> None:
-        tasks = [self._loop.create_task(self._read(each)) for each in (mailbox, candidate)]
+    async def _live(self, consumers: Sequence[Consumer]) -> None:
+        tasks = [self._loop.create_task(self._read(each)) for each in consumers]
         try:
             since = due = now = self._loop.time()
             step = self._lease * _FIRST_STEP
@@ -426,22 +516,27 @@ class Coordinator:
     async def _read(self, consumer: Consumer) -> None:
         with contextlib.suppress(QueueClosed):
             async for message in consumer:
-                try:
-                    what, text = decoded(message.data)
-                except ProtocolError as error:
-                    logger.warning("a message of control queue %s is skipped: %s", self._control_uri, error)
-                    message.confirm()
-                    continue
-                if isinstance(what, Crown):
-                    await self._crowned(message, what)
-                    continue
-                message.confirm()
-                if text != self._text:
-                    self._differs(what, text)
-                elif isinstance(what, Order):
-                    self._ordered(what)
-                else:
-                    self._reported(what)
+                await self._handle(message)
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            what, text = decoded(message.data)
+        except ProtocolError as error:
+            logger.warning("a message of control queue %s is skipped: %s", self._control_uri, error)
+            message.confirm()
+            return
+        if isinstance(what, Crown):
+            await self._crowned(message, what)
+            return
+        message.confirm()
+        if text != self._text:
+            self._differs(what, text)
+        elif isinstance(what, Order):
+            self._ordered(what)
+        elif self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+            self._reported(what)
+        else:
+            await self._stray(what, again=message.redelivered)
 
     def _differs(self, what: Report | Order, text: str) -> None:
         """A peer has other buckets: the one that does not lead cannot be a member."""
@@ -468,11 +563,15 @@ class Coordinator:
             self._reporting.cancel()
             self._reporting = None
         if self._life is not None:
-            self._post(self._member.report(self._loop.time()), "")
+            self._post(self._member.report(self._loop.time(), stands=self._stand.stands), "")
 
     def _ordered(self, order: Order) -> None:
+        if not order.term:
+            self._step(StandInput.SMALLER)
+            return
         before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
         self._apply(self._member.order(order))
+        self._step(StandInput.WAKE)
         for lane in self._lanes:
             lane.allow()
         after = {bucket: seat.state for bucket, seat in self._member.seats.items()}
@@ -483,6 +582,7 @@ class Coordinator:
         """Report the departure, and close the control queue. The data queue is closed already."""
         control, life = self._control, self._life
         self._control = self._life = None
+        self._ask_no_more()
         if self._reporting is not None:
             self._reporting.cancel()
             self._reporting = None
@@ -495,17 +595,117 @@ class Coordinator:
             left = self._member.report(self._loop.time(), leaving=True)
             orders = self._answers([*self._taken(), left])
             # The leader itself cannot rely on reading its own report.
-            await control.post(encoded(left, self._text), properties={TO: ""})
+            await control.post(encoded(left, self._text), properties=self._properties(left))
             for order in orders:
-                await control.post(encoded(order, self._text), properties={TO: order.who})
+                properties = self._properties(order, order.who)
+                await control.post(encoded(order, self._text), properties=properties)
             crown = self._leader.left()
             if crown is not None and self._crown is not None:
-                await control.post(encoded(crown, self._text), properties={TO: ""})
+                await control.post(encoded(crown, self._text), properties=self._properties(crown))
                 self._crown.confirm()
         with contextlib.suppress(Error):
             await control.close(at_once=True)
         self._member.lost(self._new_name())
+        self._bundle()
         self._resign()
+
+    # the candidate
+
+    def _step(self, what: StandInput) -> None:
+        """Process an input of the candidate."""
+        stand = self._stand
+        before = stand.state
+        ask = stand.fire(what, self._member.seq)
+        if stand.state is before:
+            return
+        self._no_later()
+        if ask is not None:
+            self._asking = self._loop.create_task(self._ask(ask))
+        elif stand.state in (Stand.YIELDED, Stand.CANDIDATE, Stand.POSTED):
+            self._probe(_FIRST_STEP * self._lease)
+
+    def _probe(self, step: float) -> None:
+        """Report until an order arrives: to the candidate that may lead, or as a proof on the return."""
+        candidate = self._stand.state is Stand.CANDIDATE
+        if candidate and self._member.seen > (0, 0):
+            return
+        if 2 * step <= self._lease / 3:
+            step *= 2
+        elif not candidate:
+            self._step(StandInput.WAKE)
+            return
+        self._report()
+        self._later(step, self._probe, step)
+
+    def _later(self, after: float, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function if the candidate is still in its state."""
+        self._ending = self._loop.call_later(after, function, *arguments)
+
+    def _no_later(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+
+    async def _ask(self, ask: Ask) -> None:
+        """Change the candidate's subscription, however often the broker refuses."""
+        candidate, who, pause = self._candidate, self._member.who, 0.1
+        assert candidate is not None
+        expression = {
+            Ask.OPEN: f'{FROM} != "{who}"',
+            Ask.NARROW: f'{FROM} != "{who}" && {FROM} != ""',
+            Ask.CLOSE: _NOTHING,
+        }[ask]
+        while True:
+            try:
+                await candidate.configure(expression)
+                break
+            except QueueClosed:
+                return
+            except Error as error:
+                logger.warning(
+                    "control queue %s: the request to %s failed, and is repeated: %s",
+                    self._control_uri,
+                    ask.value,
+                    error,
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 5.0)
+        await self._catch_up()
+        self._step(StandInput.ANSWERED)
+
+    def _ask_no_more(self) -> None:
+        """The connection was lost, or the member leads or leaves."""
+        asking, self._asking = self._asking, None
+        if asking is not None and asking is not asyncio.current_task():
+            asking.cancel()
+        self._no_later()
+
+    async def _catch_up(self) -> None:
+        """Handle what the candidate has received so far: a crown may be among the messages."""
+        while self._stand.state is not Stand.HOLDING and self._candidate is not None:
+            message = self._candidate.receive_nowait()
+            if message is None:
+                return
+            await self._handle(message)
+
+    async def _stray(self, report: Report, *, again: bool) -> None:
+        """Process a report that arrived before this member leads."""
+        if report.who == self._member.who:
+            await self._catch_up()
+        self._early[report.who] = report
+        if report.who != self._member.who:
+            larger = self._stand.heard(report.who) if report.stands else ""
+            if larger == self._member.who:
+                self._step(StandInput.SMALLER)
+            elif larger:
+                self._post(Order(larger, 0, 0, 0, {}), larger)
+        elif again or not self._stand.proves(report.seq):
+            self._step(StandInput.RETURNED)
+        else:
+            self._step(StandInput.PROVED)
+            least = max(int(_world.time()) - _EPOCH, self._leader.limit)
+            guid = derived_guid("bmq.groups", self._control_uri, "crown")
+            self._post(self._member.first_crown(least), "", guid)
 
     # the leader
 
@@ -533,9 +733,12 @@ class Coordinator:
         former, self._crown = self._crown, message
         if claim is not None:
             assert self._candidate is not None
+            self._step(StandInput.CROWN)
+            self._ask_no_more()
             with contextlib.suppress(Error):
-                await self._candidate.configure(priority=min(_LEADER + claim.term, _MAILBOX - 1))
+                await self._candidate.configure("", priority=min(_LEADER + claim.term, _MAILBOX - 1))
             self._post(claim, "")
+        # The group keeps a crown whatever happens to the post: the present one is not confirmed.
         if former is not None:
             former.confirm()
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
@@ -552,41 +755,36 @@ class Coordinator:
         reports = self._taken()
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
             self._send(self._answers(reports))
-        else:
-            for report in reports:
-                self._reported(report)
+        else:  # another crown arrived meanwhile
+            self._early.update((report.who, report) for report in reports)
 
     def _reported(self, report: Report) -> None:
-        if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
-            self._gathered.append(report)
-            if self._gathering is None:
-                members = self._leader.known
-                pause = min(_GATHER_MOST, self._lease * _GATHER_PART)
-                if not members or report.who in members:
-                    pause = min(pause, _GATHER_EACH * len(members))
-                self._gathering = self._loop.call_later(pause, self._answer)
-            return
-        self._early[report.who] = report
-        if self._crown is None and report.who == self._member.who:
-            # A crown of this queue would have arrived before: there is none, or its holder will get this one.
-            guid = derived_guid("bmq.groups", self._control_uri, "crown")
-            known = [seat.fence for seat in self._member.seats.values()]
-            self._post(Crown("", 0, max([int(_world.time()) - _EPOCH, 1, *known]), ()), "", guid)
+        self._gathered.append(report)
+        if self._gathering is None:
+            members = self._leader.known
+            pause = min(_GATHER_MOST, self._lease * _GATHER_PART)
+            if not members or report.who in members:
+                pause = min(pause, _GATHER_EACH * len(members))
+            self._gathering = self._loop.call_later(pause, self._answer)
 
     def _send(self, orders: list[Order]) -> None:
         for order in orders:
             self._post(order, order.who)
 
+    def _properties(self, what: Report | Order | Crown, to: str = "") -> dict[str, str]:
+        return {TO: to, FROM: "" if isinstance(what, Crown) else self._member.who}
+
     def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
         control, data = self._control, encoded(what, self._text)
         if control is None:
             return
+        properties = self._properties(what, to)
         try:
-            acked = control.post_nowait(data, properties={TO: to}, guid=guid)
+            acked = control.post_nowait(data, properties=properties, guid=guid)
         except BufferFull:
             if not self._unsent:
                 self._background(self._send_unsent(control))
-            self._unsent[type(what), to] = (data, guid)
+            self._unsent[type(what), to] = (data, properties, guid)
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:
@@ -597,9 +795,9 @@ class Coordinator:
         try:
             while self._unsent:
                 key, message = next(iter(self._unsent.items()))
-                data, guid = message
+                data, properties, guid = message
                 with contextlib.suppress(PostError):
-                    await control.post(data, properties={TO: key[1]}, guid=guid)
+                    await control.post(data, properties=properties, guid=guid)
                 if self._unsent.get(key) is message:
                     del self._unsent[key]
         finally:

@@ -17,6 +17,7 @@ from bmq._waiting import ended
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
 from bmq.errors import Error, ProtocolError, QueueClosed, TimedOut, UsageError
+from bmq.groups._bundles import Bundles
 from bmq.groups._events import GroupEvent, GroupStats, Reason
 from bmq.groups._exclusive import Coordinator, OwnedLane
 from bmq.groups._expressions import (
@@ -205,7 +206,11 @@ class Group:
         self._coordinator: Coordinator | None = None
         if self._owned_lanes is not None:
             owned = self._owned_lanes
-            self._coordinator = Coordinator(queue, self._control_uri, self.member, weight, lease, owned)
+            consumers = [lane.consumer for lane in owned]
+            bundles = Bundles(queue, self._shared, consumers, key, expression)
+            self._coordinator = Coordinator(
+                queue, self._control_uri, self.member, weight, lease, owned, bundles
+            )
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
         if self._coordinator is not None:

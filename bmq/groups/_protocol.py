@@ -2,53 +2,69 @@
 """The agreement about buckets: a member and a leader without I/O, clock or randomness.
 
 The problem: a bucket changes its owner while the old owner still has messages. The new owner must hand out
-nothing before the old owner has finished, although either may be paused, cut off or dead, and although
+no message before the old owner has finished, although either may be paused, cut off or dead, and although
 control messages may be late, doubled or lost.
 
-The broker enforces the order, with the priorities of subscriptions. Each ownership has a *fence*, a number
-that only grows, and a higher fence subscribes with a lower priority. While the subscription of an older
-owner stands, the broker delivers nothing to a newer owner. Invariants:
+The broker enforces the order, with the priorities of subscriptions. Each ownership has a *fence*, a growing
+number, and a higher fence subscribes with a lower priority. While the subscription of an older owner stands,
+the broker delivers no message to a newer owner. Invariants:
 
-- A subscription begins with window 0, and its window is opened only by a grant that answers a report sent
-  while the subscription stood, on the same connection.
-- A subscription is withdrawn only after every message delivered to it is confirmed.
+- A subscription begins with window 0. The window is opened only by a grant for a report sent while the
+  subscription stood, on the same connection.
+- A subscription is withdrawn only after the confirmation of every message delivered to the subscription.
 - A leader grants only the newest fence of a bucket, and never assigns a fence twice.
 
-If a newer owner received a message, no older subscription stood at this moment; an older subscription that
-comes later has window 0 and is never granted. Clocks matter where the broker cannot help: a member cut off
-from the broker does not know that its messages went to a new owner. Its *lease* ends by its own clock, at the
-latest when the leader assigns its buckets again, and it hands out nothing afterwards.
+If a newer owner received a message, no older subscription stood at the time. A later subscription with an
+older fence has window 0 and is never granted. Clocks matter where the broker cannot help: a member cut off
+from the broker does not know of a new owner. The member's *lease* ends by the member's clock, at the latest
+when the leader assigns the buckets again, and the member hands out no message afterwards.
 
-Reports and orders contain the full state of one member, so that a repeated message changes nothing and a
-lost message is repaired by the next one. Every connection of a member has a new name, ``who``: an order for a
+Reports and orders contain the full state of a member. A repeated message therefore has no effect, and the
+next message repairs a lost message. Every connection of a member has a new name, ``who``: an order for a
 lost connection has no receiver.
 
-The leader holds the *crown*, a message of the control queue that stays unconfirmed: the broker gives the
-crown to the next candidate when the leader's connection is gone. The crown has the term of the leader and the
-first fence not yet reserved. A new leader posts a crown of the next term. Once this crown was delivered back,
-the leader collects reports for a lease, and leads afterwards. A leader that leaves names the remaining
-members in a crown, and the next leader leads as soon as these members have reported.
+The leader holds the *crown*, an unconfirmed message of the control queue: the broker gives the crown to the
+next candidate when the leader's connection is gone. The crown has the term of the leader and the first fence
+not yet reserved. A new leader posts a crown of the next term. After the delivery of the new crown, the leader
+collects reports for a lease, and leads afterwards. A leaving leader names the remaining members in a crown,
+and the next leader leads as soon as the named members have reported.
 
-A claimant that dies may leave two crowns, and two candidates may get one each. Both lead, with fences of
-their own. The leader of the higher term has the higher priority in the control queue: it receives all reports
-and crowns, members ignore orders of the lower term, and the other leader soon knows no member.
+The first crown of a queue is posted by a member that can prove that no connected member has a crown: its own
+report came back by a subscription of the lowest priority, which receives the member's own messages only.
+Whoever may have a crown receives the reports of other members with a higher priority. See
+:class:`Candidate`.
 
-Rejected: standby subscriptions, which receive messages when a new primary restores subscriptions in another
-order; leases without fences, which trust the clocks; a message of the control queue for each bucket, whose
-loss stops the bucket.
+A dead claimant may leave two crowns, for two candidates. Both lead, with different fences. The leader of the
+higher term has the higher priority in the control queue, and receives all reports and crowns. Members ignore
+orders of the lower term, and the other leader soon knows no member.
+
+The broker evaluates one subscription after the other, and a member has one for each bucket. A *bundle* is one
+further subscription for several buckets of a member, with a higher priority than all buckets, so that most
+messages match early. A bundle could take messages from an older owner, whose subscription to the bucket
+still stands. A bucket therefore joins a bundle only after a message has arrived by the subscription of the
+bucket itself: no older subscription stood then, and a later one with an older fence is never granted. A
+recalled bucket leaves its bundle before the window of its own subscription is closed. Until the bucket is
+withdrawn, its own subscription keeps newer owners waiting, whether or not the bucket is in a bundle.
+
+Rejected: standby subscriptions (a new primary restores subscriptions in another order, and messages reach the
+standby); leases without fences (safe only with correct clocks); a message of the control queue for each
+bucket (the loss of a message stops the bucket).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
+from bmq.groups._classes import nested
 from bmq.protocol.machine import Machine, Transition
 
 __all__ = [
+    "Ask",
+    "Candidate",
     "Crown",
     "Do",
     "Effect",
@@ -60,6 +76,8 @@ __all__ = [
     "Seat",
     "SeatInput",
     "SeatState",
+    "Stand",
+    "StandInput",
     "shares",
 ]
 
@@ -118,6 +136,7 @@ class Report(NamedTuple):
         weight: share relative to the other members.
         leaving: whether the member has closed its queue, and leaves.
         buckets: fence and name of the state, by bucket.
+        stands: whether the member is a candidate, or has a crown.
     """
 
     who: str
@@ -127,6 +146,7 @@ class Report(NamedTuple):
     weight: float
     leaving: bool
     buckets: Mapping[int, tuple[int, str]]
+    stands: bool = False
 
 
 class Order(NamedTuple):
@@ -138,6 +158,8 @@ class Order(NamedTuple):
         number: number of the order within the term.
         seq: number of the answered report.
         buckets: fence, and whether the bucket is granted, by bucket.
+
+    An order of term 0 asks a candidate to give way.
     """
 
     who: str
@@ -173,14 +195,16 @@ class Seat(Machine):
         fence: number of the ownership.
         since: number of the first report that names the subscription as standing. An order grants the bucket
             only if the order answers this report or a later one: orders of a former leader may arrive late.
+        alone: whether a message has arrived by the subscription: no older owner has one.
     """
 
-    __slots__ = ("fence", "since")
+    __slots__ = ("alone", "fence", "since")
 
     def __init__(self, fence: int) -> None:
         self.state = _S.ASKED
         self.fence = fence
         self.since = 0
+        self.alone = False
 
     def _open(self) -> Do:
         return Do.OPEN
@@ -231,9 +255,10 @@ class Member:
         seats: the buckets, by number.
         lease_until: end of the lease, by the member's clock.
         seen: term and number of the latest order.
+        seq: number of the latest report.
     """
 
-    __slots__ = ("_lease", "_sent", "_seq", "_was", "_weight", "lease_until", "seats", "seen", "who")
+    __slots__ = ("_fence", "_lease", "_sent", "_was", "_weight", "lease_until", "seats", "seen", "seq", "who")
 
     def __init__(self, who: str, weight: float = 1.0, lease: float = 5.0) -> None:
         self.who = who
@@ -243,16 +268,18 @@ class Member:
         self._was = ""
         self._weight = weight
         self._lease = lease
-        self._seq = 0
+        self.seq = 0
+        # The first fence above those in the orders, on all connections.
+        self._fence = 1
         # When the unanswered reports were sent, by number.
         self._sent: dict[int, float] = {}
 
-    def report(self, now: float, *, leaving: bool = False) -> Report:
+    def report(self, now: float, *, leaving: bool = False, stands: bool = False) -> Report:
         """Return the report to be sent now."""
-        self._seq += 1
-        self._sent[self._seq] = now
+        self.seq += 1
+        self._sent[self.seq] = now
         buckets = {bucket: (seat.fence, seat.state.name) for bucket, seat in sorted(self.seats.items())}
-        return Report(self.who, self._was, self._seq, self.seen, self._weight, leaving, buckets)
+        return Report(self.who, self._was, self.seq, self.seen, self._weight, leaving, buckets, stands)
 
     def order(self, order: Order) -> list[Effect]:
         """Process an order of the leader; return the resulting actions."""
@@ -271,6 +298,7 @@ class Member:
             elif granted and order.seq >= seat.since:
                 effects += self._fire(bucket, _I.GRANTED)
         for bucket, (fence, _) in sorted(order.buckets.items()):
+            self._fence = max(self._fence, fence + 1)
             if bucket not in self.seats:
                 self.seats[bucket] = Seat(fence)
                 effects.append(Effect(Do.SUBSCRIBE, bucket, fence))
@@ -282,8 +310,21 @@ class Member:
         if seat is None or seat.fence != fence:
             return []
         if what is _I.ANSWERED:
-            seat.since = self._seq + 1
+            seat.since = self.seq + 1
         return self._fire(bucket, what)
+
+    def arrived(self, bucket: int) -> bool:
+        """Note a message by the subscription of an open bucket; return whether it is the first message."""
+        seat = self.seats.get(bucket)
+        if seat is None or seat.state is not _S.OPEN or seat.alone:
+            return False
+        seat.alone = True
+        return True
+
+    @property
+    def bundled(self) -> list[int]:
+        """The buckets that may be in a bundle, in ascending order."""
+        return sorted(bucket for bucket, seat in self.seats.items() if seat.alone and seat.state is _S.OPEN)
 
     def lost(self, who: str) -> list[Effect]:
         """Forget all buckets after the loss of the connection; the next connection has a new name."""
@@ -291,9 +332,18 @@ class Member:
         self._was, self.who = self.who, who
         self.seen = (0, 0)
         self.lease_until = float("-inf")
-        self._seq = 0
+        self.seq = 0
         self._sent = {}
         return effects
+
+    def first_crown(self, fence: int) -> Crown:
+        """Return the first crown of a queue.
+
+        The fences begin at ``fence``, or above those known to this member. If the member had a leader on this
+        connection, a crown was lost in the queue (it expired, say), and other connected members may still
+        have buckets: the next leader waits for their reports.
+        """
+        return Crown("", 0, max(fence, self._fence), () if self.seen == (0, 0) else None)
 
     def hands_out(self, bucket: int, now: float) -> bool:
         """Whether a message of the bucket may be handed out now."""
@@ -306,6 +356,124 @@ class Member:
         if seat.state is _S.GONE:
             del self.seats[bucket]
         return [] if do is None else [Effect(do, bucket, seat.fence)]
+
+
+class Stand(Enum):
+    """The states of a candidate."""
+
+    YIELDED = "only own messages are received: another member leads, or becomes the leader"
+    OPENING = "the reports of other members, and crowns, were requested"
+    CANDIDATE = "the broker has both subscriptions"
+    POSTED = "the first crown was posted, and neither a crown nor an order has arrived since"
+    NARROWING = "crowns are being given up"
+    WIDENING = "crowns are being given up, and will be requested again"
+    CLOSING = "the reports of other members are being given up"
+    REOPENING = "the reports of other members are being given up, and will be requested again"
+    HOLDING = "a crown arrived"
+
+
+class StandInput(Enum):
+    """The inputs of a candidate's state machine."""
+
+    WAKE = "an order arrived, or the state has lasted too long"
+    RETURNED = "an own report came back"
+    ANSWERED = "the broker has performed the request"
+    SMALLER = "there is a member with a smaller name"
+    PROVED = "no connected member has a crown"
+    CROWN = "a crown arrived"
+
+
+class Ask(Enum):
+    """The requests of a candidate."""
+
+    OPEN = "receive the reports of other members, and crowns"
+    NARROW = "receive the reports of other members"
+    CLOSE = "receive neither"
+
+
+_C, _CI = Stand, StandInput
+
+
+class Candidate(Machine):
+    """What a member without a crown receives, on one connection.
+
+    The problem: a crown may be with a member that is paused before it reads the crown. No other member may
+    conclude that there is no crown. Invariant: while a member receives crowns, or has one in hand or on the
+    way, the member also receives the reports of other members, with a higher priority than the members that
+    sent them. A report that returns to its sender therefore proves that no other connected member has a
+    crown. A crown that waits in the queue would have reached the sender before the report. A redelivered
+    report proves nothing: the member that had it before may have posted a crown behind it.
+
+    Candidates that receive the reports of each other would never receive their own. Of two candidates, the
+    larger name gives way: it first gives up crowns, and the reports only after the broker's answer, if no
+    crown has arrived before the answer. A candidate that has posted the first crown gives way only after a
+    crown or an order has arrived: an earlier report of another member may still be in the queue.
+
+    A broker delivers nothing new while a redelivered message has no receiver. A crown of a dead leader then
+    holds back the reports of members that have all given way. Each of them becomes a candidate again after a
+    time.
+
+    Args:
+        who: name of the member's connection.
+
+    Attributes:
+        since: number of the first own report that is a proof: posted while the broker had both subscriptions.
+    """
+
+    __slots__ = ("_least", "_who", "since")
+
+    def __init__(self, who: str) -> None:
+        self.state = _C.YIELDED
+        self.since = 0
+        self._who = who
+        # The smallest name of a candidate known.
+        self._least = who
+
+    def heard(self, who: str) -> str:
+        """Process a report of another candidate; return the name of the one that must give way, or ""."""
+        if self.state not in (_C.CANDIDATE, _C.NARROWING) or who == self._least:
+            return ""
+        larger, self._least = max(who, self._least), min(who, self._least)
+        return larger
+
+    @property
+    def stands(self) -> bool:
+        """Whether this member is a candidate, or has a crown."""
+        return self.state in (_C.CANDIDATE, _C.POSTED, _C.HOLDING)
+
+    def proves(self, seq: int) -> bool:
+        """Whether an own report with this number, delivered for the first time, is a proof on its return."""
+        return self.state is _C.CANDIDATE and seq >= self.since
+
+    def _open(self, seq: int) -> Ask:
+        return Ask.OPEN
+
+    def _narrow(self, seq: int) -> Ask:
+        return Ask.NARROW
+
+    def _close(self, seq: int) -> Ask:
+        return Ask.CLOSE
+
+    def _stand(self, seq: int) -> None:
+        self.since = seq + 1
+        self._least = self._who
+
+    TRANSITIONS: ClassVar = {
+        **{(state, event): Transition(None, state) for state in Stand for event in StandInput},
+        (_C.YIELDED, _CI.WAKE): Transition(_open, _C.OPENING),
+        (_C.YIELDED, _CI.RETURNED): Transition(_open, _C.OPENING),
+        (_C.OPENING, _CI.ANSWERED): Transition(_stand, _C.CANDIDATE),
+        (_C.CANDIDATE, _CI.SMALLER): Transition(_narrow, _C.NARROWING),
+        (_C.CANDIDATE, _CI.PROVED): Transition(None, _C.POSTED),
+        (_C.POSTED, _CI.WAKE): Transition(_stand, _C.CANDIDATE),  # refused, or dropped as a duplicate
+        (_C.NARROWING, _CI.ANSWERED): Transition(_close, _C.CLOSING),
+        (_C.NARROWING, _CI.WAKE): Transition(None, _C.WIDENING),
+        (_C.WIDENING, _CI.ANSWERED): Transition(_open, _C.OPENING),
+        (_C.CLOSING, _CI.ANSWERED): Transition(None, _C.YIELDED),
+        (_C.CLOSING, _CI.WAKE): Transition(None, _C.REOPENING),
+        (_C.REOPENING, _CI.ANSWERED): Transition(_open, _C.OPENING),
+        **{(state, _CI.CROWN): Transition(None, _C.HOLDING) for state in Stand},
+    }
 
 
 class Phase(Enum):
@@ -362,7 +530,7 @@ class Leader:
     """
 
     __slots__ = (
-        "_buckets",
+        "_in_turn",
         "_lease",
         "_number",
         "awaited",
@@ -379,7 +547,8 @@ class Leader:
         self.phase = Phase.NONE
         self.term = 0
         self.fence = 1
-        self._buckets = buckets
+        # All buckets; a member gets neighbours in this order, which make large bundles.
+        self._in_turn = nested(buckets)
         self._lease = lease
         self.limit = 1
         self._number = 0
@@ -439,7 +608,7 @@ class Leader:
         More fences are reserved once the crown was delivered.
         """
         more = _BLOCK if self.limit - self.fence < _BLOCK // 2 else 0
-        return Crown(who, self.term, self.limit + more)
+        return Crown(who, self.term, max(self.limit, self.fence) + more)
 
     # reports
 
@@ -468,8 +637,14 @@ class Leader:
                 owner = _Owner(report.who, fence, state == "OPEN", 0)
                 owner.recalled = state != "OPEN"
                 self.owners[bucket] = owner
-            if owner.who == report.who and owner.fence == fence and state == "READY" and not owner.recalled:
-                owner.granted = True
+            if owner.who == report.who and owner.fence == fence and not owner.recalled:
+                if owner.number == 0 and state != "OPEN":
+                    # The report that named the ownership of an earlier leader was old: the member has given
+                    # the bucket back meanwhile, and another member may have a newer fence.
+                    owner.recalled = True
+                    owner.number = self._number + 1
+                elif state == "READY":
+                    owner.granted = True
         for bucket, owner in list(self.owners.items()):
             # A bucket that is not asked back is absent because the member had to withdraw the subscription of
             # a former fence first. The next order repeats the assignment. A new fence would have to wait for
@@ -523,29 +698,28 @@ class Leader:
         if self.phase is not Phase.LEADING or not self.known:
             return changed
         held = Counter(owner.who for owner in self.owners.values() if not owner.recalled)
-        share = shares({who: known.weight for who, known in self.known.items()}, self._buckets, held)
+        share = shares({who: known.weight for who, known in self.known.items()}, len(self._in_turn), held)
         held_by: dict[str, list[_Owner]] = {who: [] for who in share}
-        for _, owner in sorted(self.owners.items()):
-            if not owner.recalled and owner.who in held_by:
+        for bucket in self._in_turn:
+            owner = self.owners.get(bucket)
+            if owner is not None and not owner.recalled and owner.who in held_by:
                 held_by[owner.who].append(owner)
         for who, owners in held_by.items():
-            for owner in _surplus(owners, share[who]):
+            for owner in owners[: max(0, len(owners) - share[who])]:
                 owner.recalled = True
                 owner.number = self._number + 1
                 changed[who] = None
         has = {who: min(len(owners), share[who]) for who, owners in held_by.items()}
-        for bucket in range(self._buckets):
+        for bucket in self._in_turn:
             if bucket in self.owners or self.limit <= self.fence:
                 continue
-            lacking = [who for who in share if has[who] < share[who]]
-            if not lacking:
+            lacking = next((who for who in share if has[who] < share[who]), None)
+            if lacking is None:
                 break
-            # In turn, since keys with neighbouring numbers are often new and busy together.
-            who = min(lacking, key=lambda each: has[each] / share[each])
-            has[who] += 1
-            self.owners[bucket] = _Owner(who, self.fence, False, self._number + 1)
+            has[lacking] += 1
+            self.owners[bucket] = _Owner(lacking, self.fence, False, self._number + 1)
             self.fence += 1
-            changed[who] = None
+            changed[lacking] = None
         return changed
 
     def _orders(self, members: Mapping[str, None]) -> list[Order]:
@@ -563,14 +737,6 @@ class Leader:
             for bucket, owner in sorted(self.owners.items())
             if owner.who == who and not owner.recalled
         }
-
-
-def _surplus(owners: Sequence[_Owner], share: int) -> list[_Owner]:
-    """Return the ownerships that a member with this share gives back: spread evenly over its buckets."""
-    count = max(len(owners), share)
-    return [
-        owner for index, owner in enumerate(owners) if (index + 1) * share // count == index * share // count
-    ]
 
 
 def shares(

@@ -38,7 +38,7 @@ async def serve(broker: bmq.broker.Broker) -> AsyncIterator[Serve]:
     served: list[Console] = []
 
     async def start(uri: str | None = None, **options: object) -> Console:
-        console = Console(RemoteBroker(uri or broker.uri, timeout=5), interval=0.05, **options)  # type: ignore[arg-type]
+        console = Console(RemoteBroker(uri or broker.uri, timeout=30), interval=0.05, **options)  # type: ignore[arg-type]
         await console.start()
         served.append(console)
         return console

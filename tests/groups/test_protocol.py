@@ -60,3 +60,29 @@ def test_two_leaders_of_an_equal_term_end() -> None:
     assert claim.term == 3
     assert leader.crown("a", claim, NOW) is None
     assert leader.crown("a", Crown("b", 2, 100), NOW) is None, "the lower term has no effect"
+
+
+def test_an_old_report_about_an_open_bucket_grants_nothing() -> None:
+    """A candidate keeps a report, and leads only after the bucket has moved to another member."""
+    member = Member("a")
+    member.order(Order("a", 1, 1, 0, {0: (7, False)}))
+    member.done(0, 7, SeatInput.ANSWERED)
+    member.order(Order("a", 1, 2, member.report(NOW).seq, {0: (7, True)}))
+    old = member.report(NOW)
+    assert old.buckets == {0: (7, "OPEN")}
+    member.order(Order("a", 1, 3, old.seq, {}))
+    member.done(0, 7, SeatInput.DRAINED)
+    member.done(0, 7, SeatInput.WITHDRAWN)  # now another member has the bucket, under fence 8
+
+    leader = Leader(1)
+    claim = leader.crown("b", Crown("x", 1, 100), NOW)
+    assert claim is not None
+    leader.crown("b", claim, NOW)
+    (order,) = leader.report(old, NOW)
+    assert member.order(order) == [Effect(Do.SUBSCRIBE, 0, 7)]
+    member.done(0, 7, SeatInput.ANSWERED)
+    (order,) = leader.report(member.report(NOW), NOW)
+    assert member.order(order) == [Effect(Do.WITHDRAW, 0, 7)], "fence 8 may be open"
+    member.done(0, 7, SeatInput.WITHDRAWN)
+    leader.report(member.report(NOW), NOW)
+    assert not leader.owners

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The specification in TLA+ has the transitions of the product."""
+"""The specifications in TLA+ have the transitions of the product."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from bmq.groups._protocol import Do, Seat, SeatInput, SeatState
+from bmq.groups._protocol import Ask, Candidate, Do, Seat, SeatInput, SeatState, Stand, StandInput
+from tests.groups.model import runs
 
 SPECIFICATION = Path(__file__).parent / "model" / "Exclusive.tla"
+ELECTION = SPECIFICATION.with_name("Crowns.tla")
 
 
-def _specified() -> dict[tuple[str, str], tuple[str, str]]:
-    text = SPECIFICATION.read_text("utf-8")
+def _specified(path: Path = SPECIFICATION) -> dict[tuple[str, str], tuple[str, str]]:
+    text = path.read_text("utf-8")
     table = text.partition("Transitions == {")[2].partition("}")[0]
     rows = re.findall(r'<<"(\w+)", "(\w+)", "(\w+)", "(\w+)">>', table)
     assert len(rows) == table.count("<<")
@@ -35,3 +37,47 @@ def test_the_specification_names_every_state_input_and_action() -> None:
     assert {row[0] for row in rows} | {row[3] for row in rows} == set(SeatState.__members__)
     assert {row[1] for row in rows} == set(SeatInput.__members__)
     assert {row[2] for row in rows} == set(Do.__members__) - {"SUBSCRIBE"} | {"NOTHING"}
+
+
+def test_the_specification_has_every_transition_of_a_candidate_and_no_other() -> None:
+    product: dict[tuple[str, str], tuple[str, str]] = {}
+    for (state, what), transition in Candidate.TRANSITIONS.items():
+        candidate = Candidate("a")
+        candidate.state = state
+        ask = candidate.fire(what, 1)
+        assert candidate.state is transition.next_state
+        if what is StandInput.CROWN:
+            assert (ask, candidate.state) == (None, Stand.HOLDING)
+        elif candidate.state is not state:
+            product[state.name, what.name] = ("NOTHING" if ask is None else ask.name, candidate.state.name)
+    assert len(Candidate.TRANSITIONS) == len(Stand) * len(StandInput)
+    assert _specified(ELECTION) == product
+    assert {action for action, _ in product.values()} == {*Ask.__members__, "NOTHING"}
+
+
+def test_each_run_of_tlc_is_a_row_of_the_readme() -> None:
+    text = (SPECIFICATION.parent / "README.md").read_text("utf-8")
+    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == sorted(runs.RUNS)
+
+
+def test_each_planted_mistake_has_a_run() -> None:
+    for path, kind in ((SPECIFICATION, runs.Run), (ELECTION, runs.Election)):
+        planted = set(re.findall(r'Mistake (?:=|#) "([^"]+)"', path.read_text("utf-8")))
+        assert planted == {run.mistake for run in runs.RUNS.values() if isinstance(run, kind)} - {"none"}
+
+
+def test_configurations_have_the_constants_and_definitions_of_the_specification(tmp_path: Path) -> None:
+    runs.write(tmp_path, "kill")
+    written = tmp_path / "kill"
+    assert (written / "MC.tla").read_text("utf-8") == runs.module(runs.RUNS["kill"])
+    modules = "".join(path.read_text("utf-8") for path in sorted(written.glob("*.tla")))
+    constants: dict[type, set[str]] = {}
+    for path, kind in ((SPECIFICATION, runs.Run), (ELECTION, runs.Election)):
+        declared = path.read_text("utf-8").partition("CONSTANTS")[2].partition("\n\n")[0]
+        constants[kind] = {line.split()[0].rstrip(",") for line in declared.strip().splitlines()}
+    for run in runs.RUNS.values():
+        text = runs.configuration(run)
+        assert constants[type(run)] <= set(re.findall(r"^  (\w+) (?:=|<-)", text, re.MULTILINE))
+        for line in text.splitlines():
+            if re.match(r"INVARIANT|CONSTRAINT|PROPERTY|SPECIFICATION|SYMMETRY", line):
+                assert f"\n{line.split()[1]} ==" in modules

@@ -59,8 +59,10 @@ VARIABLES
     era,      \* number of leases that ended: an answer to a report of a former era renews nothing
     seen,     \* term and number of the latest order
     dirty,    \* whether the state has to be reported
-    seat,     \* state, fence, and whether the broker has closed the window
+    seat,     \* state, fence, whether the broker has closed the window, and whether a message has arrived by
+              \* the bucket's own subscription
     sub,      \* at the broker: fence and window; fence 0 if there is no subscription
+    cov,      \* at the broker: whether a bundle of the member has the bucket
     here,     \* whether the broker has the subscriptions of the member, or will restore them
     line,     \* messages that wait in the member
     hand,     \* the message in the handler, 0 if none
@@ -72,23 +74,24 @@ VARIABLES
     mail,     \* orders on the way to the present connection
     crowns,   \* crowns in the control queue
     kept,     \* crowns delivered to a member and not confirmed
+    early,    \* reports that a member received before it leads: the latest of each other member, or <<>>
     ldr,      \* the leader in each member
     left,     \* faults that may still happen
     bad       \* the broken guarantee of the last hand-out, or "none"
 
-vars == <<life, conn, inc, lease, era, seen, dirty, seat, sub, here, line, hand, out, queue, done, top,
-          reports, mail, crowns, kept, ldr, left, bad>>
+vars == <<life, conn, inc, lease, era, seen, dirty, seat, sub, cov, here, line, hand, out, queue, done, top,
+          reports, mail, crowns, kept, early, ldr, left, bad>>
 net == <<reports, mail>>
-broker == <<sub, here, out, queue>>
+broker == <<sub, cov, here, out, queue>>
 local == <<line, hand, done, top, bad>>
 member == <<lease, era, seen, dirty, seat>>
 process == <<life, conn, inc>>
-crown == <<crowns, kept>>
+crown == <<crowns, kept, early>>
 
 Incs == 0..(Faults.cut + Faults.crash)
 Who == Member \X Incs
 who(m) == <<m, inc[m]>>
-NoSeat == [st |-> "GONE", fence |-> 0, shut |-> FALSE]
+NoSeat == [st |-> "GONE", fence |-> 0, shut |-> FALSE, alone |-> FALSE]
 NoSub == [fence |-> 0, open |-> FALSE]
 NoOwner == [who |-> <<>>, fence |-> 0, granted |-> FALSE, num |-> 0, rec |-> FALSE]
 \* `rank` is the priority in the control queue. A claim is posted once the broker has raised it: until then, `post`.
@@ -124,7 +127,7 @@ Settled(first) ==
     /\ seen = [m \in Member |-> IF m \in first THEN <<1, 1>> ELSE <<0, 0>>]
     /\ dirty = [m \in Member |-> FALSE]
     /\ seat = [m \in Member |-> [b \in Bucket |->
-        IF own[b] = m THEN [st |-> "OPEN", fence |-> Block, shut |-> FALSE] ELSE NoSeat]]
+        IF own[b] = m THEN [NoSeat EXCEPT !.st = "OPEN", !.fence = Block] ELSE NoSeat]]
     /\ sub = [m \in Member |-> [b \in Bucket |-> IF own[b] = m THEN [fence |-> Block, open |-> TRUE] ELSE NoSub]]
     /\ crowns = <<>>
     /\ kept = [m \in Member |-> IF m = l THEN <<Crown(<<m, 0>>, 1, 2)>> ELSE <<>>]
@@ -141,6 +144,7 @@ Init ==
     /\ conn = [m \in Member |-> IF m \in first THEN "on" ELSE "off"]
     /\ inc = [m \in Member |-> 0]
     /\ era = [m \in Member |-> 0]
+    /\ cov = [m \in Member |-> [b \in Bucket |-> FALSE]]
     /\ here = [m \in Member |-> TRUE]
     /\ line = [m \in Member |-> [b \in Bucket |-> {}]]
     /\ hand = [m \in Member |-> [b \in Bucket |-> 0]]
@@ -149,6 +153,7 @@ Init ==
     /\ done = [b \in Bucket |-> {}]
     /\ top = [b \in Bucket |-> 0]
     /\ reports = [m \in Member |-> <<>>]
+    /\ early = [m \in Member |-> [n \in Member |-> <<>>]]
     /\ mail = [m \in Member |-> <<>>]
     /\ left = [Faults EXCEPT !.join = Cardinality(Member) - Joined]
     /\ bad = "none"
@@ -159,18 +164,33 @@ Init ==
 Fence(m, b) == IF Mistake = "same priority" THEN 1 ELSE sub[m][b].fence
 Standing(b) == {m \in Member : sub[m][b].fence > 0 /\ here[m]}
 
-\* Deliver the next message, if the subscription with the highest priority has room.
-Deliver(m, b) ==
+\* The bundles that have the bucket. A bundle has a higher priority than the subscription of any bucket.
+Bundle(b) == {m \in Member : cov[m][b] /\ here[m] /\ conn[m] = "on"}
+
+\* The next message arrives at m.
+Arrives(m, b) ==
     /\ queue[b] # {}
-    /\ m \in Standing(b)
-    /\ \A n \in Standing(b) : Fence(m, b) <= Fence(n, b)
-    /\ sub[m][b].open
     /\ Cardinality(line[m][b]) + (IF hand[m][b] = 0 THEN 0 ELSE 1) < Window
     /\ LET k == Min(queue[b]) IN
        /\ queue' = [queue EXCEPT ![b] = @ \ {k}]
        /\ line' = [line EXCEPT ![m][b] = @ \cup {k}]
        /\ out' = [out EXCEPT ![m][b] = @ \cup {k}]
-    /\ UNCHANGED <<process, member, sub, here, hand, done, top, bad, net, crown, ldr, left>>
+
+\* By the subscription with the highest priority, if its window is open. No older subscription stands.
+Deliver(m, b) ==
+    /\ Bundle(b) = {}
+    /\ m \in Standing(b)
+    /\ \A n \in Standing(b) : Fence(m, b) <= Fence(n, b)
+    /\ sub[m][b].open
+    /\ Arrives(m, b)
+    /\ seat' = [seat EXCEPT ![m][b].alone = @ \/ seat[m][b].st = "OPEN"]
+    /\ UNCHANGED <<process, lease, era, seen, dirty, sub, cov, here, hand, done, top, bad, net, crown, ldr, left>>
+
+\* By a bundle, whatever subscriptions of the bucket stand.
+DeliverBundle(m, b) ==
+    /\ m \in Bundle(b)
+    /\ Arrives(m, b)
+    /\ UNCHANGED <<process, member, sub, cov, here, hand, done, top, bad, net, crown, ldr, left>>
 
 HandOut(m, b) ==
     /\ Live(m)
@@ -185,7 +205,7 @@ HandOut(m, b) ==
        /\ bad' = IF \E j \in 1..(k - 1) : j \notin done[b] THEN "order"
                  ELSE IF f < top[b] THEN "fence" ELSE bad
        /\ out' = IF Mistake = "confirmed at once" THEN [out EXCEPT ![m][b] = @ \ {k}] ELSE out
-    /\ UNCHANGED <<process, member, sub, here, queue, done, net, crown, ldr, left>>
+    /\ UNCHANGED <<process, member, sub, cov, here, queue, done, net, crown, ldr, left>>
 
 \* The handler ends, and confirms. The confirmation may still be lost with the connection: see Back.
 Finish(m, b) ==
@@ -195,7 +215,7 @@ Finish(m, b) ==
        /\ hand' = [hand EXCEPT ![m][b] = 0]
        /\ queue' = IF conn[m] = "on" THEN [queue EXCEPT ![b] = @ \ {k}] ELSE queue
        /\ out' = IF conn[m] = "on" THEN [out EXCEPT ![m][b] = @ \cup {k}] ELSE out
-    /\ UNCHANGED <<process, member, sub, here, line, top, bad, net, crown, ldr, left>>
+    /\ UNCHANGED <<process, member, sub, cov, here, line, top, bad, net, crown, ldr, left>>
 
 \* The messages that come back when the broker loses a connection: those not confirmed. Confirmations of the
 \* first messages have arrived, those from number `from` on have not.
@@ -217,22 +237,43 @@ Subscribed(m, b) ==
     /\ dirty' = [dirty EXCEPT ![m] = TRUE]
     /\ reports' = [reports EXCEPT ![m] = [i \in 1..Len(@) |->
                         IF @[i].who = who(m) THEN [@[i] EXCEPT !.ready[b] = FALSE] ELSE @[i]]]
+    /\ early' = [n \in Member |-> [early[n] EXCEPT ![m] = [i \in 1..Len(@) |->
+                        IF @[i].who = who(m) THEN [@[i] EXCEPT !.ready[b] = FALSE] ELSE @[i]]]]
     /\ mail' = [mail EXCEPT ![m] = [i \in 1..Len(@) |-> [@[i] EXCEPT !.ready[b] = FALSE]]]
     /\ ldr' = [n \in Member |-> IF who(m) \notin DOMAIN ldr[n].known THEN ldr[n]
                                 ELSE [ldr[n] EXCEPT !.known[who(m)].ready[b] = FALSE]]
-    /\ UNCHANGED <<process, lease, era, seen, here, out, queue, local, crown, left>>
+    /\ UNCHANGED <<process, lease, era, seen, cov, here, out, queue, local, crowns, kept, left>>
 
 \* The request may be on the way while the bucket is recalled.
 Opened(m, b) ==
     /\ On(m) /\ here[m] /\ seat[m][b].st \in {"OPEN", "DRAINING"} /\ ~seat[m][b].shut
     /\ sub[m][b].fence = seat[m][b].fence /\ ~sub[m][b].open
     /\ sub' = [sub EXCEPT ![m][b].open = TRUE]
+    /\ UNCHANGED <<process, member, cov, here, out, queue, local, net, crown, ldr, left>>
+
+\* A bundle with the bucket: asked for while the bucket is open, and performed later.
+Cover(m, b) ==
+    /\ On(m) /\ here[m] /\ seat[m][b].st \in {"OPEN", "DRAINING"} /\ ~cov[m][b]
+    /\ seat[m][b].alone \/ Mistake = "bundles at once"
+    /\ seat[m][b].shut => Mistake = "bundles while draining"
+    /\ cov' = [cov EXCEPT ![m][b] = TRUE]
+    /\ sub' = IF Mistake = "bundles replace subscriptions" THEN [sub EXCEPT ![m][b] = NoSub] ELSE sub
     /\ UNCHANGED <<process, member, here, out, queue, local, net, crown, ldr, left>>
 
+\* Other bundles are asked for, without the bucket.
+Uncover(m, b) ==
+    /\ On(m) /\ here[m] /\ cov[m][b]
+    /\ seat[m][b].st # "OPEN" => Mistake # "keeps recalled bundles"
+    /\ cov' = [cov EXCEPT ![m][b] = FALSE]
+    /\ UNCHANGED <<process, member, sub, here, out, queue, local, net, crown, ldr, left>>
+
+\* The answer says that the bundle is without the bucket as well. Uncover may have been performed before.
 Shut(m, b) ==
     /\ On(m) /\ here[m] /\ seat[m][b].st = "DRAINING" /\ ~seat[m][b].shut
     /\ sub' = [sub EXCEPT ![m][b].open = FALSE]
-    /\ seat' = [seat EXCEPT ![m][b].shut = TRUE]
+    /\ cov' = IF Mistake = "keeps recalled bundles" \/ Mistake = "drains beside a bundle" THEN cov
+              ELSE [cov EXCEPT ![m][b] = FALSE]
+    /\ seat' = [seat EXCEPT ![m][b].shut = TRUE, ![m][b].alone = @ /\ Mistake = "bundles while draining"]
     /\ UNCHANGED <<process, lease, era, seen, dirty, here, out, queue, local, net, crown, ldr, left>>
 
 Drained(m, b) ==
@@ -252,7 +293,7 @@ Withdrawn(m, b) ==
     /\ out' = [out EXCEPT ![m][b] = {}]
     /\ line' = [line EXCEPT ![m][b] = {}]
     /\ dirty' = [dirty EXCEPT ![m] = TRUE]
-    /\ UNCHANGED <<process, lease, era, seen, here, hand, done, top, bad, net, crown, ldr, left>>
+    /\ UNCHANGED <<process, lease, era, seen, cov, here, hand, done, top, bad, net, crown, ldr, left>>
 
 -----------------------------------------------------------------------------
 (* Reports and orders *)
@@ -277,7 +318,7 @@ Report(m) ==
 Processed(m, b, o) ==
     LET s == seat[m][b]
         fence == o.buckets[b][1] IN
-    IF s.st = "GONE" THEN IF fence > 0 THEN [st |-> "ASKED", fence |-> fence, shut |-> FALSE] ELSE s
+    IF s.st = "GONE" THEN IF fence > 0 THEN [NoSeat EXCEPT !.st = "ASKED", !.fence = fence] ELSE s
     ELSE IF fence # s.fence THEN Fire(s, "RECALLED")
     ELSE IF o.buckets[b][2] /\ (o.ready[b] \/ s.st # "READY" \/ Mistake = "any grant is believed") THEN Fire(s, "GRANTED") ELSE s
 
@@ -305,7 +346,7 @@ Num(l, w) == IF w \in DOMAIN l.num THEN l.num[w] ELSE 0
 Keep(f, S) == [w \in DOMAIN f \cap S |-> f[w]]
 
 \* Ask back where a member has too many, and assign the free buckets: the possible results.
-Assigned(l, own, known, next) ==
+Fair(l, own, known, next) ==
     IF l.phase # "LEADING" \/ known = {} THEN {[own |-> own, next |-> next]} ELSE
     LET count == Cardinality(known)
         most == (Buckets + count - 1) \div count
@@ -323,6 +364,9 @@ Assigned(l, own, known, next) ==
                     ELSE own2[b]],
          next |-> [b \in Bucket |-> IF b \in free THEN next[b] + 1 ELSE next[b]]] : f \in fair}
     : g \in {h \in [many -> Bucket] : \A w \in many : h[w] \in held(w)}}
+
+\* Traces.tla replaces this definition by the choice of the product.
+Assigned(l, own, known, next) == Fair(l, own, known, next)
 
 \* The catch-all subscription of m has the highest priority of the control queue.
 Receives(m) == \A n \in Member : On(n) => ldr[n].rank <= ldr[m].rank
@@ -363,14 +407,28 @@ Read(m, n) ==
                IN IF o2.who # w THEN o2
                   ELSE IF st = "GONE" THEN IF Later(r.seen, <<l.term, o2.num>>) /\ (o2.rec \/ Mistake = "absent is released")
                                            THEN NoOwner ELSE o2
-                  ELSE IF o2.fence = f /\ st = "READY" /\ ~o2.rec THEN [o2 EXCEPT !.granted = TRUE] ELSE o2
+                  ELSE IF o2.fence # f \/ o2.rec THEN o2
+                  ELSE IF o2.num = 0 /\ st # "OPEN" /\ Mistake # "old reports are believed"
+                  THEN [o2 EXCEPT !.rec = TRUE, !.num = Num(l, w) + 1]
+                  ELSE IF st = "READY" THEN [o2 EXCEPT !.granted = TRUE] ELSE o2
            own2 == IF r.leaving THEN own1 ELSE [b \in Bucket |-> learn(b)]
            next == [b \in Bucket |-> Max({l.next[b], r.seats[b][2] + 1})]
            known1 == Keep(l.known, Who \ gone)
            known == IF r.leaving THEN known1 ELSE (w :> [era |-> r.era, ready |-> r.ready]) @@ known1
-       IN Lead(m, [l EXCEPT !.await = @ \ {w, was}], own2, known, IF r.leaving THEN l.next ELSE next, w)
+           await == l.await \ {w, was}
+       IN Lead(m, [l EXCEPT !.await = await, !.phase = IF l.named /\ await = {} THEN "LEADING" ELSE @], own2, known, IF r.leaving THEN l.next ELSE next, w)
     /\ reports' = [reports EXCEPT ![n] = Tail(@)]
     /\ UNCHANGED <<process, member, broker, local, crown, left>>
+
+\* While members elect a leader, a report may reach a member that does not lead. It keeps the report until
+\* it leads, and the sender repeats it.
+Early(m, n) ==
+    /\ left.early > 0 /\ On(m) /\ life[m] = "up" /\ ~Leads(m) /\ Receives(m) /\ reports[n] # <<>>
+    /\ left' = [left EXCEPT !.early = @ - 1]
+    /\ early' = [early EXCEPT ![m][n] = <<Head(reports[n])>>]
+    /\ reports' = [reports EXCEPT ![n] = Tail(@)]
+    /\ dirty' = [dirty EXCEPT ![n] = @ \/ life[n] = "up"]
+    /\ UNCHANGED <<process, lease, era, seen, seat, broker, local, mail, crowns, kept, ldr>>
 
 \* The present connection of a live member.
 Present(w) == Live(w[1]) /\ inc[w[1]] = w[2] /\ conn[w[1]] # "off"
@@ -388,7 +446,6 @@ Expire(m, w) ==
 Collected(m) ==
     /\ Live(m) /\ conn[m] # "off" /\ ldr[m].phase = "COLLECTING"
     /\ \/ AnyClock
-       \/ ldr[m].named /\ ldr[m].await = {}
        \/ \A n \in Member : life[n] = "up" /\ lease[n] /\ conn[n] # "off" => who(n) \in DOMAIN ldr[m].known
     /\ Lead(m, [ldr[m] EXCEPT !.phase = "LEADING"], ldr[m].own, ldr[m].known, ldr[m].next, <<>>)
     /\ UNCHANGED <<process, member, broker, local, reports, crown, left>>
@@ -399,47 +456,52 @@ Crowned(m) ==
     /\ LET c == Head(crowns)
            l == ldr[m]
            mine == c.who = who(m)
-           blk == IF Mistake = "fences are reused" THEN 1 ELSE Max({l.blk, c.lim})
+           blk == Max({l.blk, c.lim})
+           next == [b \in Bucket |-> IF Mistake = "fences are reused" THEN Block ELSE Max({l.next[b], blk * Block})]
            named == l.phase = "NONE" /\ c.named
            claim == [NoLeader EXCEPT
                 !.phase = IF Mistake = "leads before the crown is back" THEN "COLLECTING" ELSE "CLAIMING",
-                !.term = Max({l.term, c.term}) + 1, !.blk = blk, !.next = [b \in Bucket |-> blk * Block],
+                !.term = Max({l.term, c.term}) + 1, !.blk = blk, !.next = next,
                 !.rank = l.rank, !.post = TRUE, !.named = named, !.await = IF named THEN c.mem ELSE {}]
-       IN IF l.phase = "CLAIMING" /\ mine /\ c.term = l.term
-          THEN /\ ldr' = [ldr EXCEPT ![m].phase =
-                    IF (l.named /\ l.await = {}) \/ Mistake = "collects no reports" THEN "LEADING" ELSE "COLLECTING"]
-               /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
-          ELSE IF Leads(m) /\ mine /\ c.term = l.term
-          THEN /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
-               /\ UNCHANGED ldr
-          ELSE IF \/ l.phase # "NONE" /\ mine /\ c.term < l.term
-                  \/ Leads(m) /\ c.term < l.term /\ c.lim <= l.blk
-                  \/ Leads(m) /\ c.term = l.term /\ c.lim <= l.blk /\ Mistake = "leaders are equal"
-          THEN UNCHANGED <<ldr, kept>>
-          ELSE /\ ldr' = [ldr EXCEPT ![m] = claim]
-               /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
+       IN /\ IF l.phase = "CLAIMING" /\ mine /\ c.term = l.term
+             THEN /\ ldr' = [ldr EXCEPT ![m].phase =
+                       IF (l.named /\ l.await = {}) \/ Mistake = "collects no reports" THEN "LEADING" ELSE "COLLECTING"]
+                  /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
+             ELSE IF Leads(m) /\ mine /\ c.term = l.term
+             THEN /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
+                  /\ UNCHANGED ldr
+             ELSE IF \/ l.phase # "NONE" /\ mine /\ c.term < l.term
+                     \/ Leads(m) /\ c.term < l.term /\ c.lim <= l.blk
+                     \/ Leads(m) /\ c.term = l.term /\ c.lim <= l.blk /\ Mistake = "leaders are equal"
+             THEN UNCHANGED <<ldr, kept>>
+             ELSE /\ ldr' = [ldr EXCEPT ![m] = claim]
+                  /\ kept' = [kept EXCEPT ![m] = Append(@, c)]
+          /\ IF l.phase = "CLAIMING" /\ mine /\ c.term = l.term
+             THEN /\ reports' = [n \in Member |-> early[m][n] \o reports[n]]
+                  /\ early' = [early EXCEPT ![m] = [n \in Member |-> <<>>]]
+             ELSE UNCHANGED <<reports, early>>
     /\ crowns' = Tail(crowns)
-    /\ UNCHANGED <<process, member, broker, local, net, left>>
+    /\ UNCHANGED <<process, member, broker, local, mail, left>>
 
 \* The broker has raised the priority of the claimant, and the claim is posted.
 Claim(m) ==
     /\ On(m) /\ ldr[m].post
     /\ ldr' = [ldr EXCEPT ![m].rank = Rank(ldr[m].term), ![m].post = FALSE]
     /\ crowns' = Append(crowns, Crown(who(m), ldr[m].term, ldr[m].blk + 1))
-    /\ UNCHANGED <<process, member, broker, local, net, kept, left>>
+    /\ UNCHANGED <<process, member, broker, local, net, kept, early, left>>
 
 \* A leader posts its crown from time to time. Only rivals of the same term learn something from it.
 Renew(m) ==
     /\ On(m) /\ Leads(m) /\ life[m] = "up" /\ crowns = <<>>
     /\ \E n \in Member \ {m} : On(n) /\ Leads(n) /\ ldr[n].rank = ldr[m].rank /\ ldr[n].term = ldr[m].term
     /\ crowns' = <<Crown(who(m), ldr[m].term, ldr[m].blk + 1)>>
-    /\ UNCHANGED <<process, member, broker, local, net, kept, ldr, left>>
+    /\ UNCHANGED <<process, member, broker, local, net, kept, early, ldr, left>>
 
 \* The former crown is confirmed.
 Former(m) ==
     /\ On(m) /\ Len(kept[m]) > 1
     /\ kept' = [kept EXCEPT ![m] = Tail(@)]
-    /\ UNCHANGED <<process, member, broker, local, net, crowns, ldr, left>>
+    /\ UNCHANGED <<process, member, broker, local, net, crowns, early, ldr, left>>
 
 -----------------------------------------------------------------------------
 (* Faults *)
@@ -451,6 +513,7 @@ Dropped(S) ==
         /\ queue' = [b \in Bucket |-> queue[b] \cup UNION {Back(m, b, from[<<m, b>>]) : m \in S}]
     /\ out' = [m \in Member |-> IF m \in S THEN [b \in Bucket |-> {}] ELSE out[m]]
     /\ sub' = [m \in Member |-> IF m \in S THEN [b \in Bucket |-> NoSub] ELSE sub[m]]
+    /\ cov' = [m \in Member |-> IF m \in S /\ Mistake # "keeps lost bundles" THEN [b \in Bucket |-> FALSE] ELSE cov[m]]
     /\ here' = [m \in Member |-> m \in S \/ here[m]]
 
 RECURSIVE Returned(_)
@@ -459,6 +522,7 @@ Returned(S) == IF S = {} THEN <<>> ELSE LET m == CHOOSE n \in S : TRUE IN kept[m
 CrownBack(S) ==
     /\ crowns' = Returned({m \in S : kept[m] # <<>>}) \o crowns
     /\ kept' = [m \in Member |-> IF m \in S THEN <<>> ELSE kept[m]]
+    /\ early' = [m \in Member |-> IF m \in S THEN [n \in Member |-> <<>>] ELSE early[m]]
 
 Others(m) == \E n \in Member \ {m} : life[n] = "up"
 
@@ -479,6 +543,7 @@ Leave(m) ==
     /\ queue' = [b \in Bucket |-> queue[b] \cup (out[m][b] \ done[b])]
     /\ out' = [out EXCEPT ![m] = [b \in Bucket |-> {}]]
     /\ sub' = [sub EXCEPT ![m] = [b \in Bucket |-> NoSub]]
+    /\ cov' = [cov EXCEPT ![m] = [b \in Bucket |-> FALSE]]
     /\ line' = [line EXCEPT ![m] = [b \in Bucket |-> {}]]
     /\ seat' = [seat EXCEPT ![m] = [b \in Bucket |-> NoSeat]]
     /\ lease' = [lease EXCEPT ![m] = FALSE]
@@ -497,6 +562,7 @@ Left(m) ==
             /\ crowns' = Append(crowns, [who |-> <<>>, term |-> ldr[m].term, lim |-> ldr[m].blk + 1, named |-> TRUE,
                                         mem |-> DOMAIN ldr[m].known \ {who(m)}])
             /\ kept' = [kept EXCEPT ![m] = <<>>]
+            /\ UNCHANGED early
        ELSE CrownBack({m})
     /\ ldr' = [ldr EXCEPT ![m] = NoLeader]
     /\ UNCHANGED <<inc, member, broker, local, net, left>>
@@ -547,7 +613,7 @@ Notice(m) ==
     /\ seen' = [seen EXCEPT ![m] = <<0, 0>>]
     /\ dirty' = [dirty EXCEPT ![m] = TRUE]
     /\ mail' = [mail EXCEPT ![m] = <<>>]
-    /\ ldr' = [ldr EXCEPT ![m] = [NoLeader EXCEPT !.term = ldr[m].term, !.blk = ldr[m].blk]]
+    /\ ldr' = [ldr EXCEPT ![m] = [NoLeader EXCEPT !.term = ldr[m].term, !.blk = ldr[m].blk, !.next = ldr[m].next]]
     /\ UNCHANGED <<life, broker, done, top, bad, reports, crown, left>>
 
 Reconnect(m) ==
@@ -555,7 +621,7 @@ Reconnect(m) ==
     /\ conn' = [conn EXCEPT ![m] = "on"]
     /\ sub' = [sub EXCEPT ![m] = [b \in Bucket |-> IF seat[m][b].st \in {"OPEN", "DRAINING"}
                                                    THEN [fence |-> seat[m][b].fence, open |-> TRUE] ELSE NoSub]]
-    /\ UNCHANGED <<life, inc, member, here, out, queue, local, net, crown, ldr, left>>
+    /\ UNCHANGED <<life, inc, member, cov, here, out, queue, local, net, crown, ldr, left>>
 
 \* The lease of a member ends: the process is paused, or its connection is lost.
 Ended(m) ==
@@ -576,19 +642,19 @@ Failover ==
         /\ queue' = [b \in Bucket |-> queue[b] \cup UNION {Back(m, b, from[<<m, b>>]) : m \in Member}]
     /\ out' = [m \in Member |-> [b \in Bucket |-> {}]]
     /\ here' = [m \in Member |-> ~On(m)]
-    /\ UNCHANGED <<process, member, sub, local, net, crown, ldr>>
+    /\ UNCHANGED <<process, member, sub, cov, local, net, crown, ldr>>
 
 Restored(m) ==
     /\ ~here[m]
     /\ here' = [here EXCEPT ![m] = TRUE]
-    /\ UNCHANGED <<process, member, sub, out, queue, local, net, crown, ldr, left>>
+    /\ UNCHANGED <<process, member, sub, cov, out, queue, local, net, crown, ldr, left>>
 
 -----------------------------------------------------------------------------
 
 Progress ==
     \/ \E m \in Member, b \in Bucket :
         \/ HandOut(m, b) \/ Finish(m, b) \/ Subscribed(m, b) \/ Opened(m, b) \/ Shut(m, b)
-        \/ Drained(m, b) \/ Withdrawn(m, b) \/ Deliver(m, b)
+        \/ Drained(m, b) \/ Withdrawn(m, b) \/ Deliver(m, b) \/ DeliverBundle(m, b)
     \/ \E m \in Member :
         \/ Order(m) \/ Crowned(m) \/ Claim(m) \/ Renew(m) \/ Former(m) \/ Collected(m) \/ Notice(m) \/ Reconnect(m) \/ Restored(m)
         \/ Left(m)
@@ -602,9 +668,13 @@ Fault ==
         \/ Join(m) \/ Leave(m) \/ Kill(m) \/ CutOne(m)
         \/ conn[m] # "cut" /\ Ended(m)
     \/ Crash \/ Failover
+    \/ \E m, n \in Member : Early(m, n)
     \/ \E m \in Member, w \in Who : ~Rival(m) /\ Present(w) /\ conn[w[1]] = "on" /\ Expire(m, w)
 
-Next == Progress \/ Fault
+\* A member may ask for bundles at any time, or never.
+Bundles == \E m \in Member, b \in Bucket : Cover(m, b) \/ Uncover(m, b)
+
+Next == Progress \/ Fault \/ Bundles
 Spec == Init /\ [][Next]_vars
 FairSpec == Spec /\ WF_vars(Progress)
 
@@ -621,6 +691,14 @@ Zombie(m) == conn[m] # "on" /\ ~lease[m]
 Exclusive ==
     \A b \in Bucket, m, n \in Member :
         m # n /\ hand[m][b] # 0 /\ hand[n][b] # 0 => Zombie(m) \/ Zombie(n)
+
+\* No message reaches an owner while another owner has a message that is not handled.
+OneOwner ==
+    \A b \in Bucket, m, n \in Member :
+        m # n => out[m][b] \subseteq done[b] \/ out[n][b] \subseteq done[b]
+
+\* A bucket is in the bundles of one member at most.
+OneBundle == \A b \in Bucket : Cardinality(Bundle(b)) <= 1
 
 \* A message that the broker does not have any more was handled.
 NothingLost ==
@@ -642,7 +720,7 @@ Rest ==
 \* A state in which nothing but faults can happen.
 NeverStuck == ENABLED Progress \/ Rest
 
-Safety == InOrder /\ Exclusive /\ NothingLost
+Safety == InOrder /\ Exclusive /\ NothingLost /\ OneOwner /\ OneBundle
 AtLast == <>[]Rest
 Symmetry == Permutations(Member)
 =============================================================================

@@ -14,9 +14,9 @@ import pytest
 
 from bmq.errors import StateError
 from bmq.groups import _protocol
-from bmq.groups._protocol import Crown, Leader, Member, Phase, Seat, SeatInput, SeatState
+from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Phase, Seat, SeatInput, SeatState
 from bmq.protocol.machine import Transition
-from tests.groups.model.world import Limits, Violation, explore, walk
+from tests.groups.model.world import Bundle, Limits, Node, Violation, World, explore, walk
 
 _S, _I = SeatState, SeatInput
 FAULTS = {
@@ -114,6 +114,57 @@ def _any_grant_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "order", lambda self, order: ordered(self, order._replace(seq=0)))
 
 
+def _bundled_in(*states: SeatState, proof: bool = True) -> Callable[[Any], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        def bundled(self: Member) -> list[int]:
+            seats = sorted(self.seats.items())
+            return [bucket for bucket, seat in seats if seat.state in states and (seat.alone or not proof)]
+
+        patch.setattr(Member, "bundled", property(bundled))
+
+    return plant
+
+
+def _bundles_stay_on_recall(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(World, "_unbundle", lambda self, node, bucket: None)
+
+
+def _the_bundle_leaves_with_the_withdrawal(patch: pytest.MonkeyPatch) -> None:
+    """The bucket drains while its bundle stands."""
+
+    def apply(self: World, node: Node, effects: list[Effect]) -> None:
+        for effect in effects:
+            if effect.do is Do.WITHDRAW:
+                self._unbundle(node, effect.bucket)
+            node.requests += (effect,)
+
+    patch.setattr(World, "_apply", apply)
+
+
+def _bundles_outlive_the_connection(patch: pytest.MonkeyPatch) -> None:
+    noticed = World._do_notice
+
+    def notice(self: World, i: int) -> None:
+        before = self.nodes[i].bundled
+        noticed(self, i)
+        self.nodes[i].bundled = before
+
+    patch.setattr(World, "_do_notice", notice)
+
+
+def _a_bundle_replaces_subscriptions(patch: pytest.MonkeyPatch) -> None:
+    requested = World._do_request
+
+    def request(self: World, i: int) -> None:
+        node = self.nodes[i]
+        first = node.requests[0]
+        if isinstance(first, Bundle) and first.has:
+            self.subscriptions.pop((first.bucket, node.name), None)
+        requested(self, i)
+
+    patch.setattr(World, "_do_request", request)
+
+
 MISTAKES: dict[str, Callable[[Any], None]] = {
     "withdraws at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.LEAVING),
     "gone at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.GONE),
@@ -129,17 +180,33 @@ MISTAKES: dict[str, Callable[[Any], None]] = {
     "the dead keep their buckets": _the_dead_keep_their_buckets,
     "a lost connection keeps its buckets": _a_lost_connection_keeps_buckets,
     "an order answers no report": _any_grant_is_believed,
+    "a bundle has every open bucket": _bundled_in(_S.OPEN, proof=False),
+    "a bundle has draining buckets": _bundled_in(_S.OPEN, _S.DRAINING),
+    "a bundle keeps a recalled bucket": _bundles_stay_on_recall,
+    "a bucket drains before it leaves the bundle": _the_bundle_leaves_with_the_withdrawal,
+    "a bundle outlives the connection": _bundles_outlive_the_connection,
+    "a bundle replaces subscriptions": _a_bundle_replaces_subscriptions,
+}
+
+
+# Where rare mistakes are found soon.
+RARE = {
+    "a lease is ignored": Limits(buckets=1, joined=3, cuts=2, bundles=0),
+    "a new leader leads at once": Limits(buckets=1, joined=3, cuts=2, bundles=0),
+    "a bundle has every open bucket": Limits(buckets=1, pauses=2, drift=True),
+    "a bucket drains before it leaves the bundle": Limits(members=2),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_random_walks_find_a_planted_mistake(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MISTAKES[mistake](monkeypatch)
+    faults = [RARE[mistake]] if mistake in RARE else list(FAULTS.values())
     with pytest.raises((Violation, StateError)):
-        _walk_often(200)
+        _walk_often(faults)
 
 
-def _walk_often(seeds: int) -> None:
-    for seed in range(seeds):
-        for limits in FAULTS.values():
+def _walk_often(faults: list[Limits]) -> None:
+    for seed in range(400):
+        for limits in faults:
             walk(limits, Random(seed))

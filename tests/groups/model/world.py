@@ -3,7 +3,11 @@
 
 The transitions of members and leaders are those of :mod:`bmq.groups._protocol`. The model adds a broker with
 the documented rules: of the subscriptions to a bucket, the lowest fence has the highest priority; a closed
-window blocks lower priorities; the messages of a lost connection come first again, in order.
+window blocks lower priorities; the messages of a lost connection come first again, in order. A bundle has a
+higher priority than the subscriptions to single buckets. Each bucket joins and leaves bundles by itself: this
+stands for any grouping of buckets.
+
+Checked at each delivery of a message: no other node has an unconfirmed message of the bucket.
 
 Checked at each hand-out of a message:
 
@@ -24,7 +28,7 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from bmq.groups._protocol import (
     Crown,
@@ -52,11 +56,20 @@ _OFTEN = {
     "leave": 0.05,
     "join": 0.2,
     "pause": 0.05,
+    "expire": 0.1,
+    "unbundle": 0.05,
 }
 
 
 class Violation(AssertionError):
     """A guarantee does not hold in a state of the model."""
+
+
+class Bundle(NamedTuple):
+    """A request for bundles with the bucket, or without it."""
+
+    bucket: int
+    has: bool
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,7 @@ class Limits:
     cuts: int = 0
     pauses: int = 0
     drift: bool = False
+    bundles: int = 4  # how often nodes ask for bundles with a bucket, or without one that is not recalled
     prompt: bool = False  # whether reports are not delayed, and at most two orders are: fewer states
 
 
@@ -87,7 +101,8 @@ class Node:
         self.dirty = False
         self.member = Member(f"{name}0", 1.0, LEASE)
         self.leader = Leader(buckets, LEASE)
-        self.requests: tuple[Any, ...] = ()  # to the broker: effects and confirmations
+        self.requests: tuple[Any, ...] = ()  # to the broker: effects, bundles and confirmations
+        self.bundled: tuple[int, ...] = ()  # the buckets of the bundles asked for
         self.line: tuple[tuple[int, int], ...] = ()
         self.hand: tuple[tuple[int, int], ...] = ()
         self.shut: tuple[int, ...] = ()  # buckets whose window the broker has closed
@@ -114,6 +129,7 @@ class World:
         self.queue: tuple[tuple[int, int], ...] = ()  # undelivered messages
         self.delivered: dict[str, tuple[tuple[int, int], ...]] = {}  # by node, unconfirmed
         self.subscriptions: dict[tuple[int, str], tuple[int, bool]] = {}  # fence and whether open
+        self.bundles: frozenset[tuple[int, str]] = frozenset()  # buckets in bundles, at the broker
         self.finished: frozenset[tuple[int, int]] = frozenset()
         self.confirmed: frozenset[tuple[int, int]] = frozenset()
         self.highest: dict[int, int] = {}
@@ -122,7 +138,7 @@ class World:
         self.unread: tuple[Report, ...] = ()
         self.mail: dict[str, tuple[Order, ...]] = {}
         self.left = {"join": limits.members - limits.joined, "leave": limits.leaves, "kill": limits.kills}
-        self.left |= {"cut": limits.cuts, "pause": limits.pauses, "beat": 3}
+        self.left |= {"cut": limits.cuts, "pause": limits.pauses, "beat": 3, "bundle": limits.bundles}
         for node in self.nodes[: limits.joined]:
             self._join(node)
 
@@ -193,7 +209,10 @@ class World:
                 node.dirty,
                 rank[node.member.seen],
                 node.member.lease_until > 0,
-                tuple((b, fence_of[s.fence], s.state.name) for b, s in sorted(node.member.seats.items())),
+                tuple(
+                    (b, fence_of[s.fence], s.state.name, s.alone)
+                    for b, s in sorted(node.member.seats.items())
+                ),
                 node.leader.phase.name,
                 node.leader.awaited and tuple(sorted(node.leader.awaited)),
                 tuple((who, known.weight) for who, known in sorted(node.leader.known.items())),
@@ -205,6 +224,7 @@ class World:
                 node.line,
                 node.hand,
                 node.shut,
+                node.bundled,
                 tuple(map(control, node.reports)),
                 tuple(map(control, node.posts)),
             )
@@ -218,6 +238,7 @@ class World:
             tuple(
                 (at, fence_of[fence], opened) for at, (fence, opened) in sorted(self.subscriptions.items())
             ),
+            tuple(sorted(self.bundles)),
             self.finished,
             self.confirmed,
             tuple((bucket, fence_of[fence]) for bucket, fence in sorted(self.highest.items())),
@@ -271,6 +292,10 @@ class World:
                     yield "finish", (i, bucket)
                 if self._drained(node, bucket):
                     yield "drained", (i, bucket)
+                if self.left["bundle"] and bucket in node.bundled:
+                    yield "unbundle", (i, bucket)
+                elif self.left["bundle"] and bucket in node.member.bundled:
+                    yield "bundle", (i, bucket)
             if node.leader.phase is Phase.COLLECTING and self._may_end_collecting(node):
                 yield "collected", (i,)
             if node.leader.phase is Phase.LEADING:
@@ -373,6 +398,10 @@ class World:
             elif at in self.subscriptions:
                 self.subscriptions[at] = (request.fence, request.do is Do.OPEN)
             self._arrive(node, request)
+        elif isinstance(request, Bundle):
+            self.bundles = self.bundles - {(request.bucket, node.name)}
+            if request.has:
+                self.bundles |= {(request.bucket, node.name)}
         else:
             self.delivered[node.name] = tuple(each for each in self.delivered[node.name] if each != request)
             self.confirmed |= {request}
@@ -383,14 +412,24 @@ class World:
         by_bucket: dict[int, list[tuple[int, str, bool]]] = {}
         for (bucket, name), (fence, opened) in self.subscriptions.items():
             by_bucket.setdefault(bucket, []).append((fence, name, opened))
+        bundles = dict(sorted(self.bundles))
         for message in self.queue:
-            found = by_bucket.get(message[0])
-            top = min(found) if found else None
-            if top is None or not top[2]:
-                rest.append(message)
-                continue
-            node = next(node for node in self.nodes if node.name == top[1])
+            bucket = message[0]
+            name = bundles.get(bucket, "")
+            if not name:
+                found = by_bucket.get(bucket)
+                top = min(found) if found else None
+                if top is None or not top[2]:
+                    rest.append(message)
+                    continue
+                name = top[1]
+            node = next(node for node in self.nodes if node.name == name)
+            for other, delivered in self.delivered.items():
+                if other != name and any(each[0] == bucket for each in delivered):
+                    raise Violation(f"{message} reaches {name} before {other} has confirmed")
             self._arrive(node, message)
+            if bucket not in bundles:
+                node.member.arrived(bucket)
             self.delivered[node.name] += (message,)
         self.queue = tuple(rest)
 
@@ -414,7 +453,26 @@ class World:
             node.dirty = True
 
     def _apply(self, node: Node, effects: list[Effect]) -> None:
-        node.requests += tuple(effects)
+        for effect in effects:
+            if effect.do is Do.SHUT:
+                self._unbundle(node, effect.bucket)
+            node.requests += (effect,)
+
+    def _unbundle(self, node: Node, bucket: int) -> None:
+        if bucket in node.bundled:
+            node.bundled = tuple(each for each in node.bundled if each != bucket)
+            node.requests += (Bundle(bucket, False),)
+
+    def _do_bundle(self, i: int, bucket: int) -> None:
+        self.left["bundle"] -= 1
+        node = self.nodes[i]
+        node.bundled += (bucket,)
+        node.requests += (Bundle(bucket, True),)
+
+    def _do_unbundle(self, i: int, bucket: int) -> None:
+        """Another grouping, for a time without the bucket."""
+        self.left["bundle"] -= 1
+        self._unbundle(self.nodes[i], bucket)
 
     def _do_report(self, i: int) -> None:
         node = self.nodes[i]
@@ -520,6 +578,7 @@ class World:
         self.queue = back + self.queue
         for at in [at for at in self.subscriptions if at[1] == node.name]:
             del self.subscriptions[at]
+        self.bundles = frozenset(at for at in self.bundles if at[1] != node.name)
         if self.holder == node.name:
             self.holder = ""
             self.crown = left or Crown("", node.leader.term, node.leader.limit)
@@ -533,11 +592,13 @@ class World:
         node.member.lost(f"{node.name}{node.connections}")
         node.leader.resign()
         node.line = node.hand = node.requests = node.reports = ()
-        node.shut = ()
+        node.shut = node.bundled = ()
 
     def _do_reconnect(self, i: int) -> None:
+        """The session subscribes again to the present bundles."""
         node = self.nodes[i]
         node.connected, node.dirty = True, True
+        self.bundles |= {(bucket, node.name) for bucket in node.bundled}
         posts, node.posts = node.posts, ()
         for each in posts:
             self._send(node, each)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bundles: subscriptions for many buckets at once.
+
+A broker evaluates the expressions of a queue one after the other until one matches. With a subscription for
+each of 128 buckets it evaluates 64 on average. A bundle has the messages of a whole class of buckets (see
+:mod:`bmq.groups._classes`), and a priority above all buckets. The subscriptions of the buckets remain: they
+keep newer owners waiting, see :mod:`bmq.groups._protocol`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from bmq.client.consumer import line_of
+from bmq.conventions import BUCKET
+from bmq.errors import Error
+from bmq.groups._classes import Class, classes, members
+from bmq.groups._expressions import bucket_expression, compiled
+from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.message import MessageLine
+    from bmq.client.queue import Queue
+    from bmq.groups._member import Member
+    from bmq.subscriptions import ExpressionInput
+    from bmq.wire.properties import Properties
+
+__all__ = ["TOP", "Bundles"]
+
+logger = logging.getLogger("bmq.groups")
+
+#: The highest priority. The bundles come directly below, and the buckets far below the bundles: fences count
+#: seconds since 2025 at first. A bundle below a bucket of the member only gets fewer messages.
+TOP: Final = 2**30
+
+
+class Bundles:
+    """The bundles of one member of an exclusive group.
+
+    A bundle is a consumer that hands its messages over to the consumers of the buckets. A bundle that the
+    broker refuses is left out: the subscriptions of the buckets serve its messages.
+
+    Args:
+        queue: the data queue.
+        member: runs the tasks of the bundles.
+        buckets: the consumers of all buckets, in order.
+        key: the property with the key; None for the property ``bmq_bucket``.
+        expression: the expression of the group.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        member: Member,
+        buckets: Sequence[Consumer],
+        key: str | None,
+        expression: ExpressionInput,
+    ) -> None:
+        self._queue = queue
+        self._member = member
+        self._lines = [line_of(each) for each in buckets]
+        self._key = key
+        self._expression = expression
+        self._open: dict[Class, Consumer] = {}
+        self._closing: dict[asyncio.Task[None], Class] = {}
+
+    def change(self, wanted: Iterable[int]) -> None:
+        """Ask for bundles with these buckets in place of the present ones."""
+        count = len(self._lines)
+        # A very low integer key overflows unless the number of buckets is a power of two, and would be in
+        # another bucket of a class.
+        possible = self._key is None or not count & (count - 1)
+        new = dict.fromkeys(classes(wanted, count)) if possible else {}
+        for each in new:
+            if each not in self._open:
+                self._begin(each)
+        for each in [each for each in self._open if each not in new]:
+            self._end(each)
+
+    async def without(self, bucket: int) -> None:
+        """Wait until the broker has answered the withdrawal of the bundles with a bucket.
+
+        Cancelling the call does not stop the withdrawal.
+        """
+        count = len(self._lines)
+        closing = [task for task, each in self._closing.items() if bucket in members(each, count)]
+        if closing:
+            await asyncio.wait(closing)
+
+    def _begin(self, each: Class) -> None:
+        divisor, remainder = each
+        consumer = self._queue.subscribe(
+            compiled(bucket_expression(self._key, divisor, remainder, self._expression)),
+            # The largest classes first: most messages match early.
+            priority=TOP - divisor.bit_length(),
+            max_unconfirmed_messages=WIDEST_MESSAGES,
+            max_unconfirmed_bytes=WIDEST_BYTES,
+        )
+        self._open[each] = consumer
+        self._member.spawn(self._serve(each, consumer))
+
+    def _end(self, each: Class) -> None:
+        task = self._member.spawn(_closed(self._open.pop(each)))
+        self._closing[task] = each
+        task.add_done_callback(self._closing.pop)
+
+    async def _serve(self, each: Class, consumer: Consumer) -> None:
+        """Hand over the messages of a bundle until the bundle is closed."""
+        line = line_of(consumer)
+        try:
+            await consumer.open()
+            while True:
+                await consumer.wait()
+                line.hand_over(self._bucket_of)
+        except Error as error:
+            if self._open.get(each) is consumer:
+                logger.debug("a bundle of %s has ended: %s", self._queue.uri, error)
+                self._end(each)
+
+    def _bucket_of(self, properties: Properties | None) -> MessageLine | None:
+        """Return the line of the bucket; None for a negative ``bmq_bucket``, which is in no bucket."""
+        key = None if properties is None else properties.get(self._key or BUCKET)
+        if type(key) is not int or (self._key is None and key < 0):
+            return None
+        return self._lines[key % len(self._lines)]
+
+
+async def _closed(consumer: Consumer) -> None:
+    with contextlib.suppress(Error):  # a late answer is awaited with the next request
+        await consumer.close()
