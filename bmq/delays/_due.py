@@ -14,10 +14,12 @@ from bmq import _checks, _world
 from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
-from bmq.client.message import Message
+from bmq.client.delivered import push_of
+from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 from bmq.conventions import DUE
 from bmq.errors import ConfigureQueueError, Error, ProtocolError, RequestTimeout, StateError, UsageError
+from bmq.wire.push import GUID
 
 __all__ = ["DueMessages"]
 
@@ -123,7 +125,7 @@ class DueMessages:
         # Messages not due yet: due time, order of arrival, message.
         self._held: list[tuple[float, int, Message]] = []
         # The latest delivery of each held message, by GUID: a confirmation of an earlier one is stale.
-        self._latest: dict[str, Message] = {}
+        self._latest: dict[bytes, Message] = {}
         self._bytes = 0
         self._number = 0
         #: Returns the number of messages handed out that still count against the limits.
@@ -229,24 +231,25 @@ class DueMessages:
                 if isinstance(error, Error):
                     raise
                 continue
-            for message in batch:
-                if message.guid in self._latest:
-                    self._latest[message.guid] = message  # delivered again, and held already
+            for message, due in zip(batch, _due_times(batch), strict=True):
+                guid = push_of(message)[GUID]
+                if guid in self._latest:
+                    self._latest[guid] = message  # delivered again, and held already
                 else:
-                    self._hold(message, _due(message))
+                    self._hold(message, due)
             if self._part() >= self._at_once:
                 self._move_at = min(self._move_at, now)
 
     def _hold(self, message: Message, due: float) -> None:
         self._number += 1
         heapq.heappush(self._held, (due, self._number, message))
-        self._latest[message.guid] = message
+        self._latest[push_of(message)[GUID]] = message
         self._bytes += len(message.raw)
 
     def _pop(self) -> Message:
         _, _, message = heapq.heappop(self._held)
         self._bytes -= len(message.raw)
-        return self._latest.pop(message.guid, message)
+        return self._latest.pop(push_of(message)[GUID], message)
 
     def _part(self) -> float:
         """The held amount, as a fraction of the limits."""
@@ -306,10 +309,24 @@ def _until(horizon: float) -> str:
     return f"!exists({DUE}) || {DUE} <= {int(horizon * 1000)}"
 
 
-def _due(message: Message) -> float:
-    """The due time of a message, in seconds since 1970; at once without the property."""
+def _due_times(batch: MessageBatch) -> list[float]:
+    """The due times of messages, in seconds since 1970; at once without the property.
+
+    A column does not leave the decoded properties with each message, which would take more memory than a
+    small payload.
+    """
     try:
-        due = message.properties.get(DUE)
+        return [_seconds(due) for due in batch.column(DUE)]
+    except ProtocolError:
+        return [_due(message) for message in batch]
+
+
+def _due(message: Message) -> float:
+    try:
+        return _seconds(message.properties.get(DUE))
     except ProtocolError:
         return 0.0
+
+
+def _seconds(due: object) -> float:
     return due / 1000 if isinstance(due, int) else 0.0

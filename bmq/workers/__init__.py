@@ -10,6 +10,7 @@ from bmq._renamed import old_names
 from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
+from bmq.workers._app import begin_copy_of as begin_copy_of
 from bmq.workers._app import begun_of as begun_of
 from bmq.workers._app import consumers_of as consumers_of
 from bmq.workers._app import dependencies_of as dependencies_of

@@ -9,12 +9,12 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter, methodcaller
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
-from bmq import _checks
+from bmq import _checks, _copies
 from bmq._signals import on_signals
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
@@ -43,6 +43,25 @@ from bmq.workers.probe import Metrics, Probe, address_of, worst
 __all__ = ["App"]
 
 logger = logging.getLogger("bmq.workers")
+
+
+@dataclass(slots=True)
+class _Copy(Generic[S]):
+    """The part of an app that exists once for each thread of ``bmq run --threads``.
+
+    Attributes:
+        state: object shared by the handlers.
+        life: state of the run; shared with the whole while the app runs as a part of another app.
+        running: sessions and consumers of the run.
+        consumers: consumers of the latest run, kept for ``status()`` after the end of the run.
+        background: the task of the run in ``async with``.
+    """
+
+    state: S
+    life: Life = field(default_factory=Life)
+    running: Running | None = None
+    consumers: list[Consumer] = field(default_factory=list[Consumer])
+    background: asyncio.Task[None] | None = None
 
 
 class App(Registrar, Generic[S]):
@@ -126,18 +145,41 @@ class App(Registrar, Generic[S]):
                 "the address, any address will do here, as health='127.0.0.1:0'"
             )
         self._probe = Probe(address, self._health, metrics)
-        self.state: S = checked_state(state)
+        self._copies: dict[int, _Copy[S]] = {0: _Copy(checked_state(state))}
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._parts: list[App[Any]] = []
         self._routers: list[Router] = []
-        # Shared with the whole while the app runs as a part of another app.
-        self._life = Life()
-        self._running: Running | None = None
-        # The consumers of the latest run, kept for ``status()`` after the end of the run.
-        self._consumers: list[Consumer] = []
-        # The task of the run in ``async with``.
-        self._background: asyncio.Task[None] | None = None
+
+    @property
+    def _own(self) -> _Copy[S]:
+        return self._copies.get(_copies.current()) or self._copies[0]
+
+    def _begin_copy(self) -> None:
+        """Give the app and its parts a copy for the number of this context, with a copy of the state.
+
+        Raises:
+            UsageError: the state cannot be copied.
+        """
+        for each in self._all():
+            state = each._copies[0].state
+            try:
+                made = copy.copy(state)
+            except Exception as error:
+                raise UsageError(
+                    f"each thread copies the app's state, and {type(state).__name__} cannot be copied: "
+                    f"{error}. Give App(state=...) an object that copy.copy() accepts"
+                ) from error
+            each._copies[_copies.current()] = _Copy(made)
+
+    @property
+    def state(self) -> S:
+        """The object given as ``state``, or a namespace."""
+        return self._own.state
+
+    @state.setter
+    def state(self, state: S) -> None:
+        self._own.state = state
 
     def include(self, part: App[Any] | Router) -> None:
         """Include a router, or make another app a part of this app.
@@ -267,7 +309,7 @@ class App(Registrar, Generic[S]):
 
     def _begun(self) -> asyncio.Future[None]:
         """Return a future to be done once the handlers of the next run receive messages."""
-        begun = self._life.begun = asyncio.get_running_loop().create_future()
+        begun = self._own.life.begun = asyncio.get_running_loop().create_future()
         return begun
 
     def _dependencies(self, overrides: Overrides) -> list[Callable[..., Any]]:
@@ -283,7 +325,7 @@ class App(Registrar, Generic[S]):
         self._registry.check_middlewares(self._middlewares, self.overrides)
 
     def _check_stopped(self, remedy: str) -> None:
-        if self._life.state is not AppState.STOPPED:
+        if self._own.life.state is not AppState.STOPPED:
             raise StateError(f"the app is running; {remedy}")
 
     @property
@@ -293,15 +335,15 @@ class App(Registrar, Generic[S]):
         Raises:
             StateError: the app is not running.
         """
-        if self._running is None:
+        if self._own.running is None:
             raise StateError("the app has a session only while it runs: await app.run()")
-        return self._running.session
+        return self._own.running.session
 
     @property
     def health_uri(self) -> str | None:
         """Address of the HTTP server, for example ``http://127.0.0.1:8080``; None if not running.
 
-        None under ``bmq run --processes``, too: the supervisor runs the server for all processes.
+        None under ``bmq run --processes`` and ``--threads``, too: the supervisor runs the server for all.
         """
         return self._probe.uri
 
@@ -311,13 +353,13 @@ class App(Registrar, Generic[S]):
         return [self._probe, *(each for each in rest if each.address is not None)]
 
     def _health(self) -> Health | None:
-        if self._life.state is AppState.DRAINING:
+        if self._own.life.state is AppState.DRAINING:
             return None
         found: list[Health] = []
         for each in self._all():
-            if each._running is None:
+            if each._own.running is None:
                 return None
-            found.append(each._running.session.health())
+            found.append(each._own.running.session.health())
         return worst(found)
 
     def _grace(self) -> float:
@@ -346,7 +388,7 @@ class App(Registrar, Generic[S]):
         As text, the result is a table; see :class:`bmq.workers.SubscriberStatus`. The result is empty before
         the app has opened its queues. After the end of the app, the result is the last status.
         """
-        return status(*(consumer for each in self._all() for consumer in each._consumers))
+        return status(*(consumer for each in self._all() for consumer in each._own.consumers))
 
     async def pause(self, handler: object = None) -> None:
         """Take no more messages until :meth:`resume`. Messages in progress are finished.
@@ -383,7 +425,10 @@ class App(Registrar, Generic[S]):
 
     def _consumers_of(self, handler: object) -> list[Consumer]:
         feeding = [
-            fed for each in self._all() if each._running is not None for fed in each._running.consumers
+            fed
+            for each in self._all()
+            if each._own.running is not None
+            for fed in each._own.running.consumers
         ]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
@@ -408,10 +453,10 @@ class App(Registrar, Generic[S]):
 
         Cancelling the call ends the app.
         """
-        if self._life.state is not AppState.STOPPED:
+        if self._own.life.state is not AppState.STOPPED:
             raise StateError("the app is running already")
         begun = self._begun()
-        running = self._background = asyncio.create_task(self.run(signals=False), name="bmq app")
+        running = self._own.background = asyncio.create_task(self.run(signals=False), name="bmq app")
         try:
             await asyncio.wait({running, begun}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -431,7 +476,7 @@ class App(Registrar, Generic[S]):
         Raises:
             Error: a queue or the session failed while the app was running.
         """
-        running, self._background = self._background, None
+        running, self._own.background = self._own.background, None
         assert running is not None
         self.stop()
         undisturbed = await settled([running], None)
@@ -447,7 +492,7 @@ class App(Registrar, Generic[S]):
         startup. Call this method in the event loop, for example from a handler. Stopping a part stops the
         whole app.
         """
-        self._life.fire(AppInput.STOP)
+        self._own.life.fire(AppInput.STOP)
 
     async def run(self, *, signals: bool = True) -> None:
         """Connect, open the queues, and handle messages until the app stops.
@@ -471,15 +516,15 @@ class App(Registrar, Generic[S]):
         """
         signals = _checks.boolean("signals", signals)
         apps = self._all()
-        if any(each._life.state is not AppState.STOPPED for each in apps):
+        if any(each._own.life.state is not AppState.STOPPED for each in apps):
             raise StateError("the app is running already")
         if all(registry_of(each).empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
             each._check_middlewares()
-        life = self._life
+        life = self._own.life
         for each in apps:
-            each._life = life
+            each._own.life = life
         life.fire(AppInput.RUN, asyncio.current_task())
         try:
             with on_signals(self.stop) if signals else nullcontext():
@@ -491,12 +536,12 @@ class App(Registrar, Generic[S]):
                         if life.state is AppState.STARTING:
                             await self._work(apps)
                     for each in apps:
-                        each._running = None
+                        each._own.running = None
         finally:
             life.fire(AppInput.ENDED)
             for each in apps:
-                each._running = None
-                each._life = life if each is self else Life()
+                each._own.running = None
+                each._own.life = life if each is self else Life()
 
     async def _start(self, apps: list[App[Any]], closing: AsyncExitStack, ending: AsyncExitStack) -> None:
         """Connect, open the queues, call the startup functions; return early after a stop."""
@@ -504,26 +549,26 @@ class App(Registrar, Generic[S]):
         assert task is not None
         try:
             for each in apps:
-                each._running = await Running.start(each._settings, registry_of(each), closing)
-                each._consumers = [consumer for _, consumer, _ in each._running.consumers]
+                each._own.running = await Running.start(each._settings, registry_of(each), closing)
+                each._own.consumers = [consumer for _, consumer, _ in each._own.running.consumers]
             for function in [function for each in apps for function in registry_of(each).shutdown]:
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in registry_of(each).startup]:
                 await _called(function)
             for each in apps:
-                assert each._running is not None
-                each._running.around = await ending.enter_async_context(each._surroundings())
+                assert each._own.running is not None
+                each._own.running.around = await ending.enter_async_context(each._surroundings())
             # A startup function may stop the app without awaiting: the cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             # The cancellation came from elsewhere, or from elsewhere as well.
-            if self._life.state is not AppState.DRAINING or task.cancelling() > 1:
+            if self._own.life.state is not AppState.DRAINING or task.cancelling() > 1:
                 raise
             task.uncancel()
 
     async def _work(self, apps: list[App[Any]]) -> None:
         """Run all handlers and the sweepers, until all handlers end or the first of them fails."""
-        running = [each._running for each in apps if each._running is not None]
+        running = [each._own.running for each in apps if each._own.running is not None]
         feeding = [task for each in running for task in each.feeding()]
         sweeping = [task for each in running for task in each.sweeping()]
 
@@ -535,13 +580,13 @@ class App(Registrar, Generic[S]):
         for task in feeding:
             task.add_done_callback(end_sweeping)
         tasks = [*feeding, *sweeping, *(task for each in running for task in each.moving())]
-        self._life.fire(AppInput.STARTED, tasks)
+        self._own.life.fire(AppInput.STARTED, tasks)
         cancelled = False
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         except asyncio.CancelledError:
             cancelled = True
-        if self._life.state is AppState.RUNNING:
+        if self._own.life.state is AppState.RUNNING:
             self.stop()
         cancelled |= not await settled(tasks, None)
         if cancelled:
@@ -570,11 +615,13 @@ begun_of: Callable[[App[Any]], asyncio.Future[None]] = methodcaller("_begun")
 #: Seconds for the handlers of an app and its parts to finish, for :mod:`bmq.cli`.
 grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
 #: The consumers of the latest run of an app, for :class:`bmq.testing.TestApp`.
-consumers_of: Callable[[App[Any]], list[Consumer]] = attrgetter("_consumers")
+consumers_of: Callable[[App[Any]], list[Consumer]] = attrgetter("_own.consumers")
 #: The functions of the dependencies of an app's handlers, before and after a test's replacements.
 dependencies_of: Callable[[App[Any]], Callable[[Overrides], list[Callable[..., Any]]]] = attrgetter(
     "_dependencies"
 )
+#: Makes a copy of an app and its parts for the number of this context, for :mod:`bmq.cli`.
+begin_copy_of: Callable[[App[Any]], None] = methodcaller("_begin_copy")
 #: A function to run an app with a test's broker and clock. Returns an undo function.
 trial_of: Callable[
     [App[Any]], Callable[[str, Clock, Callable[[Failure], None], bool], Callable[[], None]]

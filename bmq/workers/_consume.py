@@ -9,7 +9,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable
-from operator import attrgetter
 from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
@@ -425,10 +424,9 @@ class Work:
         attempt: number of the next attempt.
         error: reason why no handler can be called with the message.
         failing: whether an attempt has failed and another attempt follows.
-        number: position in the order of delivery.
     """
 
-    __slots__ = ("attempt", "began", "counted", "error", "failing", "message", "number")
+    __slots__ = ("attempt", "began", "counted", "error", "failing", "message")
 
     def __init__(self, message: Message, began: float) -> None:
         self.message = message
@@ -436,7 +434,6 @@ class Work:
         self.attempt = 1
         self.error: Exception | None = None
         self.failing = self.counted = False
-        self.number = 0
 
 
 class Workers:
@@ -1078,7 +1075,8 @@ class _LaneWorkers(Workers):
         super().__init__(*arguments)
         self._key = key
         self._source: AsyncIterable[Message] = self._consumer
-        self._lanes: Lanes[Work] = Lanes()
+        # Messages without an attempt so far, and the state of messages after an attempt.
+        self._lanes: Lanes[Message | Work] = Lanes()
         # Number and bytes of the messages in lanes.
         self._lane_messages = self._lane_bytes = 0
         # The filling task waits for this future while the lanes are full.
@@ -1095,16 +1093,17 @@ class _LaneWorkers(Workers):
         async for message in self._source:
             if self._left.left or self._left.skipped:
                 self._left.forget(message)
-            work = self._new(message, 0.0)
-            work.number = placed = placed + 1
+            item: Message | Work = message
             try:
                 key = self._key(message)
                 hash(key)
             except Exception as error:
-                work.error, key = error, work  # a failed attempt, in a lane of its own
+                key = item = self._new(message, 0.0)
+                item.error = error  # a failed attempt, in a lane of its own
             self._lane_messages += 1
             self._lane_bytes += len(message.raw)
-            self._lanes.add(key, work)
+            placed += 1
+            self._lanes.add(key, placed, item)
             self._wake()
             while self._full_lanes:
                 self._room = asyncio.get_running_loop().create_future()
@@ -1144,7 +1143,8 @@ class _LaneWorkers(Workers):
                 self._idle.append(waiter)
                 await waiter
                 continue
-            key, work = self._lanes.take()
+            key, item = self._lanes.take()
+            work = item if isinstance(item, Work) else self._new(item, 0.0)
             work.began = work.began or self._clock.time()
             self._held[task] = work.message
             self.progress.handling += 1
@@ -1165,6 +1165,7 @@ class _LaneWorkers(Workers):
                 self._done(work.message)
                 self._lanes.done(key)
             else:
+                self._lanes.keep(key, work)
                 resting = asyncio.create_task(self._rest_lane(key, delay))
                 self._waiting[resting] = None
                 resting.add_done_callback(self._waiting.pop)
@@ -1184,11 +1185,14 @@ class _LaneWorkers(Workers):
         for resting in self._waiting:
             resting.cancel()
         at_work = set(self._held.values())
-        left = [work for work in self._lanes.clear() if work.message not in at_work]
-        left.sort(key=attrgetter("number"))
-        for work in left:
-            self._not_failing(work)
-        self._put_back(work.message for work in left)
+        left: list[Message] = []
+        for item in self._lanes.clear():
+            message = item.message if isinstance(item, Work) else item
+            if message not in at_work:
+                left.append(message)
+                if isinstance(item, Work):
+                    self._not_failing(item)
+        self._put_back(left)
 
     def _put_back(self, messages: Iterable[Message]) -> None:
         """Give messages back without a handler."""

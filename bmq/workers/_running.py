@@ -29,6 +29,7 @@ from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
 from bmq.workers._responder import middleware_of
+from bmq.workers._sweeper import sweeper_of
 
 __all__ = ["Running", "Settings"]
 
@@ -164,7 +165,7 @@ class Running:
         if session is None:
             return []
         return [
-            asyncio.create_task(sweeper.run(session), name=f"sweep {sweeper.queue}")
+            asyncio.create_task(sweeper_of(sweeper).run(session), name=f"sweep {sweeper.queue}")
             for sweeper in self._registry.sweepers
         ]
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 
 import bmq
 from bmq.broker import Broker
 from bmq.workers._life import AppState
+from tests.ports import reserved_port
 from tests.waiting import eventually
 from tests.workers.stage import seen_by
 
@@ -113,15 +113,12 @@ async def test_failure_inside_the_block_is_raised_at_the_end(uri: str) -> None:
 
         await app.__aenter__()
         await broker.stop()
-        await eventually(lambda: app._life.state is AppState.STOPPED)
+        await eventually(lambda: app._own.life.state is AppState.STOPPED)
         with pytest.raises(bmq.Error):
             await app.__aexit__(None, None, None)
 
 
 async def test_first_connection_is_retried_with_the_option(uri: str) -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
     attempts = 0
 
     def delays() -> object:
@@ -130,13 +127,14 @@ async def test_first_connection_is_retried_with_the_option(uri: str) -> None:
             attempts += 1
             yield 0.01
 
-    app = bmq.App(f"tcp://127.0.0.1:{port}", retry_first_connect=True, reconnect_delays=delays)  # type: ignore[arg-type]
-    app.consumer(uri)(print)
-    entering = asyncio.create_task(app.__aenter__())
-    await eventually(lambda: attempts >= 3)
-    async with Broker(port=port):
-        await asyncio.wait_for(entering, 30)
-        await app.__aexit__(None, None, None)
+    with reserved_port() as port:
+        app = bmq.App(f"tcp://127.0.0.1:{port}", retry_first_connect=True, reconnect_delays=delays)  # type: ignore[arg-type]
+        app.consumer(uri)(print)
+        entering = asyncio.create_task(app.__aenter__())
+        await eventually(lambda: attempts >= 3)
+        async with Broker(port=port):
+            await asyncio.wait_for(entering, 30)
+            await app.__aexit__(None, None, None)
 
 
 async def test_handler_may_post_to_its_own_queue(broker_uri: str, uri: str) -> None:
@@ -164,12 +162,12 @@ async def test_cancelled_entry_ends_the_app(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
     app.consumer(uri)(print)
     entering = asyncio.create_task(app.__aenter__())
-    while app._life.state is AppState.STOPPED:  # noqa: ASYNC110
+    while app._own.life.state is AppState.STOPPED:  # noqa: ASYNC110
         await asyncio.sleep(0)
     entering.cancel()
     await asyncio.wait([entering])
     assert entering.cancelled()
-    assert app._life.state is AppState.STOPPED
+    assert app._own.life.state is AppState.STOPPED
 
 
 async def test_a_startup_function_may_stop_the_app(broker_uri: str, uri: str) -> None:

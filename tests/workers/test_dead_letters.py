@@ -49,7 +49,7 @@ async def post_bytes(
 
 
 def encoded(properties: Mapping[str, PropertyInput], **renamed: str) -> bytes:
-    """Properties, with names replaced by some of the same length that are not legal."""
+    """Encode properties, and replace names by illegal names of the same length."""
     area = encode_properties(properties, new=True)
     for name, other in renamed.items():
         assert len(name.encode()) == len(other.encode())
@@ -58,7 +58,7 @@ def encoded(properties: Mapping[str, PropertyInput], **renamed: str) -> bytes:
 
 
 async def put_aside(stage: Stage, dead: bmq.Queue, other: bmq.Session) -> bmq.Message:
-    """Let a worker fail on what is in the queue, and on a message behind it; return the first dead letter."""
+    """Let a worker fail on all messages of the queue and on a later message; return the first dead letter."""
     await stage.queue.post(b"behind")
     retry = bmq.NoRetry(bmq.DeadLetter(dead))
     async with consuming(stage.queue, fail, retry=retry, max_unconfirmed_messages=1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: messages of one key are handled one after another in all cases; different keys concurrently."""
+"""Lanes: messages of a key are handled sequentially in all cases, and different keys concurrently."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EveryWay(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS))
     def add(self, key: Hashable) -> None:
         self.added += 1
-        self.lanes.add(key, self.added)
+        self.lanes.add(key, self.added, self.added)
         self.model.append((key, self.added))
 
     @precondition(lambda self: self.lanes.ready)
@@ -59,6 +59,7 @@ class EveryWay(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.taken, key=str)))
         item = self.taken.pop(key)
         if again:
+            self.lanes.keep(key, item)
             self.lanes.again(key)
         else:
             self.lanes.done(key)
@@ -66,7 +67,7 @@ class EveryWay(RuleBasedStateMachine):
 
     @rule()
     def clear(self) -> None:
-        assert sorted(self.lanes.clear()) == [number for _, number in self.model]
+        assert self.lanes.clear() == [number for _, number in self.model]
         self.model.clear()
         self.taken.clear()
 
@@ -85,8 +86,8 @@ TestEveryWay.settings = settings(max_examples=50, stateful_step_count=30)
 def test_lanes_take_turns(keys: list[int]) -> None:
     """Another key waits for at most one item of a busy key."""
     lanes: Lanes[int] = Lanes()
-    for number, key in enumerate(keys):
-        lanes.add(key, number)
+    for number, each in enumerate(keys):
+        lanes.add(each, number, number)
     turns: list[Hashable] = []
     while lanes.ready:
         key, _ = lanes.take()
@@ -107,14 +108,14 @@ def test_lanes_take_turns(keys: list[int]) -> None:
 
 
 async def fill(stage: Stage, *keys: str | None) -> None:
-    """Post messages with these keys, numbered from 0."""
+    """Post messages with the given keys, numbered from 0."""
     await stage.queue.post_many(
         bmq.PutMessage(b"%d" % number, {} if key is None else {"key": key}) for number, key in enumerate(keys)
     )
 
 
 class Record:
-    """A handler that records its calls, and whether two messages of a key were ever handled concurrently."""
+    """A handler that records all calls, and whether two messages of a key were ever handled concurrently."""
 
     def __init__(self, expected: int) -> None:
         self.done: dict[Any, list[int]] = defaultdict(list)
@@ -187,7 +188,7 @@ async def test_messages_without_the_property_share_a_lane(stage: Stage) -> None:
 
 
 async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
-    """With one worker for two keys: while a message of one key rests, the other key continues."""
+    """While a message of a key waits for a retry, the only worker handles the messages of the other key."""
     resting, go_on = asyncio.Event(), asyncio.Event()
     seen: list[tuple[int, int]] = []
     attempts = defaultdict[int, int](int)
@@ -232,7 +233,7 @@ async def test_a_busy_key_does_not_starve_other_keys(stage: Stage) -> None:
 
 
 async def test_idle_keys_are_forgotten(stage: Stage) -> None:
-    # The objects, not their addresses, which Python uses again.
+    # Keep the objects, not the addresses: Python reuses addresses.
     before = [each for each in gc.get_objects() if isinstance(each, Lanes)]
     finished = Record(300)
     await fill(stage, *(f"key {number}" for number in range(300)))
@@ -301,7 +302,7 @@ async def test_unhandled_messages_are_returned_in_order(stage: Stage) -> None:
 
 
 async def test_the_order_starts_anew_on_the_same_queue(stage: Stage) -> None:
-    """Messages returned by one consume() go to the next consume(), before later messages."""
+    """Messages returned by a consume() go to the next consume(), before later messages."""
     first = asyncio.Event()
     seen: list[int] = []
 
@@ -337,7 +338,7 @@ def test_a_key_is_checked_when_the_handler_is_registered() -> None:
 async def test_lanes_keep_order_under_retries_redeliveries_and_reconnects(
     broker_uri: str, uri: str, seed: int
 ) -> None:
-    """Random keys, failures, durations and cuts: per key, each succeeds once, in the order of posting."""
+    """Random keys, failures and cuts: each message of a key succeeds once, in the order of posting."""
     random_ = random.Random(seed)
     count = 300
     keys = [f"k{random_.randrange(1 + seed)}" for _ in range(count)]
