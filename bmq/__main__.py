@@ -3,7 +3,7 @@
 
 import sys
 
-from bmq.cli import main
+from bmq.cli import script
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

@@ -8,6 +8,7 @@ text in Prometheus' format.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -32,7 +33,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from bmq import _checks
+from bmq import _checks, _copies, _world
 from bmq.client.stats import Histogram, QueueStats, SessionStats
 from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
@@ -47,6 +48,9 @@ __all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
 OTHER = "other"
 #: A session, or a function that returns a session; None or :class:`bmq.StateError` if there is no session.
 Source: TypeAlias = "Session | Callable[[], Session | None]"
+
+# A session, its statistics, and its queues with their statistics and whether they were closed before.
+_Read: TypeAlias = "tuple[Session, SessionStats, list[tuple[Queue, QueueStats, bool]]]"
 
 # How long the event loop of the sessions is waited for when another thread asks, in seconds.
 _PATIENCE = 1.0
@@ -134,6 +138,8 @@ class SessionCollector(Collector):
     def __init__(self, *sessions: Source, max_queues: int = 50) -> None:
         self._max_queues = _checks.integer("max_queues", max_queues)
         self._sources: list[Source] = []
+        # Held during a collection: the threads of an app may collect at the same time.
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[Session, SessionStats] = {}
         self._queues: dict[Queue, tuple[str, QueueStats]] = {}
@@ -213,6 +219,10 @@ class SessionCollector(Collector):
         return True
 
     def _collect(self) -> list[Metric]:
+        with self._lock:
+            return self._collected()
+
+    def _collected(self) -> list[Metric]:
         self._count()
         now: dict[str, dict[str, int]] = {}
         for label, stats in self._queues.values():
@@ -232,32 +242,78 @@ class SessionCollector(Collector):
 
     def _count(self) -> None:
         """Add the counts since the last collection."""
-        sessions = {session: None for session in map(_session_of, self._sources) if session is not None}
-        for session in {**self._sessions, **sessions}:
-            parts = self._count_queues(session)
-            stats, before = session.stats(), self._sessions.get(session)
+        found = _copies.for_each(lambda: [_session_of(source) for source in self._sources])
+        sessions = {session: None for some in found for session in some if session is not None}
+        for session, stats, queues in self._read({**self._sessions, **sessions}):
+            parts = self._count_queues(queues)
+            before = self._sessions.get(session)
             change = stats if before is None else stats - before
             self._total.add(change)
             self._other.add_rest(change, parts)
             self._sessions[session] = stats
-        for session in [each for each in self._sessions if each.state is SessionState.CLOSED]:
-            del self._sessions[session]
-            self._sources = [each for each in self._sources if each is not session]
-        for queue in [each for each in self._queues if each.closed]:
-            del self._queues[queue]
+            if stats.state is SessionState.CLOSED:
+                del self._sessions[session]
+                self._sources = [each for each in self._sources if each is not session]
 
-    def _count_queues(self, session: Session) -> list[QueueStats]:
+    def _read(self, sessions: Iterable[Session]) -> list[_Read]:
+        """Read the statistics of sessions, each in its own event loop.
+
+        The sessions of a loop that does not answer in time are left out: their previous values count.
+        """
+        from bmq.client.session import driver_of
+
+        here = asyncio.get_running_loop()
+        loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
+        for session in sessions:
+            loops.setdefault(driver_of(session).loop, []).append(session)
+        answers: list[tuple[list[Session], Future[list[_Read]]]] = []
+        for loop, some in loops.items():
+            answer: Future[list[_Read]] = Future()
+            answers.append((some, answer))
+            if loop is here or loop.is_closed():
+                self._read_here(some, answer)
+                continue
+            try:
+                loop.call_soon_threadsafe(self._read_here, some, answer)
+            except RuntimeError:  # the loop has just been closed
+                self._read_here(some, answer)
+        found: list[_Read] = []
+        until = _world.monotonic() + _PATIENCE
+        for _, answer in answers:
+            try:
+                found += answer.result(max(until - _world.monotonic(), 0))
+            except TimeoutError:
+                answer.cancel()
+        return found
+
+    def _read_here(self, sessions: list[Session], answer: Future[list[_Read]]) -> None:
+        """Read the statistics of sessions of the running event loop."""
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            found: list[_Read] = []
+            for session in sessions:
+                known = [queue for queue in list(self._queues) if queue.session is session]
+                queues = [
+                    (queue, queue.stats(), queue.closed) for queue in dict.fromkeys([*known, *session.queues])
+                ]
+                found.append((session, session.stats(), queues))
+            answer.set_result(found)
+        except BaseException as error:
+            answer.set_exception(error)
+
+    def _count_queues(self, queues: list[tuple[Queue, QueueStats, bool]]) -> list[QueueStats]:
         """Add the counts of a session's queues; return the counts of queues with labels."""
         parts: list[QueueStats] = []
-        known = [queue for queue in self._queues if queue.session is session]
-        for queue in dict.fromkeys([*known, *session.queues]):
-            stats = queue.stats()
+        for queue, stats, closed in queues:
             label, before = self._queues.get(queue, (None, None))
             label = label or self._label(queue.uri)
             self._queues[queue] = label, stats
             if label != OTHER:
                 parts.append(stats if before is None else stats - before)
                 self._labels[label].add(parts[-1])
+            if closed:
+                del self._queues[queue]
         return parts
 
     def _label(self, uri: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health and metrics of several processes, as one service."""
+"""Health and metrics of several processes or threads, as a single service."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
-from bmq.cli.process import Process, Slot, State
+from bmq.cli.process import Slot, State, Worker
 from bmq.cli.sums import MetricSums
-from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, Page
+from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, Page, Probe
 
-__all__ = ["LONGEST_ANSWER", "Answers"]
+__all__ = ["LONGEST_ANSWER", "Answers", "ThreadAnswers"]
 
 logger = logging.getLogger("bmq.run")
 
@@ -32,11 +32,17 @@ class Answers:
     """Asks all processes, and joins the answers to one page.
 
     Args:
-        slots: slots of the processes.
+        slots: slots of the processes or threads.
+
+    Attributes:
+        kinds: "processes" or "threads".
     """
 
     def __init__(self, slots: list[Slot]) -> None:
         self._slots = slots
+        self._kind = kind = slots[0].kind
+        self.kinds = "processes" if kind == "process" else f"{kind}s"
+        self._has_pids = kind == "process"
         self._sums: dict[int, MetricSums] = {}
         self._malformed: set[int] = set()
 
@@ -59,7 +65,7 @@ class Answers:
 
     async def _ask(
         self, probe: int, page: str, timeout: float
-    ) -> list[tuple[Slot, Process, tuple[int, bytes] | None]]:
+    ) -> list[tuple[Slot, Worker, tuple[int, bytes] | None]]:
         """Ask all running processes."""
         asked = [(slot, slot.process) for slot in self._slots if slot.asked and slot.process is not None]
         answers = await asyncio.gather(*(process.ask(f"/{probe}{page}", timeout) for _, process in asked))
@@ -75,7 +81,7 @@ class Answers:
         silent = [slot for slot, _, answer in answers if answer is None or answer[0] != HTTPStatus.OK]
         if not silent:
             return HTTPStatus.OK, "alive\n", TEXT_TYPE
-        lines = "".join(f"process {slot.number} does not answer\n" for slot in silent)
+        lines = "".join(f"{slot.kind} {slot.number} does not answer\n" for slot in silent)
         return HTTPStatus.SERVICE_UNAVAILABLE, lines, TEXT_TYPE
 
     async def _readyz(self, probe: int) -> Page:
@@ -85,7 +91,7 @@ class Answers:
         degraded = ready and any(each["degraded"] for each in found)
         alike = [each["since"] for each in found if (each["ready"], each["degraded"]) == (ready, degraded)]
         troubles = [
-            {"process": each["process"], **trouble} for each in found for trouble in each.pop("troubles")
+            {self._kind: each[self._kind], **trouble} for each in found for trouble in each.pop("troubles")
         ]
         answer: dict[str, Any] = {
             "ready": ready,
@@ -93,17 +99,17 @@ class Answers:
             "since": (max if ready and not degraded else min)(alike),
             **{name: _largest(each[name] for each in found) for name in AGES},
             "troubles": sorted(troubles, key=lambda trouble: str(trouble.get("since", ""))),
-            "processes": found,
+            self.kinds: found,
         }
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return status, json.dumps(answer, indent=1) + "\n", "application/json"
 
     def _condition(self, slot: Slot, answer: tuple[int, bytes] | None) -> dict[str, Any]:
-        """Return the part of one process in /readyz."""
+        """Return the part of a process in /readyz."""
         since = slot.since.isoformat(timespec="milliseconds")
         condition: dict[str, Any] = {
-            "process": slot.number,
-            "pid": slot.process.pid if slot.process is not None else None,
+            self._kind: slot.number,
+            **({"pid": slot.process.pid if slot.process is not None else None} if self._has_pids else {}),
             "state": slot.state.value,
             "restarts": slot.restarts,
             "ready": slot.state is State.FINISHED,
@@ -116,9 +122,9 @@ class Answers:
             return condition
         if answer is None:
             what = {
-                State.STARTING: "the process is starting",
-                State.RUNNING: "the process does not answer",
-                State.STOPPING: "the process is stopping",
+                State.STARTING: f"the {self._kind} is starting",
+                State.RUNNING: f"the {self._kind} does not answer",
+                State.STOPPING: f"the {self._kind} is stopping",
             }.get(slot.state, f"{slot.why}; waiting before a restart")
             condition["troubles"] = [{"what": what, "since": since}]
             return condition
@@ -144,15 +150,39 @@ class Answers:
             if line is not None and slot.number not in self._malformed:
                 self._malformed.add(slot.number)
                 logger.warning("line %d of the metrics of process %d is malformed", line, slot.number)
+        return HTTPStatus.OK, self._own() + sums.text(), METRICS_TYPE
+
+    def _own(self) -> str:
+        """Return the metrics of the supervisor."""
+        kind, kinds = self._kind, self.kinds
         states = [slot.state for slot in self._slots]
-        own = ["# HELP bmq_processes Processes by state\n# TYPE bmq_processes gauge\n"]
-        own += [f'bmq_processes{{state="{state.value}"}} {states.count(state)}\n' for state in State]
-        own += ["# HELP bmq_process_restarts_total Restarts of a process\n"]
-        own += ["# TYPE bmq_process_restarts_total counter\n"]
-        own += [
-            f'bmq_process_restarts_total{{process="{each.number}"}} {each.restarts}\n' for each in self._slots
-        ]
-        return HTTPStatus.OK, "".join([*own, sums.text()]), METRICS_TYPE
+        lines = [f"# HELP bmq_{kinds} {kinds.capitalize()} by state\n# TYPE bmq_{kinds} gauge\n"]
+        lines += [f'bmq_{kinds}{{state="{state.value}"}} {states.count(state)}\n' for state in State]
+        restarts = f"bmq_{kind}_restarts_total"
+        lines += [f"# HELP {restarts} Restarts of a {kind}\n# TYPE {restarts} counter\n"]
+        lines += [f'{restarts}{{{kind}="{each.number}"}} {each.restarts}\n' for each in self._slots]
+        return "".join(lines)
+
+
+class ThreadAnswers(Answers):
+    """Answers of threads. All threads share the metrics of the process: a single request is enough.
+
+    Args:
+        slots: slots of the threads.
+        probes: the probes of the app and of the included apps.
+    """
+
+    def __init__(self, slots: list[Slot], probes: list[Probe]) -> None:
+        super().__init__(slots)
+        self._probes = probes
+
+    async def _metrics(self, probe: int) -> Page:
+        status, body, kind = self._probes[probe].page("/metrics")
+        if status == HTTPStatus.NOT_FOUND:  # no metrics are configured
+            status, body, kind = HTTPStatus.OK, "", METRICS_TYPE
+        if status == HTTPStatus.OK:
+            body = self._own() + (body if isinstance(body, str) else body.decode("utf-8", "replace"))
+        return status, body, kind
 
 
 def _largest(ages: Iterable[float | None]) -> float | None:

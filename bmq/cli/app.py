@@ -95,7 +95,10 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
     )
     app.callback()(_root)
     chosen = _completed_verb() if completing else _chosen(arguments)
-    for verb, (module, summary) in VERBS.items():
+    # The other verbs appear only in the help, in mistakes, and in candidates for the shell.
+    needed = arguments[:1] if not completing and arguments and arguments[0] in VERBS else VERBS
+    for verb in needed:
+        module, summary = VERBS[verb]
         function: Callable[..., Any] = _stub
         if ((completing and chosen is None) or verb == chosen) and verb != "broker":
             imported = importlib.import_module(module)
@@ -109,6 +112,8 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
         try:
             app(args=arguments, prog_name="bmq")
         except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # typer and rich end with status 1
+                raise BrokenPipeError from end
             return end.code if isinstance(end.code, int) else int(end.code is not None)
         return 0
 

@@ -17,9 +17,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 import bmq
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues
+from bmq.cli.consoles import stderr
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note, stderr
+from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb

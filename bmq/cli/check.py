@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import bmq
+from bmq.cli.consoles import out, styled, table
 from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, out, styled, table
+from bmq.cli.output import emit
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline

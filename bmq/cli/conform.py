@@ -9,8 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
+from bmq.cli.consoles import out, table
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note, out, table
+from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline

@@ -11,8 +11,9 @@ import typer
 
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
+from bmq.cli.consoles import out, table
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, to_json
-from bmq.cli.output import emit, note, out, printable, table
+from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb

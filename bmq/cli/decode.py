@@ -13,8 +13,9 @@ import typer
 from rich.text import Text
 
 from bmq.cli import files
+from bmq.cli.consoles import out
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note, out, printable
+from bmq.cli.output import emit, note, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus

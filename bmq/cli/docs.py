@@ -10,6 +10,7 @@ import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -117,7 +118,7 @@ def _as_yaml(document: dict[str, Any]) -> str:
         BadInput: PyYAML is not installed.
     """
     try:
-        import yaml
+        yaml: Any = import_module("yaml")  # some releases of its type stubs have unknown types
     except ModuleNotFoundError:
         raise BadInput("--yaml needs an extra: pip install 'bmq[cli]'") from None
     # Values that occur twice would become anchors and aliases.

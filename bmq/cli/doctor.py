@@ -17,7 +17,8 @@ from rich.text import Text
 
 import bmq
 from bmq.cli.completion import queues
-from bmq.cli.output import note, out, printable, styled
+from bmq.cli.consoles import out, styled
+from bmq.cli.output import note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, status_of, verb

@@ -16,9 +16,10 @@ from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
+from bmq.cli.consoles import out, styled, table
 from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, out, styled, table
+from bmq.cli.output import emit
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb

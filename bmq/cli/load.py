@@ -23,8 +23,9 @@ import typer
 
 from bmq import _world
 from bmq.admin.words import number
+from bmq.cli.consoles import out, table
 from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit, note, out, table
+from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb

@@ -23,15 +23,14 @@ import typer
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note, note_failure, stderr
+from bmq.cli.output import emit, note, note_failure
+from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, complete_contexts, target_of, verb
 from bmq.conventions import derived_guid
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     import bmq
 
 __all__ = ["FIELDS", "command"]
@@ -149,8 +148,7 @@ async def command(
         total = limit if where is not None else await _total(target, source, limit)
         started = loop.time()
         try:
-            with _progress(quiet=quiet) as progress:
-                bar = progress.add_task("moving", total=total)
+            with progress_bar("moving", total, quiet=quiet) as show:
                 while limit is None or result.moved + result.failed < limit:
                     most = _BATCH if rate is None else max(1, min(_BATCH, int(rate / 10)))
                     if limit is not None:
@@ -163,8 +161,7 @@ async def command(
                     if rate is not None and (early := started + done / rate - loop.time()) > 0:
                         await asyncio.sleep(early)
                     await _pass_on(list(batch), written, destination, result)
-                    if not progress.disable:
-                        progress.update(bar, completed=result.moved)
+                    show(result.moved)
                     if result.full or result.failed >= window:
                         break
         finally:
@@ -275,17 +272,3 @@ def _tell(result: _Result, source: str, destination: str, seconds: float, output
         note(f"bmq move: {destination} has no room for more messages: make room, and repeat the command")
     if sys.exc_info()[0] is not None:
         note(f"bmq move: the other messages are still in {source}; the same command continues")
-
-
-def _progress(*, quiet: bool) -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TaskProgressColumn(show_speed=True),
-        console=stderr(),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )

@@ -21,12 +21,12 @@ from bmq.cli.target import offline
 __all__ = ["Kind", "command", "files", "module_of"]
 
 _TEMPLATES: Final = Path(__file__).with_name("projects")
-# The words of the templates that stand for the project. They are legal where they stand: linters, type
-# checkers and pytest read the templates as they are.
+# Placeholders of the templates. The placeholders are valid names, so that linters, type checkers and pytest
+# can read the templates unchanged.
 _PROJECT: Final = "bmq-new-project"
 _MODULE: Final = "bmq_new_module"
 _VERSION: Final = "bmq.new.version"
-#: Names of files that begin with a dot begin with this word among the templates.
+#: Prefix of the template of a file whose name begins with a dot.
 _DOT: Final = "dot_"
 _LICENSE: Final = "SPDX-License-Identifier"
 _LONGEST: Final = 64
@@ -87,7 +87,7 @@ def command(
 
     A service is an app of workers with a typed handler, retries, dead letters and a simulation. A pipeline is
     a job of Spark from queue to queue. A test project has integration tests for the embedded broker and for a
-    broker in Docker. The names of the files are printed. No file is ever overwritten.
+    broker in Docker. The command prints the names of the files, and never overwrites a file.
 
     [bold]Examples[/]
 
@@ -119,7 +119,7 @@ def module_of(name: str) -> str:
     """Return the name of a project's package.
 
     Raises:
-        BadInput: the name does not suit a project.
+        BadInput: the name cannot be used for a project.
     """
     shown = printable(repr(name))
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
@@ -194,7 +194,7 @@ def _kept(folder: Path, made: dict[Path, str], *, force: bool) -> list[Path]:
     for parent in (folder, *folder.parents):
         if os.path.lexists(parent) and not parent.is_dir():
             raise BadInput(f"{printable(str(parent))} exists and is not a folder: --directory names another")
-    # A new repository is empty, too.
+    # A new repository counts as empty.
     there = sorted(each.name for each in folder.iterdir() if each.name != ".git") if folder.is_dir() else []
     kept = [path for path in made if os.path.lexists(folder / path)]
     for path in made:
@@ -229,7 +229,7 @@ def _write(folder: Path, texts: dict[Path, str]) -> None:
                 if not parent.exists():
                     parent.mkdir()
                     folders.append(parent)
-            # Refuses a file that another program has made meanwhile.
+            # Mode x fails if another program has created the file meanwhile.
             with path.open("x", encoding="utf-8", newline="\n") as file:
                 written.append(path)
                 file.write(text)
@@ -240,7 +240,7 @@ def _write(folder: Path, texts: dict[Path, str]) -> None:
             try:
                 each.rmdir()
             except OSError:
-                pass  # another program has put a file there
+                pass  # another program has created a file in the folder
         raise BadInput(
             f"cannot write {printable(str(path))}: {error.strerror}; nothing was written"
         ) from None

@@ -3,9 +3,11 @@ r"""Output of all verbs: data on stdout, all other lines on stderr.
 
 Brokers and messages contain text of unknown origin, and terminals obey some characters: control characters
 set the title, move the cursor or hide lines, and others reverse the direction of writing. All verbs print
-through this module, which replaces such characters by escapes (``\x1b``, ``\u202e``), on terminals, in pipes
-and in files alike. A verb with columns escapes the text first, with :func:`styled` or :func:`printable`,
-because an escape is wider than its character.
+through this module or through :mod:`bmq.cli.consoles`. Both replace such characters by escapes (``\x1b``,
+``\u202e``), on terminals, in pipes and in files alike. A verb with columns escapes the text first, with
+:func:`bmq.cli.consoles.styled` or :func:`printable`, because an escape is wider than its character.
+
+This module does not import rich, which takes a tenth of the time of a short command.
 """
 
 from __future__ import annotations
@@ -14,15 +16,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Sequence
 from typing import Any
-
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.style import Style
-from rich.table import Table
-from rich.text import Text
 
 from bmq._json import orjson
 from bmq.wire.printable import printable as printable_in_part
@@ -34,50 +28,15 @@ __all__ = [
     "log_to_stderr",
     "note",
     "note_failure",
-    "out",
     "printable",
     "printable_lines",
-    "stderr",
-    "styled",
-    "table",
 ]
 
-#: A pipe has no width: tables are as wide as their cells.
-_NO_TERMINAL = 10_000
-#: Least width for the names of queues, on narrow terminals too.
-_NAME_WIDTH = 24
 # Failures of a verb with a line each.
 _MOST_LISTED = 20
 # Characters that JSON permits without an escape and a terminal may obey. JSON escapes ASCII itself, except
 # DEL.
 _UNASCII = re.compile("[\x7f-\U0010ffff]")
-
-
-class _Output(Console):
-    """A console without foreign escape sequences; writing raises an error after the reader has gone."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Return the segments to print, with control characters in texts as escapes."""
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                yield Segment(printable_lines(segment.text), segment.style)
-
-    def on_broken_pipe(self) -> None:
-        """Called by rich after a failed write."""
-        raise BrokenPipeError
-
-
-def out() -> Console:
-    """Return the console for data."""
-    terminal = sys.stdout.isatty()
-    return _Output(file=sys.stdout, highlight=False, width=None if terminal else _NO_TERMINAL)
-
-
-def stderr() -> Console:
-    """Return the console for all other lines."""
-    return _Output(file=sys.stderr, highlight=False)
 
 
 def emit(*lines: str, flush: bool = False) -> None:
@@ -138,33 +97,6 @@ def note_failure(count: int, failure: str, rest: str) -> None:
         note(failure)
     elif count == _MOST_LISTED + 1:
         note(rest)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; a column whose name ends in ``>`` holds numbers.
-
-    Cells are plain text, never markup.
-    """
-    made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None)
-    made.pad_edge = False
-    for name in columns:
-        right = name.endswith(">")
-        made.add_column(
-            name.removesuffix(">"),
-            justify="right" if right else "left",
-            no_wrap=right,
-            overflow="fold",
-            min_width=_NAME_WIDTH if name == "queue" else None,
-            header_style="bold",
-        )
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in row))
-    return made
-
-
-def styled(content: object, style: str | Style = "") -> Text:
-    """Return a single line of text for a console, never markup, with control characters as escapes."""
-    return Text(printable(str(content)), style=style)
 
 
 def printable(content: str) -> str:

@@ -11,7 +11,8 @@ import typer
 from bmq.admin.words import age, number, size
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
-from bmq.cli.output import note, out, table
+from bmq.cli.consoles import out, table
+from bmq.cli.output import note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,16 +16,15 @@ from bmq.admin.words import number, size
 from bmq.cli import files
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, from_json, parse_properties
-from bmq.cli.output import emit, note, note_failure, stderr
+from bmq.cli.output import emit, note, note_failure
+from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
-from bmq.cli.template import Row, Template, read_rows
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     import bmq
+    from bmq.cli.template import Row
 
 __all__ = ["FIELDS", "command"]
 
@@ -213,8 +211,7 @@ async def command(
         opened = await session.open_queue(queue, write=True)
         run = _Run(opened, guids=guids, form=output)
         started = loop.time()
-        with _progress(quiet=quiet) as progress:
-            bar = progress.add_task("posting", total=total)
+        with progress_bar("posting", total, quiet=quiet) as show:
             posted = 0
             for turn in range(count):
                 messages = _messages(payloads, names, lines=lines, ndjson=ndjson, run=run)
@@ -224,9 +221,9 @@ async def command(
                     await run.post(label, _with(message, common))
                     posted += 1
                     if not posted % 100 or rate is not None:
-                        _show(progress, bar, run)
+                        show(run.accepted + run.failures)
             await run.settle(all_of_them=True)
-            _show(progress, bar, run)
+            show(run.accepted + run.failures)
         seconds = loop.time() - started
     if not quiet:
         speed = f", {number(run.accepted / seconds)} a second" if seconds > 1 else ""
@@ -240,6 +237,8 @@ class _Made:
     """Messages of a template. All placeholders and all rows are checked before the first post."""
 
     def __init__(self, text: str, data: str | None, properties: list[str]) -> None:
+        from bmq.cli.template import Template, read_rows
+
         if text.startswith("@"):
             text = Path(text[1:]).read_text(encoding="utf-8")
         self._payload = Template(text, "--template")
@@ -296,22 +295,3 @@ def _with(message: bmq.PutMessage, common: bmq.PutMessage) -> bmq.PutMessage:
     """Add the options of the command line; a message's own values take precedence."""
     properties = {**(common.properties or {}), **(message.properties or {})} or None
     return replace(message, properties=properties, tags=(*common.tags, *message.tags))
-
-
-def _progress(*, quiet: bool) -> Progress:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TaskProgressColumn(show_speed=True),
-        console=stderr(),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )
-
-
-def _show(progress: Progress, bar: TaskID, run: _Run) -> None:
-    if not progress.disable:
-        progress.update(bar, completed=run.accepted + run.failures)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A supervised process as seen from outside, and the slot of such processes."""
+"""A supervised process or thread as seen from outside, and the slot of such workers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +21,7 @@ from bmq import _world
 from bmq.cli.child import GRACE, inherited
 from bmq.cli.lines import copy_lines, locks
 
-__all__ = ["Process", "Slot", "State"]
+__all__ = ["Process", "Slot", "State", "Worker"]
 
 logger = logging.getLogger("bmq.run")
 
@@ -38,14 +39,95 @@ class State(Enum):
     FINISHED = "finished"
 
 
-class Process:
-    """A process of the operating system, with its channel.
+class Worker(ABC):
+    """A process or a thread that runs an app, as seen by the supervisor.
 
     Attributes:
+        pid: number of the process in the operating system; None for a thread.
         ended: result is the exit status; negative for a signal.
-        started: result is whether the app has started; False if the process has ended before.
-        hello: the first message of the process; None so far.
+        started: result is whether the app has started; False if the worker has ended before.
+        hello: the first message of the worker; None so far.
+        on_hello: called with the first message.
     """
+
+    pid: int | None = None
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.started: asyncio.Future[bool] = self._loop.create_future()
+        self.hello: dict[str, Any] | None = None
+        self.on_hello: Callable[[Worker], None] = lambda _: None
+        self._questions: dict[str, asyncio.Future[tuple[int, bytes] | None]] = {}
+        self._kill: asyncio.TimerHandle | None = None
+
+    def _threadsafe(self, function: Callable[..., None]) -> Callable[..., None]:
+        """Return a function for other threads, which calls this function in the supervisor's event loop."""
+
+        def call(*arguments: object) -> None:
+            try:
+                self._loop.call_soon_threadsafe(function, *arguments)
+            except RuntimeError:
+                pass  # the loop is closed
+
+        return call
+
+    @abstractmethod
+    def _put(self, path: str) -> bool:
+        """Send a question; return whether the worker can be asked."""
+
+    async def ask(self, path: str, timeout: float) -> tuple[int, bytes] | None:
+        """Return status and body of a page; None without an answer in time.
+
+        A further question about the same page waits for the same answer.
+        """
+        future = self._questions.get(path)
+        if future is None:
+            if not self._put(path):
+                return None
+            future = self._questions[path] = self._loop.create_future()
+        await asyncio.wait([future], timeout=timeout)
+        return future.result() if future.done() else None
+
+    def _answered(self, path: str, answer: tuple[int, bytes] | None) -> None:
+        future = self._questions.pop(path, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    @abstractmethod
+    async def finished(self, timeout: float) -> int:
+        """Wait for the end, and then at most this number of seconds for the last lines and messages.
+
+        Returns:
+            The exit status; negative for a signal.
+        """
+
+    @property
+    def grace(self) -> float:
+        """Seconds for the stop of the app."""
+        grace = self.hello.get("grace") if self.hello is not None else None
+        return float(grace) if isinstance(grace, int | float) and 0 <= grace < 1e6 else GRACE
+
+    @abstractmethod
+    def signal(self, number: int) -> None:
+        """Ask the worker to stop; no effect after the end."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End the worker at once; no effect after the end."""
+
+    def kill_after(self, delay: float, name: str) -> None:
+        """Kill the worker after this number of seconds; no effect after the end and on a second call."""
+        if self._kill is None and not self.ended.done():
+            self._kill = self._loop.call_later(delay, self._force, delay, name)
+
+    def _force(self, delay: float, name: str) -> None:
+        logger.warning("%s has not ended within %g s, and is killed", name, delay)
+        self.kill()
+
+
+class Process(Worker):
+    """A process of the operating system, with its channel."""
 
     def __init__(self, command: list[str], environment: dict[str, str], label: str | None) -> None:
         """Start the process.
@@ -53,14 +135,8 @@ class Process:
         Raises:
             OSError: the process cannot be started.
         """
-        self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[int] = self._loop.create_future()
-        self.started: asyncio.Future[bool] = self._loop.create_future()
-        self.hello: dict[str, Any] | None = None
-        self.on_hello: Callable[[Process], None] = lambda _: None
-        self._questions: dict[str, asyncio.Future[tuple[int, bytes] | None]] = {}
+        super().__init__()
         self._writer: asyncio.StreamWriter | None = None
-        self._kill: asyncio.TimerHandle | None = None
         # Number of outputs that are still copied.
         self._copying = 0
         self._copied = asyncio.Event()
@@ -100,15 +176,6 @@ class Process:
             self._copying += 1
             copy_lines(os.dup(stream.fileno()), output, label, lock, self._threadsafe(self._one_copied))
             stream.close()
-
-    def _threadsafe(self, function: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: object) -> None:
-            try:
-                self._loop.call_soon_threadsafe(function, *arguments)
-            except RuntimeError:
-                pass  # the loop is closed
-
-        return call
 
     def _one_copied(self) -> None:
         self._copying -= 1
@@ -167,28 +234,14 @@ class Process:
             self.on_hello(self)
         elif path == "/started" and not self.started.done():
             self.started.set_result(True)
-        elif (future := self._questions.pop(path, None)) is not None and not future.done():
-            future.set_result((status, body))
+        else:
+            self._answered(path, (status, body))
 
-    async def ask(self, path: str, timeout: float) -> tuple[int, bytes] | None:
-        """Return status and body of a page; None without an answer in time.
-
-        A further question about the same page waits for the same answer.
-        """
+    def _put(self, path: str) -> bool:
         if self._writer is None:
-            return None
-        future = self._questions.get(path)
-        if future is None:
-            future = self._questions[path] = self._loop.create_future()
-            self._writer.write(path.encode() + b"\n")
-        await asyncio.wait([future], timeout=timeout)
-        return future.result() if future.done() else None
-
-    @property
-    def grace(self) -> float:
-        """Seconds for the stop of the app."""
-        grace = self.hello.get("grace") if self.hello is not None else None
-        return float(grace) if isinstance(grace, int | float) and 0 <= grace < 1e6 else GRACE
+            return False
+        self._writer.write(path.encode() + b"\n")
+        return True
 
     def signal(self, number: int) -> None:
         """Send a signal; no effect after the end."""
@@ -198,22 +251,14 @@ class Process:
         """Kill the process; no effect after the end."""
         self._popen.kill()
 
-    def kill_after(self, delay: float, name: str) -> None:
-        """Kill the process after this number of seconds; no effect after the end and on a second call."""
-        if self._kill is None and not self.ended.done():
-            self._kill = self._loop.call_later(delay, self._force, delay, name)
-
-    def _force(self, delay: float, name: str) -> None:
-        logger.warning("%s has not ended within %g s, and is killed", name, delay)
-        self.kill()
-
 
 @dataclass(slots=True)
 class Slot:
-    """A numbered place for a process, over all restarts.
+    """A numbered place for a process or a thread, over all restarts.
 
     Attributes:
         number: number from 1.
+        kind: "process" or "thread".
         state: see :class:`State`.
         since: start of the state, in UTC.
         process: present process, or the last one.
@@ -224,9 +269,10 @@ class Slot:
     """
 
     number: int
+    kind: str = "process"
     state: State = State.STARTING
     since: datetime = field(default_factory=_world.now)
-    process: Process | None = None
+    process: Worker | None = None
     failures: int = 0
     why: str = ""
     restarts: int = 0
@@ -235,8 +281,8 @@ class Slot:
     @property
     def name(self) -> str:
         """The name in log lines."""
-        pid = f" (pid {self.process.pid})" if self.process is not None else ""
-        return f"process {self.number}{pid}"
+        pid = self.process.pid if self.process is not None else None
+        return f"{self.kind} {self.number}" + (f" (pid {pid})" if pid is not None else "")
 
     @property
     def asked(self) -> bool:

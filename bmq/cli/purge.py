@@ -10,7 +10,7 @@ import typer
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.confirming import confirmed
-from bmq.cli.output import out, table
+from bmq.cli.consoles import out, table
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb

@@ -11,7 +11,8 @@ from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import domains
-from bmq.cli.output import note, out, table
+from bmq.cli.consoles import out, table
+from bmq.cli.output import note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 

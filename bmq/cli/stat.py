@@ -13,7 +13,7 @@ from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
-from bmq.cli.output import out, table
+from bmq.cli.consoles import out, table
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes of one app: starts, restarts, signals, and one address for health and metrics.
+"""Several processes of an app: starts, restarts, signals, and a common address for health and metrics.
 
-The problem: an event loop uses one core. A service on a machine with eight cores needs eight processes, and
-these processes need what a single process gets from its orchestrator: a restart after a failure, an end after
-a signal, one probe.
+The problem: an event loop uses a single core. A service on a machine with eight cores needs eight processes.
+An orchestrator restarts a failed process, ends a process with a signal, and has a probe for each process; the
+eight processes need the same from the supervisor.
 
 Invariants:
 
 - The supervisor imports no app, and starts each process by exec, never by fork. No lock, socket or thread of
-  the supervisor is copied, and a module that cannot be imported fails in a process only.
+  the supervisor is copied, and an error during the import of the app ends a process only.
 - The supervisor's event loop never waits for a process: every question has a deadline, at most one question
   for each page is under way, and outputs are copied in threads.
-- Each process has a session of the operating system, so Ctrl-C in a terminal reaches only the supervisor. The
+- Each process has a session of the operating system: Ctrl-C in a terminal reaches only the supervisor. The
   supervisor passes each signal on once.
 - A process ends with the supervisor, also if the supervisor is killed: see :mod:`bmq.cli.child`.
-- A slot (number 1, 2, ...) has at most one process at a time, so a name derived from the number is unique.
+- A slot (number 1, 2, ...) has at most one process at a time: a name derived from the number is unique.
 
-Rejected: a listening socket of the app shared by all processes. The operating system chooses the process that
-answers a probe, so a probe would see one process by chance.
+Rejected: a listening socket of the app shared by all processes. The operating system would choose
+the process for each probe, and a probe would see a single process by chance.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from bmq.cli.answers import LONGEST_ANSWER, Answers
 from bmq.cli.child import FORCED_AFTER, NUMBER
 from bmq.cli.lines import Aside, locks
 from bmq.cli.output import LogFormatter
-from bmq.cli.process import Process, Slot, State
+from bmq.cli.process import Process, Slot, State, Worker
 from bmq.cli.status import ExitStatus
 from bmq.workers.probe import HealthAddressError, PageServer
 
@@ -84,6 +84,7 @@ class Supervisor:
     Args:
         command: arguments of a process, without the interpreter.
         processes: number of processes.
+        kind: "process"; "thread" in a class for threads.
         health: host and port of the server for health and metrics; None for the address of the app.
         changes: changed files; None for no restart after a change. With this argument a process that has
             failed starts again after a change only.
@@ -96,6 +97,7 @@ class Supervisor:
         command: list[str],
         processes: int,
         *,
+        kind: str = "process",
         health: tuple[str, int] | None = None,
         changes: AsyncIterator[Path] | None = None,
         level: int = logging.INFO,
@@ -103,17 +105,19 @@ class Supervisor:
     ) -> None:
         flags = _interpreter_flags()
         if processes > 1 and sys.stdout.isatty():
-            flags.append("-u")  # lines appear at once, as they do without a pipe in between
+            flags.append("-u")  # lines appear at once, as without a pipe in between
         self._command = [sys.executable, *flags, *command]
         self._labelled = processes > 1
         self._health = health
         self._changes = changes
         self._level = level
         self._pauses = pauses or Pauses()
-        self._slots = [Slot(number) for number in range(1, processes + 1)]
+        self._slots = [Slot(number, kind) for number in range(1, processes + 1)]
         self._answers = Answers(self._slots)
         self._servers: dict[int, tuple[str, int]] = {}
         self._serving = AsyncExitStack()
+        # Tasks that start servers.
+        self._opening: list[asyncio.Task[None]] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._signals = 0
         self._first: signal.Signals | None = None
@@ -131,18 +135,11 @@ class Supervisor:
 
         Cancelling the call kills the processes.
         """
-        aside = Aside(locks(1, 2)[1])
-        aside.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(aside)
-        logger.setLevel(self._level)
-        logger.propagate = False
-        loop = asyncio.get_running_loop()
+        with self._log_lines(), self._on_signals():
+            return await self._run()
+
+    async def _run(self) -> int:
         try:
-            for number in _SIGNALS:
-                loop.add_signal_handler(number, self._stop, number)
-            if signal.getsignal(_HANG_UP) is not signal.SIG_IGN:  # ignored under nohup
-                handler = self._stop if _has_terminal() else self._hang_up
-                loop.add_signal_handler(_HANG_UP, handler, _HANG_UP)
             if self._health is not None:
                 await self._serve(0, self._health)
             if self._changes is not None:
@@ -151,25 +148,54 @@ class Supervisor:
             return self._status
         finally:
             for task in self._tasks:
-                task.cancel()
+                if task not in self._opening:
+                    task.cancel()
+            if self._opening:  # a cancelled start of a server would leave its socket open
+                await asyncio.wait(self._opening)
             await self._serving.aclose()
             for slot in self._slots:
                 if slot.process is not None and not slot.process.ended.done():
                     slot.process.kill()
-            for each in (*_SIGNALS, _HANG_UP):
-                loop.remove_signal_handler(each)
+
+    @contextmanager
+    def _log_lines(self) -> Generator[None]:
+        """Write the log lines of the supervisor to standard error."""
+        aside = Aside(locks(1, 2)[1])
+        aside.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(aside)
+        logger.setLevel(self._level)
+        logger.propagate = False
+        try:
+            yield
+        finally:
             aside.end(_LAST_LINES)
             logger.removeHandler(aside)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    @contextmanager
+    def _on_signals(self) -> Generator[None]:
+        """Pass signals on to the processes."""
+        loop = asyncio.get_running_loop()
+        try:
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self._stop, number)
+            if signal.getsignal(_HANG_UP) is not signal.SIG_IGN:  # ignored under nohup
+                handler = self._stop if _has_terminal() else self._hang_up
+                loop.add_signal_handler(_HANG_UP, handler, _HANG_UP)
+            yield
+        finally:
+            for each in (*_SIGNALS, _HANG_UP):
+                loop.remove_signal_handler(each)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
     # ---- processes
 
     async def _keep(self, slot: Slot) -> None:
-        """Run one process after another in a slot."""
+        """Run the processes of a slot, each after the end of the previous process."""
         while True:
             slot.recycled.clear()
             began = _world.monotonic()
@@ -202,22 +228,30 @@ class Supervisor:
 
     async def _run_one(self, slot: Slot) -> int | None:
         """Run a process, and return its exit status; None if it cannot be started."""
-        label = f"[{slot.number}] " if self._labelled else None
         slot.process = None
         if self._stopping:
             return ExitStatus.OK
         slot.enter(State.STARTING)
         try:
-            process = Process(self._command, {**os.environ, NUMBER: str(slot.number)}, label)
-        except OSError as error:
-            slot.why = f"process {slot.number} cannot be started: {error}"
+            process = self._begin(slot)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
+            slot.why = f"{slot.kind} {slot.number} cannot be started: {error}"
             return None
         slot.process = process
         process.on_hello = partial(self._greet, slot)
         process.started.add_done_callback(partial(self._note_start, slot, process))
         return await process.finished(_LAST_LINES)
 
-    def _note_start(self, slot: Slot, process: Process, started: asyncio.Future[bool]) -> None:
+    def _begin(self, slot: Slot) -> Worker:
+        """Start a process.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        label = f"[{slot.number}] " if self._labelled else None
+        return Process(self._command, {**os.environ, NUMBER: str(slot.number)}, label)
+
+    def _note_start(self, slot: Slot, process: Worker, started: asyncio.Future[bool]) -> None:
         if started.result():
             self._proven = True
             if slot.state is State.STARTING and slot.process is process:
@@ -242,12 +276,12 @@ class Supervisor:
 
     def _give_up(self, slot: Slot, status: int | None) -> None:
         """End, because no process can start."""
-        logger.error("%s; no process could start, giving up", slot.why)
+        logger.error("%s; no %s could start, giving up", slot.why, slot.kind)
         self._status = status if status is not None and status > 0 else ExitStatus.FAILED
         self._stop(signal.SIGTERM)
 
     def _note_end(self, slot: Slot, status: int | None) -> None:
-        """Take the exit status of a process that was asked to stop."""
+        """Take the exit status of a process after a request to stop."""
         if status is None or status in _ORDERLY or self._signals > _REQUESTS:
             return
         logger.warning("%s, in the shutdown: %s", slot.name, _ended(status))
@@ -289,7 +323,7 @@ class Supervisor:
                 self._end_process(slot, self._first if self._signals == 1 else other)
 
     def _hang_up(self, number: int) -> None:
-        """Restart the processes one after another."""
+        """Restart the processes, each after the start of the previous process."""
         if not self._stopping and not self._rolling:
             self._rolling = True
             self._spawn(self._roll())
@@ -310,7 +344,7 @@ class Supervisor:
         finally:
             self._rolling = False
 
-    async def _replaced(self, slot: Slot, before: Process | None) -> bool:
+    async def _replaced(self, slot: Slot, before: Worker | None) -> bool:
         """Wait until the next process of a slot has started, or has ended."""
         if before is not None:
             await asyncio.wait([before.ended])
@@ -330,7 +364,7 @@ class Supervisor:
 
     # ---- health and metrics
 
-    def _greet(self, slot: Slot, process: Process) -> None:
+    def _greet(self, slot: Slot, process: Worker) -> None:
         """Serve the addresses of the app."""
         addresses = process.hello.get("addresses") if process.hello is not None else None
         for probe, address in enumerate(
@@ -340,7 +374,7 @@ class Supervisor:
                 case [str(host), int(port)] if probe or self._health is None:
                     if probe not in self._servers:
                         self._servers[probe] = host, port
-                        self._spawn(self._serve_app(probe, (host, port)))
+                        self._opening.append(self._spawn(self._serve_app(probe, (host, port))))
                     elif self._servers[probe] != (host, port):
                         logger.warning(
                             "process %d names %s:%d for health, and another process %s:%d: the first counts",
@@ -362,7 +396,7 @@ class Supervisor:
         page = partial(self._answers.page, probe)
         server = PageServer(*address, page, patience=LONGEST_ANSWER + 5.0)
         await self._serving.enter_async_context(server.serving())
-        logger.info("health and metrics of all processes: %s", server.uri)
+        logger.info("health and metrics of all %s: %s", self._answers.kinds, server.uri)
 
 
 def _ended(status: int | None) -> str:

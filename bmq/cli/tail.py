@@ -15,8 +15,9 @@ from rich.text import Text
 from bmq import _world
 from bmq.admin.words import number, several
 from bmq.cli.completion import queues
+from bmq.cli.consoles import out
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_base64, to_json
-from bmq.cli.output import emit, note, out, printable
+from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
@@ -28,7 +29,7 @@ __all__ = ["command"]
 
 _IDLE = 1.0
 _BATCH = 1000
-# Messages before --since that the command takes and returns, at most.
+# Maximum number of messages before --since that the command receives and returns.
 _MOST_EARLIER = 100_000
 _DURATION = re.compile(
     r"(?:(?P<days>\d{1,6})d)?(?:(?P<hours>\d{1,6})h)?(?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)?"
@@ -115,11 +116,11 @@ async def command(
     Without --confirm, all printed messages return to the queue at the end. While the command runs, other
     consumers of the queue do not receive the printed messages. Afterwards the broker delivers the returned
     messages first: if no subscription matches a returned message, later messages wait too. [bold]bmq peek[/]
-    takes no message.
+    receives no message.
 
     A broker keeps no history: --since prints the messages that are still in the queue and arrived at the
-    broker at this time or later. The command takes the older messages too, prints and confirms none of them,
-    and returns them at the end.
+    broker at this time or later. The command also receives the older messages, prints and confirms
+    none of these messages, and returns all of them at the end.
 
     [bold]Examples[/]
 
@@ -234,7 +235,7 @@ async def _arrived_before(target: BrokerTarget, queue: str, begin: datetime) -> 
                         "would have to take them all: choose an earlier time, or bmq peek --offset -20"
                     )
     except bmq.errors.AdminError:
-        return set()  # nobody has opened the queue yet
+        return set()  # no program has opened the queue yet
     return found
 
 

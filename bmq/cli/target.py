@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import getpass
+import gc
 import inspect
 import logging
 import math
 import os
-import shlex
 import ssl as ssl_module
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -145,7 +143,10 @@ class Chosen:
 def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
     path = configuration_file()
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        import tomllib  # here, because most users have no such file
+
+        content = tomllib.loads(text)
     except FileNotFoundError:
         if os.environ.get("BMQ_CONFIG"):
             raise BadInput(f"BMQ_CONFIG names {path}, which does not exist") from None
@@ -332,6 +333,8 @@ def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> 
         except (OSError, ValueError) as error:
             raise BadInput(f"the password cannot be read: {error}") from error
     if command := entry.get("password_command"):
+        import shlex
+
         try:
             # Windows takes a command as one text, and shlex would remove the backslashes of its paths.
             words = command if os.name == "nt" else shlex.split(command)
@@ -351,6 +354,8 @@ def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> 
     if variable in os.environ:
         return os.environ[variable]
     if sys.stdin.isatty() and sys.stderr.isatty():
+        import getpass
+
         return getpass.getpass(f"Password of {user}: ")
     raise BadInput(
         f"no password for {user}: set {variable}, give --password-file, or set password_command in the "
@@ -486,6 +491,7 @@ def offline(name: str, *, logs: bool = True) -> Callable[[Plain], Callable[..., 
                 _choose_form(arguments)
                 if inspect.iscoroutinefunction(function):
                     return _run(partial(function, **arguments))
+                _collect_garbage()
                 return cast("int | None", function(**arguments))
 
             _guarded(name, run, logs=logs)
@@ -571,7 +577,16 @@ def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     async def main() -> int | None:
         return await begin()
 
-    return bmq.run(main())
+    run = bmq.run  # imports the client
+    _collect_garbage()
+    return run(main())
+
+
+def _collect_garbage() -> None:
+    """Start the garbage collector if :func:`bmq.cli.script` has stopped it; never scan the modules so far."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def _guarded(
@@ -596,9 +611,7 @@ def _guarded(
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # Buffered output must not fail again at the end of the interpreter.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = ExitStatus.NO_READER
+        status = ExitStatus.NO_READER  # main() sees to the buffered output
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
         note(f"bmq {name}: {error}")
         status = status_of(error)

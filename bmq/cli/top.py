@@ -22,9 +22,10 @@ from bmq.admin import Admin, Internals, QueueStatistics, Statistics
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
+from bmq.cli.consoles import out, styled, table
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
-from bmq.cli.output import out, printable, styled, table
+from bmq.cli.output import printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 

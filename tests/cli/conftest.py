@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -122,3 +123,22 @@ def aside(uri: str) -> Iterator[Aside]:
     aside = Aside(uri)
     yield aside
     aside.close()
+
+
+@pytest.fixture
+def supervisor_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The log lines of supervisors so far."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def __init__(self, lock: threading.Lock) -> None:
+            super().__init__()
+
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+        def end(self, timeout: float) -> None:
+            pass
+
+    monkeypatch.setattr("bmq.cli.supervisor.Aside", Lines)
+    return lines

@@ -106,7 +106,7 @@ class HostileBroker:
 
     def __init__(self, uri: str, rewrite: Rewrite) -> None:
         self._port = int(uri.rpartition(":")[2])
-        self._rewrite = rewrite
+        self.rewrite = rewrite
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.events: list[Recorded] = []
@@ -161,7 +161,7 @@ class HostileBroker:
         if event.type not in (EventType.CONTROL, EventType.AUTHENTICATION):
             return event.data
         message = json.loads(event.data[event.body :].rstrip(b"\x01\x02\x03\x04\0"))
-        self._rewrite(message)
+        self.rewrite(message)
         return pack_schema_event(EventType(event.type), Codec.JSON, json.dumps(message).encode())
 
 
@@ -240,6 +240,8 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 }
 #: Verbs without output from a broker, such as the embedded broker.
 _OTHERS = {"broker"}
+#: Verbs whose output contains nothing of a broker, nor of a recorded conversation.
+_ALONE = {"check", "conform", "diff", "docs", "new", "run", "spark"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
 _OFFLINE = {"check", "conform", "contexts", "decode", "diff", "docs", "new", "run", "spark"}
@@ -386,8 +388,10 @@ def test_no_verb_prints_a_control_character_of_a_broker(
     words |= {"URI": broker.uri, "WORKLOAD": str(tmp_path / "workload.toml")}
     words |= {"FILE": str(tmp_path / "new"), "RECORDING": str(tmp_path / "made"), "DIRECTORY": str(tmp_path)}
     told = 0
+    # The words of a broker make no difference to the verbs without one: the first broker is enough for them.
+    verbs = [verb for verb in COMMANDS if verb not in _ALONE or broker.rewrite is _rewrite_free]
     # Verbs that read the recording come last.
-    for verb in sorted(COMMANDS, key=lambda verb: verb in ("decode", "replay")):
+    for verb in sorted(verbs, key=lambda verb: verb in ("decode", "replay")):
         for arguments, until in COMMANDS[verb]:
             (tmp_path / "new").unlink(missing_ok=True)
             (tmp_path / "made").write_bytes(b"".join(map(line_of, broker.events[:40])))

@@ -59,6 +59,18 @@ def test_missing_extra_is_named() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("place", ["bmq.cli.app.run_app", "importlib.import_module"])
+def test_ctrl_c_during_an_import_is_an_interrupt(
+    offline: Bmq, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    ran = offline("check", "x > 1")
+    assert (ran.status, ran.out, ran.err) == (130, "", "")
+
+
 # ---- check
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import re
 import signal
@@ -57,22 +56,9 @@ def supervisor(code: str, processes: int = 2, **options: Any) -> Supervisor:
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+def log(supervisor_lines: list[str]) -> Log:
     """The lines of the supervisor so far."""
-    lines: list[str] = []
-
-    class Lines(logging.Handler):
-        def __init__(self, lock: threading.Lock) -> None:
-            super().__init__()
-
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-        def end(self, timeout: float) -> None:
-            pass
-
-    monkeypatch.setattr("bmq.cli.supervisor.Aside", Lines)
-    return lambda: "\n".join(re.sub(r" \(pid \d+\)", "", line) for line in lines)
+    return lambda: "\n".join(re.sub(r" \(pid \d+\)", "", line) for line in supervisor_lines)
 
 
 @asynccontextmanager
