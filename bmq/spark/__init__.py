@@ -6,7 +6,10 @@ returns a summary. :class:`BmqDataSource` is ``format("bmq")``. :class:`QueryMet
 streaming queries.
 """
 
-try:
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
     from bmq.spark._confirm import confirm
     from bmq.spark._datasource import BmqDataSource
     from bmq.spark._guids import GuidMode
@@ -16,13 +19,6 @@ try:
     from bmq.spark._partition import write_partition
     from bmq.spark._repair import repair
     from bmq.spark._summary import PartitionReport, Summary
-except ModuleNotFoundError as error:
-    missing = str(error.name).partition(".")[0]
-    if missing not in ("numpy", "pandas", "pyarrow", "pyspark"):
-        raise
-    raise ModuleNotFoundError(
-        f"bmq.spark needs {missing}, which is not installed: pip install 'bmq[spark]'", name=missing
-    ) from error
 
 __all__ = [
     "BmqDataSource",
@@ -38,3 +34,52 @@ __all__ = [
     "write",
     "write_partition",
 ]
+
+
+def _missing(name: str, cause: BaseException | None = None) -> ModuleNotFoundError:
+    error = ModuleNotFoundError(
+        f"bmq.spark needs {name}, which is not installed: pip install 'bmq[spark]'", name=name
+    )
+    error.__cause__ = cause
+    return error
+
+
+for _name in ("numpy", "pyarrow", "pyspark"):
+    if find_spec(_name) is None:
+        raise _missing(_name)
+
+# Spark starts a process for each of several steps. Each process imports only the parts that it needs.
+if not TYPE_CHECKING:
+    _MODULE_OF = {
+        "BmqDataSource": "_datasource",
+        "GuidMode": "_guids",
+        "PartitionReport": "_summary",
+        "QueryMetrics": "_metrics",
+        "QueryStats": "_metrics",
+        "Summary": "_summary",
+        "check_java": "_java",
+        "confirm": "_confirm",
+        "repair": "_repair",
+        "summary_accumulator": "_helper",
+        "write": "_helper",
+        "write_partition": "_partition",
+    }
+
+    def __getattr__(name):
+        """Import public names on first access."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        try:
+            value = getattr(import_module(f"bmq.spark.{_MODULE_OF[name]}"), name)
+        except ModuleNotFoundError as error:
+            missing = str(error.name).partition(".")[0]
+            if missing not in ("numpy", "pandas", "pyarrow", "pyspark"):
+                raise
+            raise _missing(missing) from error
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

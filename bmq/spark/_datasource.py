@@ -16,9 +16,6 @@ from pyspark.sql.datasource import (
 )
 
 from bmq.errors import UsageError
-from bmq.spark._batch_reader import BatchReader
-from bmq.spark._inlet import StreamLimits
-from bmq.spark._lag import LaggingReader, check_progress
 from bmq.spark._options import (
     OF_A_TABLE,
     READ_OPTIONS,
@@ -31,10 +28,8 @@ from bmq.spark._options import (
     sink_settings,
     source_settings,
 )
-from bmq.spark._pushdown import FilteredReader
 from bmq.spark._refused import RefusedReader
 from bmq.spark._rows import source_ddl
-from bmq.spark._stream_reader import READ_LIMITS, StreamReader
 from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
@@ -109,6 +104,9 @@ class BmqDataSource(DataSource):
         Raises:
             UsageError: an option or a column is not legal.
         """
+        from bmq.spark._batch_reader import BatchReader
+        from bmq.spark._pushdown import FilteredReader
+
         options = Options(self.options, READ_OPTIONS)
         make = FilteredReader if options["pushFilters"] == "true" else BatchReader
         settings, limits = read_settings(options)
@@ -128,6 +126,10 @@ class BmqDataSource(DataSource):
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
+        from bmq.spark._inlet import StreamLimits
+        from bmq.spark._lag import LaggingReader, check_progress
+        from bmq.spark._stream_reader import READ_LIMITS, StreamReader
+
         if "pushfilters" in (name.lower() for name in self.options):
             raise UsageError(
                 "option pushFilters is for spark.read: Spark pushes no filters into streams. Put the "

@@ -37,7 +37,7 @@ from bmq.spark._state import (
     refuse,
 )
 
-__all__ = ["Inlet", "StreamLimits", "confirm_repeated"]
+__all__ = ["Inlet", "StreamLimits", "confirm_repeated", "due_at"]
 
 logger = logging.getLogger("bmq.spark")
 
@@ -45,6 +45,8 @@ logger = logging.getLogger("bmq.spark")
 _ROWS = 10_000
 # Maximum number of waiting batches while Spark processes an earlier batch.
 _READY = 2
+# Maximum number of seconds for which an availableNow run waits for a full batch, from the first message.
+_LONGEST_FILL = 2.0
 # Seconds of a single wait within a wait without a limit.
 _LONG = 3600.0
 # Seconds between two checks of Spark's log of commits, and between two queries to the broker.
@@ -87,6 +89,7 @@ class _Batch:
     Attributes:
         file: file of the batch.
         since: arrival of the first message, on the clock of :func:`time.monotonic`.
+        latest: arrival of the last message.
         rows: number of messages.
         size: number of transmitted bytes.
         waiting: rows not yet written.
@@ -97,6 +100,7 @@ class _Batch:
 
     file: OpenBatch
     since: float
+    latest: float
     rows: int = 0
     size: int = 0
     waiting: list[RecordBatch] = field(default_factory=list[RecordBatch])
@@ -321,9 +325,7 @@ class Inlet:
         batch, limits = self._open, self._limits
         if batch is None:
             return False, math.inf
-        if batch.rows >= limits.least or self._available_now:
-            return True, batch.since + limits.linger
-        return False, batch.since + limits.delay
+        return due_at(batch.rows, batch.since, batch.latest, limits, drains=self._available_now)
 
     async def _change(self, timeout: float) -> None:
         """Wait for a change, for at most ``timeout`` seconds."""
@@ -383,8 +385,10 @@ class Inlet:
         while first < len(guids):
             if self._open is None:
                 file = await asyncio.to_thread(self._log.begin, self._written, self._receiver.schema)
-                self._open = _Batch(file, time.monotonic())
+                now = time.monotonic()
+                self._open = _Batch(file, now, now)
             batch = self._open
+            batch.latest = time.monotonic()
             stop = first + self._fitting(batch, sizes[first:])
             batch.rows += stop - first
             batch.size += int(sizes[first:stop].sum())
@@ -475,6 +479,26 @@ class Inlet:
         await self._aside.close()
         if self._open is not None:
             await asyncio.to_thread(self._open.file.abandon)
+
+
+def due_at(
+    rows: int, since: float, latest: float, limits: StreamLimits, *, drains: bool
+) -> tuple[bool, float]:
+    """Return whether a batch has enough messages, and the time at which the batch is due.
+
+    Args:
+        rows: number of messages.
+        since: arrival of the first message.
+        latest: arrival of the last message.
+        limits: limits of a batch.
+        drains: whether the run ends when the queue is drained. Each trigger has a fixed cost, so such a run
+            takes few full batches.
+    """
+    if drains:
+        return True, min(latest + limits.linger, since + max(limits.linger, _LONGEST_FILL))
+    if rows >= limits.least:
+        return True, since + limits.linger
+    return False, since + limits.delay
 
 
 def confirm_repeated(settings: SourceSettings, place: LogPlace, end: int) -> None:

@@ -2,13 +2,15 @@
 """The log of a streaming read: batches handed to Spark that are not known to be committed.
 
 The problem: a queue cannot be read twice, but after a crash Spark requests the same range from the source
-again. So each batch is written to a file in this log before Spark learns about it. Rows are written as they
-arrive. A complete file is named by its range of message numbers, counted from the start of the query.
+again. Therefore each batch is written to a file in this log before the batch is reported to Spark. Rows are
+written as they arrive. A complete file is named by its range of message numbers, counted from the start of
+the query.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import time
@@ -144,7 +146,7 @@ class BatchLog:
         self._lock: Any = None
 
     def acquire(self, patience: float | None = None) -> None:
-        """Create the folder, and check that no other query uses it (on local file systems).
+        """Create the folder, and check that no other query uses the folder (on local file systems).
 
         Args:
             patience: seconds to wait for another query; None for a few seconds.
@@ -232,7 +234,7 @@ class BatchLog:
         return OpenBatch(self, start, schema)
 
     def complete(self, partial: str, start: int, end: int) -> LoggedBatch:
-        """Rename a written file to its final name, so that it survives a crash."""
+        """Rename a written file to its final name, so that the batch survives a crash."""
         path = f"{self.root}/{start:020d}-{end:020d}.arrow"
         if self.local:
             self._sync(partial)
@@ -263,14 +265,26 @@ class BatchLog:
 
         Raises:
             FileNotFoundError: the file does not exist.
+            StateError: the file is empty, incomplete or damaged; also raised while the rows are read.
         """
-        source = pa.memory_map(path) if self.local else self.fs.open_input_file(path)
-        file = pa.ipc.open_file(source)
+        with _reading(path):
+            mapped = _mapped(path) if self.local else None
+            source = (
+                self.fs.open_input_file(path) if mapped is None else pa.BufferReader(pa.py_buffer(mapped))
+            )
+            file = pa.ipc.open_file(source)
+
+        def part(number: int) -> RecordBatch:
+            with _reading(path):
+                return file.get_batch(number)
 
         def batches() -> Iterator[RecordBatch]:
             with source:
                 for number in range(file.num_record_batches):
-                    yield file.get_batch(number)
+                    yield part(number)
+                    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+                        # Otherwise the read pages stay resident: a task's memory would grow with its rows.
+                        mapped.madvise(mmap.MADV_DONTNEED)
 
         return batches(), sources_of(file.schema)
 
@@ -356,7 +370,7 @@ class BatchLog:
         self._name(partial, name)
 
     def noted(self, name: str) -> Any:
-        """Return the document of :meth:`note`; None if the file does not exist, or is not such a document."""
+        """Return the document of :meth:`note`; None if the file does not exist, or has no valid JSON."""
         try:
             with self.fs.open_input_stream(f"{self.root}/{name}") as source:
                 return json.loads(source.read())
@@ -366,3 +380,22 @@ class BatchLog:
     def remove(self, batch: LoggedBatch) -> None:
         """Remove a batch."""
         self.fs.delete_file(batch.path)
+
+
+@contextmanager
+def _reading(path: str) -> Generator[None]:
+    """Report a file that is empty or incomplete after a crash, or has changed since."""
+    try:
+        yield
+    except (ValueError, OSError) as error:  # ValueError for an empty file; pa.ArrowInvalid is another one
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # by the operating system; pyarrow's errors about the content have no number
+        raise StateError(
+            f"{path} is empty or damaged ({error}): stop the query, delete the file, and run bmq spark "
+            "repair for the checkpoint. The query then receives the messages that the broker still has"
+        ) from error
+
+
+def _mapped(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

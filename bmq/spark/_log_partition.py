@@ -82,7 +82,7 @@ def read_partition(
         gone: text of the error if the file is missing.
 
     Raises:
-        StateError: the file is missing.
+        StateError: the file is missing, empty or damaged.
         ProtocolError: a message cannot be decoded, with ``fail``.
     """
     log, maker = BatchLog(partition.root), RowMaker(schema, on_invalid)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq._checks import INT32_MAX
 from bmq.engine.address import parse_addresses
@@ -16,15 +16,17 @@ from bmq.errors import UsageError
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._guids import GuidMode
 from bmq.spark._portal import ConnectionSettings
-from bmq.spark._reads import ReadLimits
-from bmq.spark._receiving import SourceSettings
 from bmq.spark._rows import SOURCE_COLUMNS, OnInvalidMessage
 from bmq.spark._security import Security
 from bmq.spark._sink_settings import OnInvalidRow, SinkSettings
-from bmq.spark._state import LogPlace
-from bmq.subscriptions import Expression
 from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
+
+if TYPE_CHECKING:
+    # The processes that plan and commit a write need neither a client nor the parts for reading.
+    from bmq.spark._reads import ReadLimits
+    from bmq.spark._receiving import SourceSettings
+    from bmq.spark._state import LogPlace
 
 __all__ = [
     "OF_A_TABLE",
@@ -400,7 +402,12 @@ STREAM_OPTIONS = (
         "maximum delay of a batch below the minimum, from its first message: `30s`, `500ms`",
     ),
     Option("pollTimeoutMs", _seconds, 0.5, "time to wait for a first message"),
-    Option("lingerMs", _seconds, 0.05, "time to wait for further messages after the first"),
+    Option(
+        "lingerMs",
+        _seconds,
+        0.05,
+        "time to wait for further messages after the first; with `availableNow`, after the last",
+    ),
     Option(
         "idleTimeoutMs",
         _seconds,
@@ -684,6 +691,8 @@ def subscriptions(options: Options) -> dict[str, str]:
     Raises:
         InvalidExpression, UsageError: an expression is not legal.
     """
+    from bmq.subscriptions import Expression
+
     text: str = options["expression"]
     if not text.lstrip().startswith("{"):
         named: dict[str, Any] = {text: text}
@@ -708,6 +717,8 @@ def source_settings(options: Options, max_unconfirmed: int) -> SourceSettings:
     Raises:
         InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
+    from bmq.spark._receiving import SourceSettings
+
     aside = options["onInvalidMessage"] is OnInvalidMessage.DEAD_LETTERS
     letters: str = options["deadLetterQueue"]
     if aside and not letters:
@@ -733,6 +744,8 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
     Raises:
         InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
+    from bmq.spark._reads import ReadLimits
+
     stored, confirm = bool(options["checkpointLocation"]), options["confirm"]
     if not stored and confirm not in (None, "never"):
         raise UsageError(
@@ -768,6 +781,8 @@ def log_place(options: Options) -> LogPlace:
     Raises:
         UsageError: the options do not contain a location.
     """
+    from bmq.spark._state import LogPlace
+
     checkpoint: str = options["checkpointLocation"]
     name: str = options["sourceName"]
     path: str = options["logPath"]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One event loop for each worker process, in a separate thread, with sessions that outlive tasks.
+"""An event loop for each worker process, in a separate thread, with sessions for more than one task.
 
 Spark calls from a blocking thread, while sessions need an event loop. The portal connects the two. The first
-task of a process creates the portal; it survives partitions and micro-batches, and ends after a period
-without use. Importing this module starts nothing.
+task of a process creates the portal. The portal survives partitions and micro-batches, and ends after a
+period without use. The import of this module starts no thread.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from bmq._loop import LoopThread
-from bmq.client.connect import connect
-from bmq.client.queue import Queue
-from bmq.client.session import Session
 from bmq.engine.address import find_broker
 from bmq.errors import ConnectionFailed
-from bmq.protocol.client.core import SessionState
 from bmq.spark._security import Security
 from bmq.wire.constants import Compression
 
-__all__ = ["ConnectionSettings", "Lease", "Portal", "portal", "shutdown"]
+if TYPE_CHECKING:
+    # Imported when a session opens: processes without sessions also read the settings.
+    from bmq.client.queue import Queue
+    from bmq.client.session import Session
 
-_USABLE = (SessionState.STARTED, SessionState.RECONNECTING)
+__all__ = ["ConnectionSettings", "Lease", "Portal", "portal", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +62,8 @@ class ConnectionSettings:
             NegotiationError, AuthenticationError: the broker refused.
             UsageError: a file, variable or function of ``security`` is missing.
         """
+        from bmq.client.connect import connect
+
         security = self.security
         last: list[BaseException] = []
 
@@ -110,7 +111,9 @@ class Lease:
     @property
     def usable(self) -> bool:
         """Whether the session is connected, or restoring its connection."""
-        return self.session.state in _USABLE
+        from bmq.protocol.client.core import SessionState
+
+        return self.session.state in (SessionState.STARTED, SessionState.RECONNECTING)
 
     async def writer(self, uri: str) -> Queue:
         """Return a queue that is open for writing.
@@ -142,7 +145,7 @@ class Portal:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a different process, created by a fork."""
+        """Whether the present process was forked from the process of the portal."""
         return self._thread.forked
 
     # from any thread
@@ -235,8 +238,8 @@ class Portal:
 
 _guard = threading.Lock()
 _current: Portal | None = None
-# A forked process inherits its parent's portal without the thread. The portal must be neither used nor
-# collected: its sockets and its loop belong to the parent.
+# A forked process inherits the portal of the parent without the thread. The portal must be neither used nor
+# collected: sockets and loop belong to the parent.
 _inherited: list[Portal] = []
 
 

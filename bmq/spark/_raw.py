@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in their transmitted form, as Arrow columns: the content of read logs.
+"""Messages in the transmitted form, as Arrow columns: the content of read logs.
 
-The task that reads the log decodes the messages. So another schema can decode the same batch, and an
-undecodable message affects only its own row.
+The messages are decoded by the task that reads the log. The same batch can be decoded with another schema,
+and an undecodable message affects only the row of the message.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bmq.client.raw import RawBatch
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.wire.guid import guid_to_text
 from bmq.wire.push_columns import PushColumns
 from bmq.wire.push_table import pieces, to_arrow
+
+if TYPE_CHECKING:
+    from bmq.client.raw import RawBatch
 
 __all__ = [
     "Source",

@@ -13,10 +13,12 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bmq.engine.options import Credentials, CredentialsSource
 from bmq.errors import UsageError
+
+if TYPE_CHECKING:
+    from bmq.engine.options import Credentials, CredentialsSource
 
 __all__ = ["Security"]
 
@@ -79,6 +81,8 @@ class Security:
         return self._made if self.password_env else now
 
     def _made(self) -> Credentials:
+        from bmq.engine.options import Credentials
+
         secret = self.password
         if self.password_env:
             found = os.environ.get(self.password_env)

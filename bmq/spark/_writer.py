@@ -13,8 +13,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._columns import check_columns
-from bmq.spark._partition import WritePartition, task_scope
-from bmq.spark._posting import post_partition
 from bmq.spark._sink_settings import SinkSettings
 from bmq.spark._summary import PartitionReport, Summary
 
@@ -54,6 +52,10 @@ class ArrowPartition:
 
     def post(self, batches: Iterator[Any]) -> PartitionReport:
         """Post all rows and wait for all acknowledgements."""
+        # Only the tasks need the client; the processes that plan and commit do not.
+        from bmq.spark._partition import WritePartition, task_scope
+        from bmq.spark._posting import post_partition
+
         settings = self.settings
         scope = task_scope(settings.job_id or self._job)
         first = next(batches, None)

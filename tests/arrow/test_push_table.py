@@ -56,7 +56,7 @@ def push(
 
 @st.composite
 def blocks(draw: st.DrawFn) -> list[Push]:
-    """Messages with the same properties, whose values differ."""
+    """Draw messages with the same properties, and with different values."""
     kinds = draw(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(list(VALUES)), max_size=4))
     new = draw(st.booleans())
     schema_id = draw(st.sampled_from([1, 2, 3, 4]))
@@ -96,7 +96,7 @@ def repaired(text: str) -> str:
 
 
 def expected_value(kind: Any, properties: Any, name: str) -> Any:
-    """What a column of a type has, said once more."""
+    """Return the expected value in a column of a type, by independent code."""
     if name not in properties:
         return None
     value, found = properties[name], properties.types[name]
@@ -221,7 +221,7 @@ def test_many_kinds_of_messages_are_read() -> None:
 
 
 def test_compressed_messages_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compressed messages may become very large: how much is held at once is bounded."""
+    """Compressed messages may be very large when decompressed, so the memory held at once is bounded."""
     monkeypatch.setattr(push_table, "_MOST_INFLATED", 10_000)
     pushes = [push({"a": n}, b"z" * 4000, compression=n % 2) for n in range(20)]
     columns = PushColumns.of(pushes)

@@ -305,6 +305,7 @@ async def main():
             await tables.receive(timeout=30)
 
 asyncio.run(main())
+import bmq.spark, bmq.wire.table
 print("pandas" in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of messages that arrived twice are found once all rows are stored, and are left out of the log."""
+"""Received messages: the due time of a batch, and rows of messages received twice."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.spark._arrow import pa
+from bmq.spark._inlet import StreamLimits, due_at
 from bmq.spark._ledger import Arrivals
 from bmq.spark._log import BatchLog
 from bmq.spark._raw import guid_keys, raw_schema
@@ -46,7 +47,7 @@ def test_each_row_but_the_first_of_a_message_in_a_queue_is_found(
 
 
 def test_guids_with_equal_mixed_halves_are_distinguished() -> None:
-    """The quick look is at 64 of the 128 bits."""
+    """The fast comparison uses 64 of the 128 bits."""
     spread = 0x9E3779B97F4A7C15
     one = (1).to_bytes(8, "little") + spread.to_bytes(8, "little")
     assert array([bytes(16), one]).view(np.uint64).tolist() == [0, 0, 1, spread]
@@ -77,3 +78,24 @@ def test_a_batch_without_some_rows_has_the_others_in_order(tmp_path: Path, gone:
         guid for number, guid in enumerate(guids) if number not in gone
     ]
     assert [path.suffix for path in tmp_path.iterdir()] == [".arrow"], "no file is left behind"
+
+
+def due(latest: float, *, rows: int = 5, drains: bool = False, linger: float = 0.5) -> tuple[bool, float]:
+    """Return whether and when a batch is due whose first message arrived at 100 s."""
+    limits = StreamLimits(
+        per_trigger=9, least=3, delay=30.0, poll=1.0, linger=linger, idle=1.0, max_messages=None, partitions=1
+    )
+    return due_at(rows, 100.0, latest, limits, drains=drains)
+
+
+def test_a_batch_is_due_after_its_first_message() -> None:
+    assert due(100.4) == (True, 100.5)
+    assert due(100.4, rows=2) == (False, 130.0), "fewer than the minimum"
+
+
+def test_a_run_that_drains_the_queue_waits_for_the_last_message_but_not_for_long() -> None:
+    """Otherwise the first trigger would have few messages, and take the time of a full trigger."""
+    assert due(100.4, drains=True) == (True, 100.9)
+    assert due(100.4, rows=2, drains=True) == (True, 100.9)
+    assert due(101.9, drains=True) == (True, 102.0)
+    assert due(101.9, drains=True, linger=60.0) == (True, 160.0)

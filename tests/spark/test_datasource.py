@@ -746,7 +746,7 @@ def test_impossible_limits_are_refused(tmp_path: Path, options: dict[str, str], 
 def test_options_unsupported_by_an_old_engine_are_refused_by_name(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.spark._datasource.READ_LIMITS", False)
+    monkeypatch.setattr("bmq.spark._stream_reader.READ_LIMITS", False)
     query = source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path, **{option: 1})
     with pytest.raises(bmq.UsageError, match=rf"option {option} needs pyspark 4\.2 or newer, and this is \d"):
         query.streamReader(WHOLE).initialOffset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Spark in one process: every way in and out of a queue."""
+"""Real Spark in one process: all reads and writes of a queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 
-#: Whether Spark tells a source of availableNow, and latestOffset what is committed: from pyspark 4.2 on.
+#: Whether Spark reports availableNow and committed offsets to a source: from pyspark 4.2 on.
 TOLD = find_spec("pyspark.sql.streaming.datasource") is not None
 IDLE = {"idleTimeoutMs": "500"} if TOLD else {}
 
@@ -41,7 +41,7 @@ def orders(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
 
 
 def bodies(broker: BrokerThread, queue: str, count: int) -> list[int]:
-    """Return the numbers of the orders in a queue, once there are this many."""
+    """Return the numbers of the orders in a queue, after this many have arrived."""
     return sorted(int(m.data.split()[-1]) for m in broker.drain(queue, expect=count))
 
 
@@ -125,7 +125,7 @@ def test_the_helper_returns_a_summary(
 
 
 class DiesOnce:
-    """A function for foreachPartition whose process is killed half way through the first attempt."""
+    """A function for foreachPartition; its process is killed in the middle of the first attempt."""
 
     def __init__(self, write: Any) -> None:
         self.write = write
@@ -174,7 +174,7 @@ ORDER = "body STRING, CustomerId INT"
 
 
 def add_file(folder: Path, first: int, last: int) -> None:
-    """A file of a directory that a stream watches."""
+    """Add a file to a directory watched by a stream."""
     lines = [f'{{"body": "order {n}", "CustomerId": {n % 10}}}' for n in range(first, last)]
     folder.mkdir(exist_ok=True)
     part = folder / f".{first}.json"

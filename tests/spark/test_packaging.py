@@ -29,6 +29,20 @@ def test_import_starts_no_thread_and_bmq_needs_no_spark() -> None:
     assert run.returncode == 0, run.stderr
 
 
+def test_a_process_that_plans_a_write_imports_no_client() -> None:
+    """Spark starts a process for each step of a write, and every import delays the write."""
+    code = """
+import sys
+from bmq.spark._datasource import BmqDataSource
+from pyspark.sql.types import StringType, StructField, StructType
+options = {"queue": "bmq://bmq.test.mem.priority/q"}
+BmqDataSource(options).writer(StructType([StructField("value", StringType())]), False)
+print(sorted({"bmq.client", "bmq.protocol", "bmq.admin", "pandas"} & set(sys.modules)))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("missing", ["numpy", "pyarrow", "pyspark"])
 def test_missing_modules_are_named_with_the_extra(missing: str) -> None:
     code = f"import sys; sys.modules['{missing}'] = None\nfrom bmq.spark import write_partition"

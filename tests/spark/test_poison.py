@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's source behind each poison: what is behind them comes out, and every message has a place.
+"""Spark's source and poison messages: later messages arrive, and every message is a row or a dead letter.
 
-``BMQ_POISONS=10000`` floods each read with ten thousand of each poison.
+With ``BMQ_POISONS=10000``, each read receives ten thousand messages of each poison.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.spark.brokers import BrokerThread
 
 COUNT = int(os.environ.get("BMQ_POISONS", 5))
 GOOD = b'{"amount": 1}'
-#: The poisons that cannot be decoded; the others are rows like any.
+#: Undecodable poisons; the other poisons are ordinary rows.
 UNREADABLE = {"no zlib", "zlib cut off", "properties that cannot be decoded", "a property twice"}
 BAD, FINE = len(UNREADABLE) * COUNT, (len(POISONS) - len(UNREADABLE)) * COUNT
-#: What becomes of them: how many rows with a reason there are, and how many dead letters.
+#: Number of rows with a reason, and number of dead letters, for each policy.
 POLICIES = {None: (BAD, 0), "row": (BAD, 0), "drop": (0, 0), "deadLetters": (0, BAD)}
 
 pytestmark = pytest.mark.timeout(120 + COUNT / 10)
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(120 + COUNT / 10)
 
 @pytest.fixture
 def flooded(broker: BrokerThread, queue: str) -> str:
-    """A queue with poison of all kinds in front of a good message."""
+    """Return a queue with poison of all kinds in front of a valid message."""
 
     async def post() -> str:
         async with bmq.connect(broker.uri) as session:
@@ -55,7 +55,7 @@ def options_of(broker: BrokerThread, queue: str, folder: Path, policy: str | Non
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> Counter[tuple[bool, bool]]:
-    # The read ends with the last message, not with a silence: a busy machine has silences, too.
+    # The read ends with the last message, not after a silence: a busy machine is silent at times.
     reader = spark.read.format("bmq").options(
         maxMessages=str(BAD + FINE + 1), idleTimeoutMs="60000", **options
     )
@@ -87,14 +87,14 @@ def stream(spark: SparkSession, options: dict[str, str]) -> Counter[tuple[bool, 
 
 
 def counted(frame: DataFrame) -> Counter[tuple[bool, bool]]:
-    """Count the rows: whether they are the good message, and whether they have a reason."""
+    """Count the rows by two conditions: the row is the valid message, and the row has a reason."""
     rows: list[Row] = frame.selectExpr("value", "error IS NOT NULL AS bad").collect()
     return Counter((bytes(row.value) == GOOD, row.bad) for row in rows)
 
 
 Read = Callable[[SparkSession, dict[str, str]], "Counter[tuple[bool, bool]]"]
 both = pytest.mark.parametrize("read", [batch, stream])
-#: The default is "row": one of them for each way to read.
+#: One read for each policy; the default is "row".
 READS = [
     (batch, None),
     (stream, "row"),
