@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from bmq import _checks
+from bmq._caches import Cache
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._checker import Checked, check, encoded_length
 from bmq.subscriptions._diagnostics import ErrorKind
@@ -60,6 +61,29 @@ def _everything(_values: Mapping[str, PropertyInput]) -> bool:
     return True
 
 
+class _Compiled:
+    """A legal text with everything derived from it. All expressions with this text share the object.
+
+    Attributes:
+        checked: the syntax tree, and the counts of the text.
+        doubts: probable mistakes; None before the first use.
+        evaluator: function of a lookup; None before the first use.
+        matcher: function of decoded properties; None before the first use.
+    """
+
+    __slots__ = ("checked", "doubts", "evaluator", "matcher")
+
+    def __init__(self, checked: Checked) -> None:
+        self.checked = checked
+        self.doubts: tuple[Doubt, ...] | None = None
+        self.evaluator: Evaluator | None = None
+        self.matcher: Matcher | None = None
+
+
+# Programs subscribe with equal texts again and again: consumers that reopen, groups that pass on their parts.
+_texts: Cache[str, _Compiled] = Cache("legal expressions", 2048)
+
+
 @final
 class Expression:
     """A subscription expression.
@@ -87,7 +111,7 @@ class Expression:
         ExpressionWarning: a legal text is surely a mistake (only with ``strict``); see :attr:`doubts`.
     """
 
-    __slots__ = ("_checked", "_error", "_evaluator", "_matcher", "_strict", "_text")
+    __slots__ = ("_compiled", "_error", "_strict", "_text")
 
     def __init__(self, text: str, *, strict: bool = True) -> None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -96,19 +120,18 @@ class Expression:
         strict = _checks.boolean("strict", strict)
         self._text = text
         self._strict = strict
-        self._checked: Checked | None = None
+        self._compiled = _texts.get(text)
         self._error: InvalidExpression | None = None
-        self._evaluator: Evaluator | None = None
-        self._matcher: Matcher | None = None
-        try:
-            self._checked = check(text)
-        except InvalidExpression as error:
-            if strict:
-                raise
-            encoded_length(text)
-            self._error = error.with_traceback(None)
-        if strict:
-            warn_of(text, self.doubts)
+        if self._compiled is None:
+            try:
+                self._compiled = _texts.keep(text, _Compiled(check(text)))
+            except InvalidExpression as error:
+                if strict:
+                    raise
+                encoded_length(text)
+                self._error = error.with_traceback(None)
+        if strict and (doubts := self.doubts):
+            warn_of(text, doubts)
 
     @property
     def text(self) -> str:
@@ -128,22 +151,27 @@ class Expression:
     @property
     def ast(self) -> Node | None:
         """The syntax tree; None if the text does not compile."""
-        return self._checked.ast if self._checked else None
+        return self._compiled.checked.ast if self._compiled else None
 
     @property
     def properties(self) -> tuple[str, ...]:
         """The names of the used properties, each once, in order of appearance."""
-        return self._checked.properties if self._checked else ()
+        return self._compiled.checked.properties if self._compiled else ()
 
     @property
     def operators(self) -> int:
         """The broker's count of operators (at most 10), including references to properties."""
-        return self._checked.operators if self._checked else 0
+        return self._compiled.checked.operators if self._compiled else 0
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
         """Probable mistakes in a legal text: for example ``x == 1 && x == 2``, which never matches."""
-        return find_doubts(self._checked.ast) if self._checked else ()
+        compiled = self._compiled
+        if compiled is None:
+            return ()
+        if compiled.doubts is None:
+            compiled.doubts = find_doubts(compiled.checked.ast)
+        return compiled.doubts
 
     def compile(self) -> Evaluator:
         """Return a function to evaluate the expression, for use on many messages.
@@ -152,11 +180,12 @@ class Expression:
         True, False, or a :class:`~bmq.subscriptions.EvaluationFailure`; only ``is True`` is a match. The
         function is compiled on first use and kept.
         """
-        evaluator = self._evaluator
-        if evaluator is None:
-            evaluator = compile_tree(self._checked.ast) if self._checked else always
-            self._evaluator = evaluator
-        return evaluator
+        compiled = self._compiled
+        if compiled is None:
+            return always
+        if compiled.evaluator is None:
+            compiled.evaluator = compile_tree(compiled.checked.ast)
+        return compiled.evaluator
 
     def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
         """Whether a message with these properties matches; an evaluation error is no match.
@@ -171,10 +200,14 @@ class Expression:
         if plain is None:
             return self.compile()(lookup(properties)) is True
         # The path of nearly every received message: a function of the decoded values.
-        return (self._matcher or self._compile_matcher())(plain)
+        compiled = self._compiled
+        return ((compiled and compiled.matcher) or self._compile_matcher())(plain)
 
     def _compile_matcher(self) -> Matcher:
-        matcher = self._matcher = compile_matcher(self._checked.ast) if self._checked else _everything
+        compiled = self._compiled
+        if compiled is None:
+            return _everything
+        matcher = compiled.matcher = compile_matcher(compiled.checked.ast)
         return matcher
 
     def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
