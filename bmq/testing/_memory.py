@@ -180,16 +180,19 @@ class _Side(asyncio.Transport):
         if self._paused or self._closing:
             return
         self._stir()
-        protocol = cast("asyncio.Protocol", self._protocol)
+        protocol = self._protocol
         try:
             if self._inbox:
                 data = self._inbox[0] if len(self._inbox) == 1 else b"".join(self._inbox)
                 self._inbox.clear()
                 self._size = 0
                 self.peer.drained()
-                protocol.data_received(data)
+                if isinstance(protocol, asyncio.BufferedProtocol):
+                    _fill(protocol, data)
+                else:
+                    cast("asyncio.Protocol", protocol).data_received(data)
                 self._look()
-            elif not protocol.eof_received():
+            elif not cast("asyncio.Protocol", protocol).eof_received():
                 self.close()
         except Exception as error:
             self._loop.call_exception_handler(
@@ -268,3 +271,13 @@ class _Side(asyncio.Transport):
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._protocol
+
+
+def _fill(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
+    """Write received bytes into the memory of a protocol."""
+    while data:
+        space = memoryview(protocol.get_buffer(len(data)))
+        size = min(len(space), len(data))
+        space[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]

@@ -392,7 +392,7 @@ class SimLoop(asyncio.BaseEventLoop):
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         """Look a host of the simulation up."""
         await asyncio.sleep(0)
-        address = self.host.resolve(host)
+        address = self.host.resolve(host.decode() if isinstance(host, bytes) else host)
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, int(port or 0)))]
 
     async def create_connection(

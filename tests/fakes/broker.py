@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripted broker of client tests, which acts only on a test's request.
+"""A scripted broker for tests of the client; a test decides each answer.
 
-:class:`ScriptedBroker` is one connection's end of the conversation, bytes in and bytes out; :class:`Peer`
-puts it behind a socket.
+:class:`ScriptedBroker` is the broker's side of one connection, from bytes to bytes; :class:`Peer` is a broker
+on a socket.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ def guid(number: int) -> bytes:
 
 
 class ScriptedBroker:
-    """What one connection's broker has been told, and the bytes it could answer with.
+    """The broker's side of one connection: received messages, and the bytes of possible answers.
 
     Attributes:
-        identity: how the client introduced itself.
-        credentials: what it authenticated with, latest last.
-        requests: the control messages not answered yet.
-        puts: the posts not acknowledged yet.
-        confirms: what was confirmed.
-        s_ids: the subscription ids that each qId was told of, oldest first.
-        log: what arrived, by name, in order.
-        pulses: how many heartbeats were asked for and not answered yet.
+        identity: the client's identity from the negotiation.
+        credentials: the client's credentials, the latest last.
+        requests: control messages without an answer.
+        puts: posts without an acknowledgement.
+        confirms: received confirmations.
+        s_ids: subscription ids of each qId, the oldest first.
+        log: names of the received messages, in order.
+        pulses: number of heartbeat requests without an answer.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class ScriptedBroker:
         self._framer = Framer()
 
     def take(self, data: Iterable[bytes]) -> None:
-        """Read what the client sent."""
+        """Read bytes from the client."""
         events, error = self._framer.feed(b"".join(data))
         assert error is None
         for event in events:
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"".join(data))
 
     def react(self) -> None:
-        """Answer what is not held."""
+        """Answer all requests except the held ones."""
         peer, script = self.peer, self.script
         if self.admitted < len(script.credentials) and "authenticationRequest" not in peer.hold:
             self.admitted += 1
@@ -303,20 +303,20 @@ class Connection(asyncio.Protocol):
 
 
 class Peer:
-    """A broker on a socket that answers everything at once, except what a test tells it to hold or to refuse.
+    """A broker on a socket, which answers each message at once, except messages that a test holds or refuses.
 
     Attributes:
-        hold: the names of what is not answered: "clientIdentity", "OpenQueue", "PUT", ...
-        refuse: the names of what is answered with a failure.
-        refusal: what the failure of a request says.
-        refused_as: the category of the failure.
-        greeting: what is sent to whoever connects, instead of being a broker.
-        welcome: how negotiation is answered, see :meth:`ScriptedBroker.welcome`.
-        open_options: how openQueue is answered, see :meth:`ScriptedBroker.accept`.
-        status: how posts are acknowledged.
-        lifetime_ms: of credentials.
-        posted: what was posted and acknowledged.
-        connections: all there were.
+        hold: names of messages without an answer: "clientIdentity", "OpenQueue", "PUT", ...
+        refuse: names of messages that are answered with a failure.
+        refusal: text of the failures.
+        refused_as: category of the failures.
+        greeting: bytes sent on each new connection, in place of all answers.
+        welcome: arguments of the answer to the negotiation, see :meth:`ScriptedBroker.welcome`.
+        open_options: arguments of the answer to openQueue, see :meth:`ScriptedBroker.accept`.
+        status: status of the acknowledgements.
+        lifetime_ms: lifetime of credentials.
+        posted: acknowledged posts.
+        connections: all connections so far.
     """
 
     def __init__(self, ssl: ssl_module.SSLContext | None = None) -> None:
@@ -337,7 +337,7 @@ class Peer:
 
     @property
     def uri(self) -> str:
-        """Its address."""
+        """The address of this broker."""
         return f"{'tcps' if self._ssl else 'tcp'}://127.0.0.1:{self.port}"
 
     @property
@@ -347,7 +347,7 @@ class Peer:
 
     @property
     def log(self) -> list[str]:
-        """What arrived on the newest connection, by name."""
+        """The names of the messages received on the newest connection."""
         return self.connection.script.log
 
     def answer(self, *names: str) -> None:
@@ -364,7 +364,7 @@ class Peer:
                 connection.transport.abort()
 
     def accept(self) -> Connection:
-        """Make what stands behind the next connection."""
+        """Return the protocol of the next connection."""
         return Connection(self, ScriptedBroker())
 
     async def start(self) -> None:
@@ -374,7 +374,7 @@ class Peer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more, and break every connection."""
+        """Stop listening, and break every connection."""
         if self._server is not None:
             self._server.close()
             self.cut()

@@ -37,7 +37,7 @@ _BUGS = (TypeError, AttributeError, LookupError, NameError, AssertionError, Arit
 
 
 class _LogReader(logging.Handler):
-    """Reads the log lines of a world, and keeps the ones that tell of a bug."""
+    """Reads the log lines of a world, and keeps lines that report a bug."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +55,10 @@ class _LogReader(logging.Handler):
 
 @contextmanager
 def log_read() -> Generator[None]:
-    """Read the log instead of writing it: every line can be written, and none tells of a bug.
+    """Format each line of the log in place of writing the log, and check that no line reports a bug.
 
     Raises:
-        AssertionError: a line does.
+        AssertionError: a line reports a bug.
     """
     root, reader = logging.getLogger(), _LogReader()
     handlers, level, disabled = root.handlers, root.level, logging.root.manager.disable
@@ -78,7 +78,7 @@ class Witness(bmq.Interceptor):
     """Remembers the sessions that post and receive."""
 
     def __init__(self) -> None:
-        # In the order of their appearance, which is the same in every run of a seed.
+        # In the order of creation, which is equal in every run of a seed.
         self.sessions: WeakKeyDictionary[bmq.Session, None] = WeakKeyDictionary()
 
     def on_post(self, queue: bmq.Queue, posts: Sequence[Any]) -> None:
@@ -89,7 +89,7 @@ class Witness(bmq.Interceptor):
 
 
 def unbalanced(session: bmq.Session) -> list[str]:
-    """Return the sums of a session that are wrong at any moment between two callbacks."""
+    """Return the wrong sums of a session; these sums must hold between any two callbacks."""
     found: list[str] = []
     counts = session.stats()
     queues = [(queue, queue.stats()) for queue in session.queues]
@@ -147,7 +147,7 @@ def _demand_health(demand: Any, session: bmq.Session, counts: bmq.stats.SessionS
 
 
 def unsettled(broker: SimulatedBroker, sessions: Iterable[bmq.Session]) -> list[str]:
-    """Return the sums that are wrong at rest: with no message, request or confirmation under way."""
+    """Return the wrong sums at rest, without a message, request or confirmation under way."""
     found: list[str] = []
     living = list(sessions)
     delivered: dict[str, int] = {}

@@ -621,3 +621,20 @@ def test_unknown_hosts_are_refused_by_name() -> None:
     sim = Simulation(1)
     with pytest.raises(bmq.UsageError, match="no host has the name 'nowhere'"):
         sim.network.partition("nowhere", "else")
+
+
+def test_large_messages_arrive_whole_over_the_simulated_network() -> None:
+    """In many pieces, and into memory of the client."""
+
+    async def main() -> list[int]:
+        async with bmq.connect(broker.uri) as session:
+            queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
+            sent = [bytes([size % 251]) * size for size in (100, 2_000_000, 300_000, 1_000_000, 7)]
+            await queue.post_many(sent)
+            found = [(await queue.receive(timeout=30)).data for _ in sent]
+            assert found == sent
+            return [len(each) for each in found]
+
+    sim = Simulation(1)
+    broker = sim.broker()
+    assert sim.run(main) == [100, 2_000_000, 300_000, 1_000_000, 7]

@@ -9,12 +9,13 @@ from bmq.testing import Simulation
 from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
 
-SEEDS = 10
+# Seed 1 runs in test_worlds, twice.
+SEEDS = range(2, 11)
 
 
 @pytest.mark.parametrize("name", PEACE)
 def test_counts_times_and_shares_are_exact_in_peace(name: str) -> None:
-    for seed in range(1, SEEDS + 1):
+    for seed in SEEDS:
         sim = Simulation(seed)
         with log_read():
             sim.run(PEACE[name], sim)

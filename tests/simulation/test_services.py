@@ -9,14 +9,15 @@ from bmq.testing import Simulation
 from tests.simulation.books import log_read
 from tests.simulation.services import SERVICES
 
-SEEDS = 10
+# Seed 1 runs in test_worlds, twice.
+SEEDS = range(2, 11)
 # Fewer seeds of the services that take five times as long as others.
-_FEWER = {"payments": 3, "processes": 3}
+_FEWER = {"payments": range(2, 4), "processes": range(2, 4)}
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_keeps_every_promise(name: str) -> None:
-    for seed in range(1, _FEWER.get(name, SEEDS) + 1):
+    for seed in _FEWER.get(name, SEEDS):
         sim = Simulation(seed)
         with log_read():
             sim.run(SERVICES[name], sim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -51,6 +51,63 @@ def test_closing_ends_at_its_timeout_with_any_broker(stage: str) -> None:
         if not broker.running:
             broker.start()
         broker.process.resume()
+
+    simulate(main)
+
+
+def test_a_hung_address_leaves_time_for_the_next_address() -> None:
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        hung = sim.broker("hung")
+        hung.process.pause()
+        began = sim.now
+        async with bmq.connect(f"{hung.uri},{broker.uri}", connect_timeout=2) as session:
+            assert 0.5 < sim.now - began < 1 + SOON, "the hung address is tried first, for a part of the time"
+            assert session.address == broker.uri
+        hung.process.resume()
+
+    simulate(main)
+
+
+def test_silent_addresses_share_one_connect_timeout() -> None:
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        some = [broker, sim.broker("second"), sim.broker("third")]
+        for each in some:
+            each.process.pause()
+        began = sim.now
+        with pytest.raises(bmq.ConnectionFailed) as caught:
+            await bmq.connect(",".join(each.uri for each in some), connect_timeout=0.15)
+        assert 0.15 <= sim.now - began < 0.15 + SOON
+        failures = str(caught.value).split("; ")
+        assert len(failures) == 3
+        for each, failure in zip(some, failures, strict=True):
+            assert failure.startswith(f"{each.uri} (")
+            assert "did not answer within" in failure
+            each.process.resume()
+
+    simulate(main)
+
+
+def test_the_first_connection_is_retried_only_when_asked() -> None:
+    attempts = 0
+
+    def delays() -> Iterator[float]:
+        nonlocal attempts
+        while True:
+            attempts += 1
+            yield 0.1
+
+    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
+        uri = "tcp://broker:1"  # no program listens there
+        began = sim.now
+        with pytest.raises(bmq.ConnectionFailed):
+            await bmq.connect(uri, reconnect_delays=delays)
+        assert sim.now - began < SOON
+        assert attempts == 0
+        began = sim.now
+        with pytest.raises(bmq.ConnectionFailed, match=r"within 0\.5 s"):
+            await bmq.connect(uri, retry_first_connect=True, reconnect_delays=delays, reconnect_timeout=0.5)
+        assert 0.5 <= sim.now - began < 0.5 + SOON
+        assert attempts == 5
 
     simulate(main)
 

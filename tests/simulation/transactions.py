@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A handler whose effect is the commit of a dependency. Annotations are evaluated here: they name locals."""
+"""A handler whose effect is the commit of a dependency. Annotations here name local variables."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -12,10 +12,10 @@ __all__ = ["Desk"]
 
 
 class Desk:
-    """The dependencies of one run of a worker, and their books.
+    """The dependencies of one run of a worker, with counts.
 
     Attributes:
-        open: transactions that are open.
+        open: open transactions.
         connected: whether the connection is open.
     """
 
@@ -34,7 +34,7 @@ class Desk:
         self.connected = False
 
     def handler(self) -> Callable[..., Awaitable[Any]]:
-        """Return a handler that stages its effect in a transaction of its own."""
+        """Return a handler that stages its effect in a separate transaction."""
         random = self._sim.random
 
         def label(message: bmq.Message) -> Iterator[int]:
@@ -78,7 +78,7 @@ class Desk:
         return handle
 
     def middlewares(self, kinds: str) -> list[Any]:
-        """Return middlewares by letters: p passes, r repeats once, t translates an error, s suppresses it."""
+        """Return middlewares by letters: p passes, r repeats once, t translates errors, s hides errors."""
 
         async def passes(attempt: bmq.Attempt, call_next: Callable[[], Awaitable[Any]]) -> Any:
             result = await call_next()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A world for simulated programs: a broker, its domains, faults, and a history that is checked at the end.
 
-A world has two phases. While faults happen, nothing wrong may happen: the history is checked. When the faults
-are over, every message has to arrive within a bound of virtual time.
+A world has two phases. During the faults, the check of the history must find no violation. After the faults,
+every message must arrive within a bound of virtual time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.books import Witness, unsettled
 
 __all__ = ["APP_IDS", "FAULTS", "World"]
 
-#: What simulated clocks of the day show at the beginning.
+#: Time of day at the start of a simulation.
 _EPOCH = 1893456000.0
 APP_IDS = ("a", "b", "c")
 DOMAINS = (
@@ -49,20 +49,20 @@ FAULTS = (
 
 
 class World:
-    """A broker with two hosts, programs, and what goes wrong with them.
+    """A broker with two hosts, programs, and faults.
 
     Args:
-        sim: the simulation, which runs already.
+        sim: the running simulation.
         domains: domains besides ``sim.priority``, ``sim.fanout`` and ``sim.broadcast``.
 
     Attributes:
         sim: the simulation.
-        history: what the programs have recorded.
-        random: for the programs' plans.
+        history: records of the programs.
+        random: random numbers for the plans of programs.
         broker: the broker.
-        options: for the sessions.
-        faults: how many faults there were.
-        verdict: what the check has found.
+        options: options of the sessions.
+        faults: number of faults so far.
+        verdict: result of the check.
     """
 
     def __init__(self, sim: Simulation, domains: Iterable[DomainConfig] = ()) -> None:
@@ -93,7 +93,7 @@ class World:
         return f"bmq://sim.{mode}/{name}"
 
     def connect(self, recorder: Recorder, **options: Any) -> bmq.connect:
-        """Return a session that is recorded."""
+        """Return a session with recorded calls."""
         given: dict[str, Any] = {
             "interceptors": [recorder, self._witness],
             "on_event": recorder.on_event,
@@ -102,7 +102,7 @@ class World:
         return bmq.connect(self.broker.uri, **{**given, **options})
 
     def app(self, recorder: Recorder, **options: Any) -> bmq.App:
-        """Return an app that is recorded."""
+        """Return an app with recorded calls."""
         given: dict[str, Any] = {
             "interceptors": [recorder, self._witness],
             "on_event": recorder.on_event,
@@ -119,7 +119,7 @@ class World:
                 try:
                     return await main(recorder)
                 except bmq.QueueClosed:
-                    pass  # it could not be reopened
+                    pass  # the queue could not be reopened
                 except bmq.Error as error:
                     if not error.retryable:
                         raise
@@ -165,7 +165,7 @@ class World:
         try:
             await queue.post(post.data, properties=post.properties)
         except (bmq.PostError, bmq.QueueClosed):
-            pass  # the history has it
+            pass  # recorded in the history
 
     async def read(
         self, recorder: Recorder, uri: str, pause: Callable[[], float] = lambda: 0.0, **options: Any
@@ -183,7 +183,7 @@ class World:
         until = self.sim.now + seconds
         while self.sim.now < until:
             number = self.sim._faults.next_number()
-            # A generator of its own: what is drawn for one fault stays the same when another is left out.
+            # One generator for each fault: omitting a fault does not change the others.
             self._chance = Random(f"{self.sim.seed}/fault/{number}")
             await asyncio.sleep(self._chance.expovariate(5 / seconds if seconds > 50 else 0.5))
             kind = self._chance.choice(kinds)

@@ -424,7 +424,7 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
     """An exclusive group, in a loop or in workers: a key is handled in order over all members."""
     draw_options(sim)
     broker = start_broker(sim)
-    count, keys = sim.draw("count", 30, 5, 80), sim.draw("keys", 8, 1, 40)
+    count, keys = sim.draw("count", 200, 5, 400), sim.draw("keys", 8, 1, 40)
     buckets, text = sim.draw("buckets", 8, 1, 16), sim.draw("text", False, True)
     lease = sim.draw("lease", 3.0, 1.0, 20.0)
     workers = sim.draw("workers", 0, 0, 8)  # 0 for a loop
@@ -447,7 +447,7 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
                 given: Any = {"key": f"order-{key}"} if text else {"properties": {"k": key}}
                 await queue.post(b"%d %d" % (key, number), **given)
                 posted[key] = number + 1
-                await asyncio.sleep(sim.random.expovariate(count / 4))
+                await asyncio.sleep(sim.random.expovariate(count / 6))
 
     async def handle(group: bmq.groups.Group, name: str, message: bmq.Message) -> None:
         key, number = map(int, message.data.split())

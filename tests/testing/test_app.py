@@ -17,7 +17,7 @@ import uvloop
 
 import bmq
 from bmq.broker import Broker, DomainConfig, Mode
-from bmq.testing import TestApp
+from bmq.testing import TestApp, _memory
 from tests.waiting import eventually
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -246,6 +246,20 @@ async def test_large_messages_pass_in_memory() -> None:
             await test.post(ORDERS, bytes(20_000_000))
         await test.drained()
     assert sizes == [20_000_000] * 3
+
+
+def test_bytes_in_memory_fill_the_space_of_a_protocol_piece_by_piece() -> None:
+    class Narrow(asyncio.BufferedProtocol):
+        def get_buffer(self, sizehint: int) -> bytearray:
+            self.space = bytearray(3)
+            return self.space
+
+        def buffer_updated(self, nbytes: int) -> None:
+            found.append(bytes(self.space[:nbytes]))
+
+    found: list[bytes] = []
+    _memory._fill(Narrow(), b"abcdefgh")
+    assert found == [b"abc", b"def", b"gh"]
 
 
 # ---- time

@@ -20,7 +20,7 @@ DEAD = "bmq://d/orders.dead"
 
 
 class Scene:
-    """Writes events of the processes p (producer), a and b (consumers) by short verbs; time is the line."""
+    """Records events of the processes p (producer), a and b (consumers); the event's number is its time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -76,7 +76,7 @@ LETTER = guid("1", QUEUE, "dead letter")
 RETRY = guid("1", QUEUE, "attempt", "1")
 MOVED = guid("1", QUEUE, "due", "9000")
 Story = Callable[[Scene], None]
-#: By rule: histories that break it, and histories that come close.
+#: For each rule: histories that break the rule, and similar correct histories.
 STORIES: dict[str, tuple[list[Story], list[Story]]] = {}
 
 
@@ -942,7 +942,7 @@ def test_duplicates_are_counted_by_their_cause() -> None:
 
 
 def many(count: int, checker: Checker) -> None:
-    """A million events in the end: posts that are acknowledged, received and confirmed, ten at a time."""
+    """Record posts, acknowledgements, deliveries and confirmations, ten messages at a time."""
     line = 0
 
     def read(op: str, kind: str, process: str, number: int, **fields: Any) -> None:
@@ -979,7 +979,7 @@ def test_the_memory_of_a_finished_message_is_one_number(monkeypatch: pytest.Monk
     assert len(checker._recent) == 100
     assert len(checker._ended) == 4900
     assert checker.pending == 0
-    # A duplicate of one that ended long ago is a duplicate, not a stranger.
+    # A second delivery long after the confirmation is a duplicate, not an unknown message.
     late = {"at": 0, "process": "a", "op": "deliver", "type": "ok", "queue": QUEUE, "message": f"{3:032X}"}
     checker.read("", 0, late)
     verdict = checker.verdict()
