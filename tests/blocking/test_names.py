@@ -77,8 +77,8 @@ def test_blocking_classes_have_the_same_iterators_and_context_managers(there: ty
     assert not any(hasattr(here, name) for name in ("__aiter__", "__aenter__", "__await__"))
 
 
-#: For each typed class: the class of messages, the attribute that leads to it, and the names that are
-#: reached through this attribute, because values change nothing there.
+#: For each typed class: the class for messages, the attribute with its object, and the names available only
+#: through this attribute, because they have no values.
 TYPED = {
     bmq.TypedQueue: (
         bmq.Queue,
@@ -86,7 +86,7 @@ TYPED = {
         {
             *("close", "closed", "confirm", "readable", "consumers", "state", "unacked", "unclaimed"),
             *("delay_queue_uri", "writable"),
-            # Columns and encoded messages have no values.
+            # columns and encoded messages have no values
             *("encode_table", "post_encoded", "post_table", "tables"),
             "typed",
         },
@@ -116,7 +116,7 @@ def test_a_typed_class_has_the_names_and_arguments_of_its_messages(typed: Any) -
             continue
         values = {"payload": "value", "items": "values"}
         expected = [(values.get(each, each), kind) for each, kind, _, _ in parameters(one)]
-        # A request has one more argument: the type of the reply's value.
+        # A request has an additional argument: the type of the reply's value.
         found = [each for each in parameters(other) if each[0] != "reply"]
         assert [(each, kind) for each, kind, _, _ in found] == expected, name
         assert (len(found) < len(parameters(other))) == (name == "request")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker, FaultProxy
+from tests.ports import reserved_port
 from tests.waiting import eventually
 
 InThread = Callable[[Callable[[], object]], threading.Thread]
@@ -87,24 +87,23 @@ def test_slow_thread_delays_no_other_thread(queue: bmq.blocking.Queue, in_thread
 @pytest.fixture
 def restarting() -> Any:
     """An embedded broker with a fixed port, which can be killed and restarted."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    brokers = [BackgroundBroker(port=port)]
-    brokers[0].start()
+    with reserved_port() as port:
+        brokers = [BackgroundBroker(port=port)]
+        brokers[0].start()
 
-    class Restarting:
-        uri = brokers[0].uri
+        class Restarting:
+            uri = brokers[0].uri
 
-        def kill(self) -> None:
-            brokers.pop().stop()
+            def kill(self) -> None:
+                brokers.pop().stop()
 
-        def restart(self) -> None:
-            brokers.append(BackgroundBroker(port=port))
-            brokers[-1].start()
+            def restart(self) -> None:
+                brokers.append(BackgroundBroker(port=port))
+                brokers[-1].start()
 
-    yield Restarting()
-    for broker in brokers:
-        broker.stop()
+        yield Restarting()
+        for broker in brokers:
+            broker.stop()
 
 
 def fast() -> Any:

@@ -8,11 +8,12 @@ import pytest
 import bmq
 from bmq.broker import DomainConfig, Mode
 from tests.gate.odd import ODD, close
+from tests.sweeps import sweep
 
 URI = "bmq://d.x/orders"
 
 
-@pytest.mark.parametrize("kind", sorted(set(ODD) - {"coroutine"}))
+@sweep("kind", sorted(set(ODD) - {"coroutine"}))
 def test_run_takes_a_coroutine_only(kind: str) -> None:
     value = ODD[kind]()
     with pytest.raises(bmq.UsageError, match="run needs a coroutine"):

@@ -25,14 +25,14 @@ from bmq.testing import Fault, FaultProxy, History, Recorder, fresh_queue_uri, p
 
 #: The applications of the fanout queue.
 APP_IDS = ("foo", "bar")
-#: No step takes longer than this, on a slow machine under load.
+#: Maximum seconds of a step, on a slow machine under load.
 DEADLINE = 40.0
-#: Posts a second: 20 tasks that wait for each acknowledgement, one that does not wait, one post_many.
+#: Posts a second: by 20 tasks that wait for each acknowledgement, by one that does not, and by post_many.
 RATE_ORDERS = RATE_LEDGER = RATE_NEWS = 500
 WORKERS = 20
 TICK = 0.02
 
-#: Faults after which the client notices at once that it has no connection.
+#: Faults that the client notices at once as a lost connection.
 CUTS = frozenset({"cut", "reset", "cut client"})
 #: The bytes of a payload.
 SIZE = 128
@@ -45,10 +45,10 @@ def payload(stream: str, number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Restart:
-    """The broker is killed, and started again with what it had stored.
+    """The broker is killed, and started again with its stored messages.
 
     Attributes:
-        after: seconds of undisturbed traffic before it.
+        after: seconds of undisturbed traffic before the kill.
         down: seconds without a broker.
     """
 
@@ -96,7 +96,7 @@ async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, hi
         await proxy.accept()
         for connection in proxy.connections[:]:
             if not connection._is_whole:
-                connection.cut()  # as the operating system would, at last
+                connection.cut()  # as the operating system would after its timeout
         history.healed()
     return len(steps)
 
@@ -112,7 +112,7 @@ def shown_faults(counts: Counter[str]) -> str:
 
 
 async def everything_arrives(history: History, seconds: float = DEADLINE) -> None:
-    """Wait until no message is under way, for so many seconds at most; a check tells which are missing."""
+    """Wait until no message is under way, or until the deadline; a later check lists missing messages."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while history.pending():  # noqa: ASYNC110 - several processes may write to it
@@ -153,7 +153,7 @@ def connections(history: History) -> dict[str, list[tuple[float, str]]]:
 
 
 def recoveries(faults: History, clients: History) -> Recoveries:
-    """Find for each cut when each session that was in good order was restored."""
+    """Find, for each cut, the time of the restoration of each session that was connected before."""
     found = Recoveries()
     steps = [(fault["at"], fault["kind"]) for fault in faults.events(op="fault", type="invoke")]
     for moments in connections(clients).values():
@@ -163,10 +163,10 @@ def recoveries(faults: History, clients: History) -> Recoveries:
             following = steps[index + 1][0] if index + 1 < len(steps) else float("inf")
             before = [what for at, what in moments if at < began]
             if before and before[-1] not in ("Connected", "StateRestored"):
-                continue  # it had not got over the fault before
+                continue  # not yet restored after the previous fault
             after = [(at, what) for at, what in moments if at >= began]
             if not after or after[0][1] != "ConnectionLost" or after[0][0] > following:
-                continue  # it had lost its connection without noticing: cut on the other side
+                continue  # the connection was cut on the other side, unnoticed by the session
             restored = next((at for at, what in after if what == "StateRestored"), None)
             if restored is not None:
                 times = found.disturbed if restored > following else found.times
@@ -194,13 +194,13 @@ class Load:
             await load.finish()
         check(history)
 
-    One task that fails fails the run: nothing that happens to the network is an error here.
+    A failed task fails the run, because no fault of the network may cause an error of a task.
 
     Args:
-        broker: where to connect to.
-        uris: the queues, by name.
-        history: records everything.
-        options: for the sessions.
+        broker: address of the broker.
+        uris: URIs of the queues, by name.
+        history: record of all posts and messages.
+        options: options of the sessions.
     """
 
     def __init__(self, broker: str, uris: dict[str, str], history: History, **options: Any) -> None:
@@ -305,7 +305,7 @@ class Load:
             await asyncio.sleep(TICK)
 
     async def _post_many(self, queue: bmq.Queue) -> None:
-        """Messages are taken by one call after the other; all of them wait for outcomes."""
+        """Successive calls take the messages, and wait for the outcomes."""
         calls: list[asyncio.Task[int]] = []
         number = 0
         while self._producing:

@@ -35,7 +35,7 @@ async def test_a_request_that_was_lost_is_sent_again(
 async def test_lost_answer_leaves_no_state(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
-    """The broker has the queue open twice then; the last close ends both."""
+    """The broker has then opened the queue twice; the last close ends both."""
     session, other = await bmq_connect(), await bmq_connect()
     bmq_proxy.swallow(Direction.TO_CLIENT)
     await time_out(session, bmq_queue_uri)
@@ -61,7 +61,7 @@ async def test_late_answers_open_the_queue_once(
     writer = await other.open_queue(uri, write=True)
     await session.open_queue(f"{uri}?id=bar", read=True)
     bmq_proxy.stall(Direction.TO_BROKER)
-    # All sessions go through the proxy: the second one waits as well.
+    # All sessions use the proxy, so the second session waits, too.
     await time_out(session, f"{uri}?id=foo")
     again = asyncio.create_task(session.open_queue(f"{uri}?id=foo", read=True, timeout=TIMEOUT))
     posting = asyncio.create_task(writer.post(b"a"))
@@ -70,7 +70,7 @@ async def test_late_answers_open_the_queue_once(
     queue = await again
     await posting
     assert (await queue.receive(TIMEOUT)).data == b"a"
-    # The answer to another request: what is taken back has been sent by now.
+    # After the answer to another request, the broker has sent all returned messages.
     await (await session.open_queue(f"{uri}?id=baz", read=True)).close()
     await queue.close()
     elsewhere = await other.open_queue(f"{uri}?id=foo", read=True)

@@ -6,6 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from bmq.testing import BackgroundBroker
+
+#: Modules of bmq that ``bmq post`` may load. Each takes about half a millisecond.
+MODULES = 132
 PROGRAM = """
 import sys
 def loading(statement):
@@ -18,16 +22,27 @@ print([name for name in loading("import bmq.admin.words") if name.startswith("bm
 unused = ("construct", "rich", "typer", "uvloop")
 print([name for name in loading("bmq.connect; bmq.run") if name.split(".")[0] in unused])
 print("bmq.client.stats" in sys.modules, "bmq.admin.results" in sys.modules)
+import gc
+from bmq.cli import script
+sys.argv[1:] = ["post", "--quiet", "--broker", sys.argv[1], "bmq://bmq.test.mem.priority/startup", "hello"]
+print(script(), gc.isenabled(), gc.get_freeze_count() > 10_000)
+unused = ("rich", "construct", "tomllib", "getpass", "shlex", "bmq.cli.template", "bmq.cli.consoles")
+print([name for name in unused if name in sys.modules])
+print(sorted(name for name in sys.modules if name.startswith("bmq.")))
 """
 
 
 def test_an_import_loads_little() -> None:
     """In one process, because a start takes longer than all else here."""
-    program = [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"]
-    printed = subprocess.run(
-        program, capture_output=True, text=True, check=True, timeout=60
-    ).stdout.splitlines()
+    with BackgroundBroker() as broker:
+        code = f"import sys; sys.path[:] = {sys.path!r}\n{PROGRAM}"
+        program = [sys.executable, "-S", "-c", code, broker.uri]
+        done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    printed = done.stdout.splitlines()
     assert printed[0] == "['bmq', 'bmq._version']"
     assert printed[1] == "[]", "the words of the command line load no client"
     assert printed[2] == "[]", "the client loads what most programs do not need"
     assert printed[3] == "False False"
+    assert printed[4] == "0 True True", "the collector works during the verb, and not at the end"
+    assert printed[5] == "[]", "bmq post loads what it does not need"
+    assert len(printed[6].split()) <= MODULES, printed[6]

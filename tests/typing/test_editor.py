@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An editor shows signatures and docstrings, and proposes names: asked of pyright's language server.
+"""Signatures, docstrings and completions in an editor, from pyright's language server.
 
-The names are those of the quickstart and of the first handler of a service, as a newcomer types them.
+The names are those of the quickstart and of the first handler of a service.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def main() -> None:
 bmq.run(main())
 bmq.run(app.run())
 """
-#: The place of each name, a part of its signature, and words of its docstring, with the unit of its numbers.
+#: For each name: its place, a part of its signature, and words of its docstring with the unit of numbers.
 HOVERS = [
     ("bmq.connect", "connect(", "session"),
     ("bmq.run", "def run(", "uvloop"),
@@ -74,7 +74,7 @@ HOVERS = [
     ("queue.receive", "def receive(", "seconds"),
     ("queue.subscribe", "def subscribe(", "expression"),
 ]
-#: What is offered behind the dot of each name.
+#: Completions behind the dot of each name.
 COMPLETIONS = {
     "session": ["open_queue", "health", "stats", "close", "state"],
     "app": ["consumer", "queue", "run", "stop", "on_startup", "state"],
@@ -147,14 +147,14 @@ class Server:
         return {"textDocument": {"uri": self.uri}, "position": place}
 
     def hover(self, name: str) -> str:
-        """Return what is shown for the last part of a name, at its first place."""
+        """Return the hover text of the last part of a name, at its first place."""
         called = f"{name}("
         offset = self.text.index(called if called in self.text else name) + len(name) - 1
         found = self.ask("textDocument/hover", **self.position(offset))
         return str(found["contents"]["value"]) if found else ""
 
     def completions(self, name: str) -> set[str]:
-        """Return what is proposed behind a name and a dot."""
+        """Return the completions behind a name and a dot."""
         offset = self.text.index(f"{name}.") + len(name) + 1
         found = self.ask("textDocument/completion", **self.position(offset))
         return {item["label"] for item in found["items"]}
@@ -185,7 +185,7 @@ def test_completion_offers_the_names(server: Server, name: str) -> None:
 
 
 def test_a_name_that_does_not_exist_shows_nothing(server: Server) -> None:
-    """So the tests above can fail."""
+    """The tests above can therefore fail."""
     assert "localhost" in server.text
     assert server.hover("localhost") == ""
     assert "post_quickly" not in server.completions("queue")

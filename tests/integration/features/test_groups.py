@@ -13,6 +13,7 @@ from bmq.groups import key_bucket, owners, priority_of
 from bmq.wire.control.messages import Subscription
 from tests.fakes.client import dial, subscription
 from tests.integration.steps import HasUri
+from tests.waiting import eventually
 
 Sessions = Callable[..., Awaitable[bmq.Session]]
 BUCKETS = 16
@@ -218,3 +219,36 @@ async def test_a_joining_member_receives_its_share_of_later_messages(
         else:
             assert max(of_first, default=-1) < min(of_second)
             assert set(range(160 + bucket, 320, BUCKETS)) <= set(of_second)
+
+
+async def test_a_joining_member_of_an_exclusive_group_begins_where_the_owner_ended(
+    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
+) -> None:
+    """Messages that were acknowledged before the join, and are delivered later, keep their order too."""
+    first, second = [
+        (await open_reader()).group("k", member=name, buckets=BUCKETS, lease=2.0) for name in ("a", "b")
+    ]
+    taken: list[tuple[str, int]] = []
+
+    async def take_all(group: bmq.groups.Group) -> None:
+        async for message in group:
+            async with message:
+                taken.append((group.member, int(message.data)))
+
+    async with asyncio.timeout(60), first:
+        tasks = [asyncio.create_task(take_all(first))]
+        await post(writer, range(160))
+        async with second:
+            tasks.append(asyncio.create_task(take_all(second)))
+            await post(writer, range(160, 240))
+            await eventually(lambda: len(first.owned) == len(second.owned) == BUCKETS // 2)
+            owned = {"a": first.owned, "b": second.owned}
+            await post(writer, range(240, 320))
+            await eventually(lambda: len(taken) == 320)
+    await asyncio.gather(*tasks)
+    assert sorted(number for _, number in taken) == list(range(320))
+    assert in_order([number for _, number in taken])
+    for bucket in range(BUCKETS):
+        members = [member for member, number in taken if number % BUCKETS == bucket]
+        assert members == sorted(members)
+        assert members[-1] == ("a" if bucket in owned["a"] else "b")
