@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded broker under load: users' test suites run on this broker.
 
-    python benchmarks/broker.py [--messages 1000000] [--output NAME]
+    python benchmarks/broker.py [--messages 1000000] [--window 30] [--output NAME]
 
-Two measurements, each with a broker in a separate process:
+Always measures the embedded broker, also with ``BMQ_BROKER_URI`` in the environment. Two measurements, each
+with a broker in a separate process:
 
 * end to end on one core: a producer of pre-encoded events and a consumer at the same time, with one queue.
   The broker's CPU time a message is the capacity of one core, regardless of other load;
@@ -11,6 +12,10 @@ Two measurements, each with a broker in a separate process:
   checks that each message arrives once. It reads the memory of the broker's process with the queues open,
   full, empty with the GUIDs still remembered, and empty after the end of the window. Then everything is
   repeated: the remaining memory must not grow.
+
+The floor of the CPU time is decoding and encoding the same messages, without sockets, storage and counters.
+The floor of a stored message is its GUID, its data, a tuple of its fields and a place in a dictionary. The
+program fails if the process did not grow by the payloads: another process stored the messages then.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from pathlib import Path
@@ -50,8 +56,11 @@ from raw import expressions, guids, put_events
 
 CONNECTIONS, QUEUES = 200, 500
 PAYLOAD = 256
-#: Seconds for which GUIDs are remembered; must include the first GUID when the last message is confirmed.
+#: Seconds for which GUIDs are remembered by default; must include the first GUID when the last message is
+#: confirmed.
 WINDOW = 30
+#: Seconds after which the broker has freed the objects of closed connections and forgotten GUIDs.
+SETTLE = 4.0
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _LIMITS = {"messages": 10_000_000, "bytes": 2**34}
 _DOMAIN = {
@@ -59,18 +68,19 @@ _DOMAIN = {
     "mode": {"priority": {}},
     "storage": {"domainLimits": _LIMITS, "queueLimits": _LIMITS, "config": {"inMemory": {}}},
     "messageTtl": 3600,
-    "deduplicationTimeMs": WINDOW * 1000,
 }
 
 #: Number of messages for the end-to-end measurement.
 END_TO_END = 200_000
+#: Number of messages whose parts are built alone.
+PARTS = 20_000
 #: Points at which the memory is read.
 STAGES = {
     "start": "at the start",
     "queues": "with the queues open",
     "full": "full",
     "remembered": "empty, GUIDs remembered",
-    "end": f"empty, GUIDs forgotten ({WINDOW} seconds later)",
+    "end": "empty, GUIDs forgotten",
     "again": "after all of it once more",
 }
 
@@ -135,12 +145,13 @@ def end_to_end(count: int, subscriptions: int = 0) -> dict[str, float]:
 def wire_alone(subscriptions: int) -> float:
     """Return the minimum CPU microseconds of a broker in Python for a message, without storage and counters.
 
-    The message is parsed with its properties, one subscription is selected, the message is encoded again and
-    acknowledged, and its confirmation is parsed.
+    The message is parsed, encoded again and acknowledged, and its confirmation is parsed. With subscriptions,
+    its properties are parsed too, and one subscription is selected.
     """
-    document = asdict(Job("raw", "post", COUNT, PAYLOAD, properties=True, subscriptions=subscriptions))
+    job = Job("raw", "post", COUNT, PAYLOAD, properties=subscriptions > 0, subscriptions=subscriptions)
+    document = asdict(job)
     events = [read_event(event) for event in put_events(document)]
-    first = compile_first(tuple(expressions(subscriptions)))
+    first = compile_first(tuple(expressions(subscriptions))) if subscriptions else None
     option, queue_id = encode_sub_queue_ids((1,)), 0
     confirms = read_event(pack_confirms([encode_confirm(0, guid, 0) for guid in guids("", COUNT)]))
 
@@ -152,7 +163,8 @@ def wire_alone(subscriptions: int) -> float:
             decode_put_runs(event.data, event.body, runs)
             for _, puts in runs:
                 for flags, correlation_id, guid, schema_id, compression, _, _, data in puts:
-                    assert first(property_values(data, flags & _HAS_PROPERTIES, schema_id)) >= 0
+                    if first is not None:
+                        assert first(property_values(data, flags & _HAS_PROPERTIES, schema_id)) >= 0
                     acks.append(encode_ack(0, correlation_id, guid, queue_id))
                     pushes.append(
                         encode_push(
@@ -167,22 +179,45 @@ def wire_alone(subscriptions: int) -> float:
     return least(run)
 
 
+def parts_of_a_message() -> float:
+    """Return the bytes of memory that the parts of a stored message take besides its payload."""
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    stored = {
+        guid: (bytes(PAYLOAD + 4), (1,), 0, 0, number)
+        for number, guid in enumerate(number.to_bytes(16, "big") for number in range(PARTS))
+    }
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return grown / len(stored) - PAYLOAD
+
+
 async def everywhere(make: Callable[[int], Coroutine[Any, Any, Any]], count: int) -> list[Any]:
     return await asyncio.gather(*(make(number) for number in range(count)))
 
 
 async def many(
-    uri: str, process: subprocess.Popen[str], messages: int, report: Callable[[str], None]
+    uri: str, process: subprocess.Popen[str], messages: int, window: float, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """Store, read and check all messages; then repeat."""
     start = [resident(process.pid), in_use(process)]
-    first = await load(uri, process, messages, report)
-    again = await load(uri, process, messages, report)
+    first = await load(uri, process, messages, window, report)
+    again = await load(uri, process, messages, window, report)
     return first | {"memory": {"start": start, **first["memory"], "again": again["memory"]["end"]}}
 
 
+def check(memory: dict[str, list[int]], stored: int) -> None:
+    """Raise an error if another process than the measured one stored the messages."""
+    grown = memory["full"][1] - memory["queues"][1]
+    if grown < stored * PAYLOAD:
+        raise SystemExit(
+            f"the measured process grew by {grown:,} bytes while {stored:,} messages of {PAYLOAD} bytes were "
+            "stored: another process stored them; measure the process that listens at the address in use"
+        )
+
+
 async def load(
-    uri: str, process: subprocess.Popen[str], messages: int, report: Callable[[str], None]
+    uri: str, process: subprocess.Popen[str], messages: int, window: float, report: Callable[[str], None]
 ) -> dict[str, Any]:
     half, each = CONNECTIONS // 2, messages // QUEUES
     result: dict[str, Any] = {"memory": {}}
@@ -209,6 +244,7 @@ async def load(
     accepted = sum(await everywhere(post, QUEUES))
     result["post_rate"] = accepted / (time.perf_counter() - begin)
     measure("full")
+    check(result["memory"], accepted)
     posted = time.perf_counter()
 
     report("consuming")
@@ -233,47 +269,51 @@ async def load(
     result["consume_rate"] = received / (time.perf_counter() - begin)
     result |= {"posted": accepted, "lost": accepted - distinct, "duplicated": received - distinct}
     await everywhere(lambda n: sessions[n].close(), CONNECTIONS)
-    await asyncio.sleep(4)
+    await asyncio.sleep(SETTLE)
     measure("remembered")
     report("waiting until GUIDs are forgotten")
-    await asyncio.sleep(max(0.0, posted + WINDOW + 4 - time.perf_counter()))
+    await asyncio.sleep(max(0.0, posted + window + SETTLE - time.perf_counter()))
     measure("end")
     return result
 
 
 def stored_message(outcome: dict[str, Any]) -> float:
-    """Return the bytes of a stored message besides its payload."""
+    """Return the bytes of a stored message besides its payload, in use by the program."""
     memory = outcome["memory"]
-    return float((memory["full"][0] - memory["queues"][0]) / outcome["posted"] - PAYLOAD)
+    return float((memory["full"][1] - memory["queues"][1]) / outcome["posted"] - PAYLOAD)
 
 
 def one_queue(outcome: dict[str, Any]) -> float:
-    """Return the bytes of a queue, with its share of the connections."""
+    """Return the bytes of a queue, with its share of the connections, in use by the program."""
     memory = outcome["memory"]
-    return float((memory["queues"][0] - memory["start"][0]) / QUEUES)
+    return float((memory["queues"][1] - memory["start"][1]) / QUEUES)
 
 
-def run(console: Console, messages: int, output: Path) -> None:
+def run(
+    console: Console, messages: int, output: Path, *, window: int = WINDOW, count: int = END_TO_END
+) -> None:
     """Make all measurements, print them, and write them to ``output``."""
     with console.status("end to end on one core"):
         # Take turns, and use the minimum of each: other load only adds time.
-        ones, tens, floors = [], [], []
+        ones, tens, floors, plain = [], [], [], []
         for _ in range(3):
-            ones.append(end_to_end(END_TO_END))
-            tens.append(end_to_end(END_TO_END, subscriptions=10))
+            ones.append(end_to_end(count))
+            tens.append(end_to_end(count, subscriptions=10))
             floors.append(wire_alone(10))
+            plain.append(wire_alone(0))
     one, ten = (min(runs, key=lambda each: each["cpu_us"]) for runs in (ones, tens))
     alone = min(floors)
+    domain = _DOMAIN | {"deduplicationTimeMs": window * 1000}
     program = str(HERE / "clients" / "measured_broker.py")
     with tempfile.TemporaryDirectory() as configuration:
         file = Path(configuration, "domains", f"{DOMAIN}.json")
         file.parent.mkdir()
-        file.write_text(json.dumps({"definition": {"location": "local", "parameters": _DOMAIN}}))
+        file.write_text(json.dumps({"definition": {"location": "local", "parameters": domain}}))
         with (
             started_broker(program, "--port", "0", "--config", configuration) as (uri, process),
             console.status("many queues") as status,
         ):
-            outcome = bmq.run(many(uri, process, messages, status.update))
+            outcome = bmq.run(many(uri, process, messages, window, status.update))
     table = Table(title="The embedded broker", show_header=False)
     for name, value in (
         ("end to end, one core, messages a second", f"{one['rate']:,.0f}"),
@@ -300,6 +340,9 @@ def run(console: Console, messages: int, output: Path) -> None:
         "end_to_end": one,
         "ten_subscriptions": ten,
         "wire_us": alone,
+        "plain_wire_us": min(plain),
+        "parts": parts_of_a_message(),
+        "about": f"{messages:,} messages of {PAYLOAD} bytes stored, {count:,} end to end, three times",
         "many": outcome,
     }
     output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
@@ -311,10 +354,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--messages", type=int, default=1_000_000, help=f"messages in the {QUEUES} queues")
+    parser.add_argument("--count", type=int, default=END_TO_END, help="messages end to end")
+    parser.add_argument("--window", type=int, default=WINDOW, help="seconds for which GUIDs are remembered")
     parser.add_argument("--output", type=Path, default=Path("build/broker"), metavar="NAME")
     options = parser.parse_args()
-    run(Console(), options.messages, options.output)
+    run(Console(), options.messages, options.output, window=options.window, count=options.count)
 
 
 if __name__ == "__main__":

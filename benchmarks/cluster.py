@@ -36,7 +36,6 @@ _ELECTOR = {
     "electionResultTimeoutMs": 1000,
     "heartbeatBroadcastPeriodMs": 500,
     "heartbeatCheckPeriodMs": 250,
-    "heartbeatMissCount": 4,
     "leaderSyncDelayMs": 1000,
 }
 _OPERATIONS = {"reopenRetryIntervalMs": 1000, "stopTimeoutMs": 5000, "shutdownTimeoutMs": 5000}
@@ -82,6 +81,8 @@ class RealCluster:
         work: folder for configurations, logs and storage.
         authentication: ``authentication`` of the nodes' configuration, if the nodes ask for credentials.
         credentials: what the health check answers.
+        heartbeats: missed heartbeats, every half a second, after which the nodes elect another leader. The
+            end of a process is noticed at once. On a busy machine, a few are missed without a fault.
 
     Attributes:
         programs: executable of each node; a change counts from the node's next start.
@@ -96,8 +97,9 @@ class RealCluster:
         *,
         authentication: dict[str, Any] | None = None,
         credentials: bmq.Credentials | None = None,
+        heartbeats: int = 4,
     ) -> None:
-        self._work = work
+        self._work, self._heartbeats = work, heartbeats
         self._authentication, self._credentials = authentication, credentials
         self._names = [f"node{number}" for number in range(NODES)] + ["proxy"]
         self.programs = [program] * len(self._names)
@@ -163,6 +165,10 @@ class RealCluster:
                     writer.close()
                     return
 
+    def processes(self) -> list[int]:
+        """Return the ids of the processes that run."""
+        return [process.pid for process in self._running.values()]
+
     def folder(self, node: int) -> Path:
         """Return the folder of a node."""
         return self._work / self._names[node]
@@ -223,7 +229,7 @@ class RealCluster:
         for node, name, address in zip(cluster["nodes"], self._names, self.ways["nodes"], strict=False):
             node |= {"name": name, "transport": {"tcp": {"endpoint": address}}}
         cluster["queueOperations"] |= _OPERATIONS
-        cluster["elector"] |= _ELECTOR
+        cluster["elector"] |= _ELECTOR | {"heartbeatMissCount": self._heartbeats}
         if not proxy:
             return {"myClusters": [cluster], "proxyClusters": []}
         kept = ("name", "nodes", "queueOperations", "clusterMonitorConfig", "messageThrottleConfig")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -152,7 +152,7 @@ def broker() -> Iterator[tuple[str, str]]:
     """
     named = os.environ.get("BMQ_BROKER_URI")
     if named:
-        yield named, "named by BMQ_BROKER_URI"
+        yield named, broker_name("named by BMQ_BROKER_URI")
         return
     with embedded_broker() as (uri, _):
         yield uri, "the embedded broker"
@@ -184,15 +184,45 @@ def started_broker(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]
         process.stdout.close()
 
 
+def broker_name(default: str) -> str:
+    """Return the description of the broker for the pages: the text of ``BMQ_BROKER_NAME``, or ``default``."""
+    return os.environ.get("BMQ_BROKER_NAME") or default
+
+
 def environment(**more: str) -> dict[str, str]:
-    """Return an environment that keeps compiled modules, as installed packages do."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Return the environment of a measurement.
+
+    Compiled modules are kept, as for installed packages. ``BMQ_BROKER_URI`` is left out unless given: the
+    official client prefers the variable to the address in the program.
+    """
+    without = ("PYTHONDONTWRITEBYTECODE", "BMQ_BROKER_URI")
+    kept = {name: value for name, value in os.environ.items() if name not in without}
     return {
         **kept,
         "PYTHONPATH": str(HERE.parent),
         "PYTHONPYCACHEPREFIX": str(HERE.parent / "build" / "pycache"),
         **more,
     }
+
+
+def write_table(
+    output: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], *, about: str = "", **more: Any
+) -> None:
+    """Write a table that ``page.py`` puts into a page, print the table, and keep the figures behind it.
+
+    Args:
+        output: file without its suffix.
+        columns: heads of the columns.
+        rows: cells.
+        about: broker, rounds and messages, for the line below the table.
+        more: figures to keep.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    table = {"columns": list(columns), "rows": [list(row) for row in rows]}
+    document = {"machine": machine(), "about": about, **table, **more}
+    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    for row in (columns, ["---"] * len(columns), *rows):
+        print("| " + " | ".join(row) + " |")
 
 
 def machine() -> dict[str, Any]:

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness import broker_name, write_table
 from startup import ROOT, embedded_broker
 
 LIVENESS = 10.0
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--broker", default="")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "idle", metavar="NAME")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -166,11 +168,9 @@ def measure(uri: str, arguments: argparse.Namespace) -> None:
             ("memory each, kB", "bytes", 1000, 1),
         )
     ]
-    build = ROOT / "build"
-    build.mkdir(exist_ok=True)
-    (build / "idle.json").write_text(json.dumps({"columns": columns, "rows": rows}))
-    for row in [columns, ["---"] * len(columns), *rows]:
-        print("| " + " | ".join(row) + " |")
+    what = broker_name(arguments.broker) if arguments.broker else "embedded"
+    about = f"broker: {what}; {arguments.seconds:g} s each"
+    write_table(arguments.output, columns, rows, about=about, figures=results)
 
 
 if __name__ == "__main__":

@@ -19,18 +19,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness import Job, broker, fresh_queue, wait_until_idle
+from harness import Job, broker, fresh_queue, wait_until_idle, write_table
 
 PATHS = {
     "post_many": [("ours", "post_many"), ("raw", "drain")],
+    "post_many, least client": [("least", "post_many"), ("raw", "drain")],
     "post, bare socket": [("raw", "post"), ("raw", "drain")],
     "post, official": [("official", "post"), ("raw", "drain")],
     "batches": [("raw", "post"), ("ours", "consume_batches")],
+    "batches, least client": [("raw", "post"), ("least", "batches")],
     "async for": [("raw", "post"), ("ours", "consume")],
+    "async for, least client": [("raw", "post"), ("least", "consume")],
     "consume, bare socket": [("raw", "post"), ("raw", "consume")],
     "consume, official": [("raw", "post"), ("official", "consume")],
 }
-LIMITS = {"post_many": "post, bare socket", "post, official": "post, bare socket"}
+COLUMNS = (
+    "path", "messages a second", "part of the broker's limit",
+    "CPU us of the broker", "of the client", "limit of the cores", "part of it",
+)  # fmt: skip
+LIMITS = dict.fromkeys(("post_many", "post_many, least client", "post, official"), "post, bare socket")
 
 
 def listener(port: int) -> int:
@@ -73,19 +80,16 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=200_000)
+    parser.add_argument("--output", type=Path, default=Path("build/limits"), metavar="NAME")
     options = parser.parse_args()
     cores = os.cpu_count() or 1
-    with broker() as (uri, _):
+    with broker() as (uri, what):
         pid = listener(int(uri.rpartition(":")[2]))
         results: dict[str, list[dict[str, Any]]] = {path: [] for path in PATHS}
         for _ in range(options.rounds):
             for path in PATHS:
                 results[path].append(measured(uri, pid, path, options.count))
-    print(
-        "| path | messages a second | broker's limit | part | CPU us of the broker | of the client "
-        f"| limit of {cores} cores | part |"
-    )
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    rows: list[list[str]] = []
     for path, runs in results.items():
         floor = results[LIMITS.get(path, path if path in LIMITS.values() else "consume, bare socket")]
 
@@ -94,11 +98,19 @@ def main() -> None:
 
         part = statistics.median(mine["rate"] / bare["rate"] for mine, bare in zip(runs, floor, strict=True))
         both = median("broker_us", runs) + median("cpu_us", runs)
-        print(
-            f"| {path} | {median('rate', runs):,.0f} | {median('rate', floor):,.0f} | {part:.0%} "
-            f"| {median('broker_us', runs):.1f} | {median('cpu_us', runs):.1f} | {cores * 1e6 / both:,.0f} "
-            f"| {median('rate', runs) * both / cores / 1e6:.0%} |"
+        rows.append(
+            [
+                path,
+                f"{median('rate', runs):,.0f}",
+                f"{part:.0%}",
+                f"{median('broker_us', runs):.1f}",
+                f"{median('cpu_us', runs):.1f}",
+                f"{cores * 1e6 / both:,.0f}",
+                f"{median('rate', runs) * both / cores / 1e6:.0%}",
+            ]
         )
+    about = f"broker: {what}; median of {options.rounds} rounds of {options.count:,} messages"
+    write_table(options.output, COLUMNS, rows, about=about, runs=results, cores=cores)
 
 
 if __name__ == "__main__":

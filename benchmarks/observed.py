@@ -14,25 +14,28 @@ measurement is a fresh process; each round makes all measurements, and ratios ar
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from harness import Job, Series, broker, fresh_queue, machine, ratio
-from rich.console import Console
-from rich.table import Table
+from harness import Job, Series, broker, fresh_queue, ratio, write_table
 
 #: The ways to be seen, see ``clients/ours.py``; all are compared with the first.
 WAYS = {
-    "": "nothing switched on",
-    "interceptor": "an interceptor that does nothing",
-    "otel": "OpenTelemetry, no SDK",
+    "": "no option enabled; statistics are always counted: the floor",
+    "interceptor": "an empty interceptor, in all four methods",
+    "otel": "[OpenTelemetry](opentelemetry.md), no SDK",
     "otel sdk": "OpenTelemetry, SDK, sampling 1 %",
-    "otel sdk metrics": "the same, and metrics of the SDK",
+    "otel sdk metrics": "the same, with metrics of the SDK",
 }
 BEFORE = "before"
 CASES = {"post_many": "consume_batches", "post_nowait": "consume"}
+#: The cases in the order of the columns, with their heads.
+HEADS = {
+    "post_many": "post_many",
+    "post_nowait": "post_nowait",
+    "consume": "async for + confirm",
+    "consume_batches": "batches + confirm",
+}
 
 
 def measure(uri: str, count: int, rounds: int, ways: dict[str, str], before: str) -> dict[str, Series]:
@@ -61,26 +64,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--before", default="", metavar="DIR")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, default=Path("build/observed"), metavar="NAME")
     arguments = parser.parse_args()
     ways = {**WAYS, **({BEFORE: "an older version"} if arguments.before else {})}
-    with broker() as (uri, _):
+    with broker() as (uri, name):
         series = measure(uri, arguments.count, arguments.rounds, ways, arguments.before)
-    table = Table(title="CPU microseconds a message, and times the first line (least - greatest)")
-    table.add_column("what")
-    for case in (case for pair in CASES.items() for case in pair):
-        table.add_column(case, justify="right")
+    rows: list[list[str]] = []
     for way, what in ways.items():
         cells: list[str] = []
-        for case in (case for pair in CASES.items() for case in pair):
+        for case in HEADS:
             ours, first = series[f"{case} {way}"], series[f"{case} "]
             times, least, greatest = ratio(ours, first, "cpu_us")
-            cells.append(f"{ours.median('cpu_us'):.2f} ({times:.2f}, {least:.2f}-{greatest:.2f})")
-        table.add_row(what, *cells)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-    if arguments.output:
-        found = {name: each.results for name, each in series.items()}
-        arguments.output.with_suffix(".json").write_text(json.dumps({"machine": machine(), "runs": found}))
+            cost = f"{ours.median('cpu_us'):.2f}"
+            cells.append(f"{cost} ({times:.2f}, {least:.2f}-{greatest:.2f})" if way else cost)
+        rows.append([what, *cells])
+    columns = ("CPU us a message (times the first line, spread)", *HEADS.values())
+    about = f"broker: {name}; median of {arguments.rounds} rounds of {arguments.count:,} messages"
+    found = {name: each.results for name, each in series.items()}
+    write_table(arguments.output, columns, rows, about=about, runs=found)
 
 
 if __name__ == "__main__":

@@ -130,6 +130,13 @@ def where(document: dict[str, Any]) -> str:
     )
 
 
+def made(document: dict[str, Any]) -> str:
+    """Return the line below a table: the machine, the interpreter, the day, and what was measured."""
+    machine, about = document["machine"], document.get("about", "")
+    line = f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, {machine['date']}"
+    return f"*{line}{'; ' if about else ''}{about}.*"
+
+
 def interpreter(machine: dict[str, Any]) -> str:
     """Return a description of the interpreter's speed."""
     return (
@@ -409,6 +416,51 @@ def _goal(met: bool, goal: str) -> str:
     return f"{goal} {'met' if met else 'not met'}" if goal else ""
 
 
+#: Colours of this client, the official client and the broker's limit in all pictures.
+OURS, THEIRS, LIMIT = "#3f51b5", "#e67e22", "#9e9e9e"
+#: Percentiles of the tails, with their names and lines.
+PERCENTILES = (("p50", "p50", "-"), ("p99", "p99", "--"), ("p999", "p99.9", ":"))
+#: Cases of ``tails.py``, with the titles of their panels.
+TAILS = {"ack": "Post to ack", "own": "Post to own message"}
+
+
+def tails_picture(path: Path, document: dict[str, Any]) -> None:
+    """Draw the latency by rate: median, p99 and p99.9 of both clients, a panel for each path."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = document["runs"]
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
+    for axes, (case, title) in zip(panels, TAILS.items(), strict=True):
+        rates = sorted(int(name.split()[1]) for name in runs if name.split()[0] == case)
+        for who, colour, mark in (("ours", OURS, "o"), ("official", THEIRS, "s")):
+            for key, _, style in PERCENTILES:
+                times = [
+                    statistics.median(one[key] for one in runs[f"{case} {rate}"][who]) / 1e6 for rate in rates
+                ]
+                axes.plot(rates, times, color=colour, linestyle=style, marker=mark, markersize=4)
+        axes.set(title=title, xlabel="messages a second", xscale="log", yscale="log")
+        axes.set_xticks(rates)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("milliseconds")
+    lines = [
+        Line2D([], [], color=colour, linestyle=style, marker=mark, markersize=4, label=f"{who}, {name}")
+        for who, colour, mark in (("bmq", OURS, "o"), ("official client", THEIRS, "s"))
+        for _, name, style in PERCENTILES
+    ]
+    panels[0].legend(handles=lines, fontsize=8, ncols=2, loc="upper left")
+    figure.suptitle(made(document).strip("*."), fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
 def picture(path: Path, document: dict[str, Any], series: dict[str, Series]) -> None:
     """Draw throughput by payload and by batch size, and latency by rate."""
     import matplotlib
@@ -417,7 +469,6 @@ def picture(path: Path, document: dict[str, Any], series: dict[str, Series]) -> 
     import matplotlib.pyplot as plt
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    ours_colour, their_colour, limit_colour = "#3f51b5", "#e67e22", "#9e9e9e"
     figure, (by_payload, by_burst, by_rate) = plt.subplots(1, 3, figsize=(13.5, 4.2), layout="constrained")
 
     def numbers(prefix: str) -> list[int]:
@@ -428,9 +479,9 @@ def picture(path: Path, document: dict[str, Any], series: dict[str, Series]) -> 
 
     sizes = numbers("payload ")
     for who, label, colour in (
-        ("raw", "broker's limit (pre-encoded)", limit_colour),
-        ("ours", "bmq, post_many", ours_colour),
-        ("official", "official client", their_colour),
+        ("raw", "broker's limit (pre-encoded)", LIMIT),
+        ("ours", "bmq, post_many", OURS),
+        ("official", "official client", THEIRS),
     ):
         line(
             by_payload,
@@ -447,14 +498,14 @@ def picture(path: Path, document: dict[str, Any], series: dict[str, Series]) -> 
         bursts,
         lambda x: series[f"burst {x}"].median() / 1000,
         label="bmq, post_nowait",
-        color=ours_colour,
+        color=OURS,
     )
     official = series["official post"].median() / 1000
-    by_burst.axhline(official, color=their_colour, label="official client")
+    by_burst.axhline(official, color=THEIRS, label="official client")
     by_burst.set(title="Posting by batch size", xlabel="posts in one turn of the event loop")
 
     paces = numbers("pace ")
-    for who, label, colour in (("ours", "bmq", ours_colour), ("official", "official client", their_colour)):
+    for who, label, colour in (("ours", "bmq", OURS), ("official", "official client", THEIRS)):
         for key, style in (("p50_us", "-"), ("p99_us", ":")):
             line(
                 by_rate,

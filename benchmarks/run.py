@@ -2,10 +2,12 @@
 """The whole comparison: this client, the official client, and the capacity of the broker.
 
     python benchmarks/run.py [--quick] [--rounds 5] [--count 100000] [--output NAME]
+    python benchmarks/run.py --all [options of every.py]
 
 Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in a separate process. Each measurement is a new
 process with a new queue; each round makes all measurements, and the result is the median over the rounds.
-Prints tables, writes NAME.json and draws NAME.png; then runs scale.py, stages.py and broker.py.
+Prints tables, writes NAME.json and draws NAME.png; then runs scale.py, stages.py and broker.py. With
+``--all``, makes all measurements of docs/performance.md instead, see every.py.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import broker
+import every
 import report
 import scale
 import stages
@@ -164,7 +167,7 @@ def measure(
                     series.setdefault(name, Series(name)).results.append(result)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -189,6 +192,11 @@ def main() -> None:
         metavar="SECONDS",
         help="how long each measurement may wait for the machine to be idle",
     )
+    parser.add_argument(
+        "--all", action="store_true", help="all measurements of docs/performance.md: every.py"
+    )
+    if "--all" in sys.argv[1:]:
+        return every.main([argument for argument in sys.argv[1:] if argument != "--all"])
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.count, options.only = 2, 20_000, PARTS[:3]
@@ -238,6 +246,7 @@ def main() -> None:
         scale.run(console, options.rounds, options.output.with_name("scale.json"))
         stages.run(console, options.output.with_name("stages.json"))
         broker.run(console, 1_000_000, options.output.with_name("broker.json"))
+    return 0
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def run(console: Console, rounds: int, output: Path) -> None:
     document = {
         "machine": machine(),
         "broker": what,
+        "about": f"broker: {what}; {rounds} rounds",
         "cpu_us": costs,
         "window_bytes_a_message": window,
         "bytes_of_1000_queues": queues,

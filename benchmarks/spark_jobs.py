@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ Cases = dict[str, Rounds]
 Measure = Callable[[str, int, int, int, str], Cases]
 
 
-def start_spark(cores: int) -> SparkSession:
-    """Start Spark with this number of cores, or return the running one."""
+def start_spark(cores: int, options: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark with this number of cores and further options, or return the running one."""
     if cores == 1:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -51,7 +51,10 @@ def start_spark(cores: int) -> SparkSession:
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
     builder = builder.config("spark.driver.host", "127.0.0.1")
-    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in (options or {}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

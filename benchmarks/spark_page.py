@@ -3,8 +3,8 @@
 
     python benchmarks/spark_page.py [--sink build/spark_sink.json] [--source build/spark_source.json]
 
-Reads the ``--output`` of ``spark_sink.py`` and ``spark_source.py``, replaces the text between ``<!--
-measured: NAME -->`` and ``<!-- end -->`` in ``docs/spark-performance.md``, and draws
+Reads the ``--output`` of ``spark_sink.py``, ``spark_source.py`` and ``spark_floors.py``, replaces the text
+between ``<!-- measured: NAME -->`` and ``<!-- end -->`` in ``docs/spark-performance.md``, and draws
 ``docs/assets/spark-performance.svg``. Parts without results stay unchanged.
 """
 
@@ -270,6 +270,7 @@ def main() -> None:
     )
     parser.add_argument("--sink", type=Path, default=Path("build/spark_sink.json"))
     parser.add_argument("--source", type=Path, default=Path("build/spark_source.json"))
+    parser.add_argument("--floors", type=Path, default=Path("build/spark_floors.json"))
     parser.add_argument("--broker", default="", help="what to call the broker")
     options = parser.parse_args()
     measured: dict[str, str] = {}
@@ -304,6 +305,10 @@ def main() -> None:
             rows = [[name, f"{us:.2f}"] for name, us in source["stages"].items()]
             measured["stages"] = Grid("", ("what a stream adds", "us a row"), rows).markdown()
         groups.append((f"Into Spark: reading {int(size):,} rows", bars(cases)))
+    if options.floors.exists():
+        floors = json.loads(options.floors.read_text())
+        measured["where_floors"] = f"{where(floors, options.broker)}; {floors['rows']:,} rows."
+        measured |= {name: Grid(**each).markdown() for name, each in floors["tables"].items()}
     page = DOCS / "spark-performance.md"
     page.write_text(
         MARKED.sub(

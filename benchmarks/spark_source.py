@@ -236,7 +236,8 @@ class Bench:
         for name in progress[-1]["durationMs"]:
             triggers[name] = statistics.median(each["durationMs"].get(name, 0) for each in progress)
         result = self._result(steady, watch)
-        return {**result, "with_start": self.count / seconds, "trigger_ms": triggers}
+        every = [(each["numInputRows"], each["durationMs"]) for each in progress]
+        return {**result, "with_start": self.count / seconds, "trigger_ms": triggers, "triggers": every}
 
     def _result(self, seconds: float, watch: Watch) -> dict[str, Any]:
         return {

@@ -6,6 +6,9 @@
 No broker, no socket: each stage is called with the output of the previous stage, thousands of messages at a
 time. The shortest of many runs counts, to exclude other load on the machine. In a real run, a message costs
 more than the sum: the event loop, system calls, and shared caches.
+
+Each stage has a floor, measured in the same run: the least Python code with the same result, on the same
+data, without checks, limits or counters (:func:`floors`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from struct import Struct
 from types import SimpleNamespace
 from typing import Any
 
+from google_crc32c import value as checksum
 from harness import machine
 from report import SAFELY
 from rich.console import Console
@@ -39,6 +43,7 @@ from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.protocol.framing import Framer
 from bmq.subscriptions import Expression, TagFilter
 from bmq.wire.ack import encode_acks
+from bmq.wire.confirm import encode_queue_confirms
 from bmq.wire.constants import EventType, PushFlags, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
@@ -57,6 +62,42 @@ READ = "with two properties: message.properties alone"
 NUMBERS, TEXTS = 'batch.column("CustomerId")', 'batch.column("OrderType")'
 MATCHES = "Expression.matches, one comparison, properties not read before"
 MATCHES_AGAIN = "the same, properties read before"
+TAGS = "TagFilter.matches, properties read before"
+MAKE_GUID, CRC = "make a GUID", "CRC32-C of 256 bytes"
+PUT = "header, data, padding: one PUT message"
+WINDOW = "a place in the window"
+COPY = "copy into the PUT event"
+READ_ACK = "read the ACK, take the post out of the window, count it"
+ENCODE = "with two properties: encode them in front"
+CUT = "cut the stream into events"
+READ_PUSH = "read PUSH header and options, cut out the data"
+IN_LINE, OUT_OF_LINE = "into the consumer's line", "out of the line, as a Message"
+DATA = "message.data"
+CONFIRM, CONFIRM_BATCH = "encode the confirmation, one by one", "the same for a batch"
+#: The least code of each stage, in a few words.
+LEAST = {
+    MAKE_GUID: "a slice of 16 prepared bytes",
+    CRC: "google_crc32c alone",
+    PUT: "one pack, one join",
+    WINDOW: "a tuple into a dictionary",
+    COPY: "one join",
+    READ_ACK: "a slice, and del from the dictionary",
+    ENCODE: "one pack, one concatenation",
+    CUT: "one unpack an event",
+    READ_PUSH: "one unpack of all",
+    IN_LINE: "deque.extend",
+    OUT_OF_LINE: "popleft, and an object of three attributes",
+    DATA: "an attribute",
+    CONFIRM: "list.append, and one join of all",
+    CONFIRM_BATCH: "one join of all",
+    READ: "one unpack, checked, a dictionary, an object",
+    READ_BOTH: "one unpack, a dictionary",
+    NUMBERS: "one unpack of all",
+    TEXTS: "one decode of all",
+    MATCHES: "one unpack, a dictionary, a comparison",
+    MATCHES_AGAIN: "a function that compares",
+    TAGS: "a function that looks into the dictionary",
+}
 
 
 class Timed:
@@ -160,13 +201,13 @@ def producing() -> Stages:
         Timed(lambda _: encode_puts(0, outgoing)),
     )
     return [
-        ("make a GUID", guid),
-        ("CRC32-C of 256 bytes", crc),
-        ("header, data, padding: one PUT message", encode - crc),
-        ("a place in the window", Timed(post, empty)),
-        ("copy into the PUT event", Timed(lambda outbox: outbox.take(), filled) - encode),
-        ("read the ACK, take the post out of the window, count it", Timed(answer, posted)),
-        ("with two properties: encode them in front", Timed(repeat(lambda: ids.encode(PROPERTIES, PAYLOAD)))),
+        (MAKE_GUID, guid),
+        (CRC, crc),
+        (PUT, encode - crc),
+        (WINDOW, Timed(post, empty)),
+        (COPY, Timed(lambda outbox: outbox.take(), filled) - encode),
+        (READ_ACK, Timed(answer, posted)),
+        (ENCODE, Timed(repeat(lambda: ids.encode(PROPERTIES, PAYLOAD)))),
     ]
 
 
@@ -178,7 +219,7 @@ class Handle:
     confirmed = None
 
 
-def consuming() -> Stages:
+def consuming(loop: asyncio.AbstractEventLoop) -> Stages:
     guids = [number.to_bytes(16, "big") for number in range(1, COUNT + 1)]
     options = encode_sub_queue_ids((1,))
     body = b"".join(encode_push(0, guid, PAYLOAD + padding(len(PAYLOAD)), options) for guid in guids)
@@ -187,10 +228,15 @@ def consuming() -> Stages:
     driver: Any = SimpleNamespace(
         options=SimpleNamespace(max_message_size=2**26),
         backlog=SimpleNamespace(count=lambda messages, size: None),
-        connection=SimpleNamespace(loop=asyncio.new_event_loop()),
+        connection=SimpleNamespace(loop=loop),
     )
     end: Any = SimpleNamespace(
-        driver=driver, subscriptions=None, uri="bmq://d/q", counts=ReceiveCounts(), max_message_size=2**26
+        driver=driver,
+        confirming=None,
+        subscriptions=None,
+        uri="bmq://d/q",
+        counts=ReceiveCounts(),
+        max_message_size=2**26,
     )
     arrival = 0.0, 0
     consumer = MessageLine(end, Hooks(()), None, [None], SubscriptionOptions(1000, 2**30, 0), None)
@@ -258,28 +304,146 @@ def consuming() -> Stages:
         outbox.take()
 
     return [
-        ("cut the stream into events", Timed(lambda _: Framer().feed(event))),
-        ("read PUSH header and options, cut out the data", Timed(lambda _: decode_push_runs(event, 8))),
-        (
-            "into the consumer's line",
-            Timed(lambda _: consumer.deliver(pushes, [(0, 0)], arrival), nothing_in_line),
-        ),
-        ("out of the line, as a Message", Timed(pop, line)),
-        ("message.data", Timed(lambda _: [message.data for message in received])),
-        ("encode the confirmation, one by one", Timed(one_by_one)),
-        ("the same for a batch", Timed(in_bulk)),
+        (CUT, Timed(lambda _: Framer().feed(event))),
+        (READ_PUSH, Timed(lambda _: decode_push_runs(event, 8))),
+        (IN_LINE, Timed(lambda _: consumer.deliver(pushes, [(0, 0)], arrival), nothing_in_line)),
+        (OUT_OF_LINE, Timed(pop, line)),
+        (DATA, Timed(lambda _: [message.data for message in received])),
+        (CONFIRM, Timed(one_by_one)),
+        (CONFIRM_BATCH, Timed(in_bulk)),
         (READ, Timed(only_read, fresh)),
         (READ_BOTH, Timed(read_properties, fresh)),
         (NUMBERS, Timed(column("CustomerId"), fresh)),
         (TEXTS, Timed(column("OrderType"), fresh)),
         (MATCHES, Timed(matches(expression), fresh)),
         (MATCHES_AGAIN, Timed(matches(expression), read)),
-        ("TagFilter.matches, properties read before", Timed(matches(tags), read)),
+        (TAGS, Timed(matches(tags), read)),
     ]
 
 
 def floors() -> Stages:
-    """Measure the minimum of some stages in Python, on the same bytes, with full advance knowledge.
+    """Measure the minimum of each stage in Python."""
+    return [*floors_of_producing(), *floors_of_consuming(), *floors_of_reading()]
+
+
+def floors_of_producing() -> Stages:
+    """Measure the pieces of a post: each is one call of the interpreter, or two."""
+    guids = [number.to_bytes(16, "big") for number in range(1, COUNT + 1)]
+    prepared = b"".join(guids)
+    messages = [(guid, PAYLOAD, 1, 0, 0) for guid in guids]
+    pack, end = Struct(">II i16sII").pack, padding(len(PAYLOAD))
+    pieces = [b"".join((pack(1, 9, 0, guid, 0, 0), PAYLOAD, end)) for guid in guids]
+    acks = read_event(encode_acks([(0, 0, guid, 0) for guid in guids]))
+    first = acks.data.index(guids[0])
+    stride = acks.data.index(guids[1]) - first
+    area = encode_properties(PROPERTIES, new=True)
+    order = b"EXPRESS"
+    number, text = area.index((1234).to_bytes(8, "big")), area.index(order)
+    head, between, tail = area[:number], area[number + 8 : text], area[text + len(order) :]
+    pack_area = Struct(f">{len(head)}sq{len(between)}s{len(order)}s{len(tail)}s").pack
+
+    def put(_: Any) -> None:
+        made: list[bytes] = []
+        for guid, data, flags, schema_id, _compression in messages:
+            made.append(b"".join((pack(flags << 28 | len(data), 9, 0, guid, 0, schema_id), data, end)))
+
+    def window(entries: dict[bytes, Any]) -> None:
+        for message in messages:
+            entries[message[0]] = message, 1, 0
+
+    def filled() -> dict[bytes, Any]:
+        entries: dict[bytes, Any] = {}
+        window(entries)
+        return entries
+
+    def answer(entries: dict[bytes, Any]) -> None:
+        data = acks.data
+        for at in range(first, len(data), stride):
+            del entries[data[at : at + 16]]
+
+    def properties(_: Any) -> None:
+        for _ in messages:
+            values = PROPERTIES
+            made = pack_area(head, values["CustomerId"], between, values["OrderType"].encode(), tail)
+            assert made + PAYLOAD
+
+    def checksums(_: Any) -> None:
+        for _ in messages:
+            checksum(PAYLOAD)
+
+    return [
+        (MAKE_GUID, Timed(lambda _: [prepared[at : at + 16] for at in range(0, 16 * COUNT, 16)])),
+        (CRC, Timed(checksums)),
+        (PUT, Timed(put)),
+        (WINDOW, Timed(window, dict)),
+        (COPY, Timed(lambda _: b"".join(pieces))),
+        (READ_ACK, Timed(answer, filled)),
+        (ENCODE, Timed(properties)),
+    ]
+
+
+def floors_of_consuming() -> Stages:
+    """Measure the pieces of a received message without properties, up to the confirmation."""
+    guids = [number.to_bytes(16, "big") for number in range(1, COUNT + 1)]
+    options, end = encode_sub_queue_ids((1,)), padding(len(PAYLOAD))
+    pushes = [encode_push(0, guid, PAYLOAD + end, options) for guid in guids]
+    event = pack_event_header(HEADER_SIZE + sum(map(len, pushes)), EventType.PUSH) + b"".join(pushes)
+    unpack_header, header = Struct(">IBBBB").unpack_from, Struct(">II i16sI")
+    between = len(pushes[0]) - header.size - len(PAYLOAD) - len(end)
+    messages = Struct(f"{header.format}{between}x{len(PAYLOAD)}s{len(end)}x").iter_unpack
+    received = [(0, (1,), guid, 0, 0, 0, PAYLOAD) for guid in guids]
+    confirmation = encode_queue_confirms(0, guids[:1], 0)
+    at = confirmation.index(guids[0])
+    before, after = confirmation[:at], confirmation[at + 16 :]
+
+    class Record:
+        __slots__ = ("arrival", "line", "push")
+
+        def __init__(self, line: Any, push: Any, arrival: Any) -> None:
+            self.line, self.push, self.arrival = line, push, arrival
+
+    class Payload:
+        __slots__ = ("data",)
+
+    def with_data() -> list[Any]:
+        made = [Payload() for _ in guids]
+        for each in made:
+            each.data = PAYLOAD
+        return made
+
+    holders = with_data()
+
+    def cut(_: Any) -> None:
+        (size, *_rest) = unpack_header(event, 0)
+        assert size == len(event)
+
+    def read(_: Any) -> None:
+        # Messages of equal length are cut by one call.
+        assert len(list(messages(memoryview(event)[HEADER_SIZE:]))) == COUNT
+
+    def pop(messages: deque[Any]) -> None:
+        while messages:
+            Record(None, messages.popleft(), 0.0)
+
+    def one_by_one(_: Any) -> None:
+        waiting: list[bytes] = []
+        for guid in guids:
+            waiting.append(guid)  # noqa: PERF402  a program confirms one message at a time
+        assert before + (after + before).join(waiting) + after
+
+    return [
+        (CUT, Timed(cut)),
+        (READ_PUSH, Timed(read)),
+        (IN_LINE, Timed(lambda line: line.extend(received), deque)),
+        (OUT_OF_LINE, Timed(pop, lambda: deque(received))),
+        (DATA, Timed(lambda _: [each.data for each in holders])),
+        (CONFIRM, Timed(one_by_one)),
+        (CONFIRM_BATCH, Timed(lambda _: before + (after + before).join(guids) + after)),
+    ]
+
+
+def floors_of_reading() -> Stages:
+    """Measure reading properties in Python, on the same bytes, with full advance knowledge.
 
     Nothing is checked, and only the values are created: every decoder in Python does this much. For columns,
     the data is already a tuple, which a batch must first collect from its messages.
@@ -351,6 +515,13 @@ def floors() -> Stages:
     def matches(values: dict[str, Any]) -> bool:
         return bool(values["CustomerId"] > 1000)
 
+    def tagged(values: dict[str, Any]) -> bool:
+        return "bmq_tags" in values
+
+    def looked(holders: list[Any]) -> None:
+        for holder in holders:
+            tagged(holder.values)
+
     def found(holders: list[Any]) -> None:
         for holder in holders:
             matches(properties(holder))
@@ -373,25 +544,29 @@ def floors() -> Stages:
         (MATCHES, Timed(found, fresh)),
         (MATCHES + SAFELY, Timed(found_safely, owners)),
         (MATCHES_AGAIN, Timed(known, fresh)),
+        (TAGS, Timed(looked, fresh)),
     ]
 
 
 def run(console: Console, output: Path) -> None:
     """Make all measurements, print them, and write them to ``output``."""
-    measured = {"Producing": producing(), "Consuming": consuming(), "floors": floors()}
+    loop = asyncio.new_event_loop()
+    measured = {"Producing": producing(), "Consuming": consuming(loop), "floors": floors()}
     for _ in range(TURNS):
         for stages in measured.values():
             for _, stage in stages:
                 stage.again()
+    loop.close()
     least_of = {name: stage.us for name, stage in measured.pop("floors")}
-    document: dict[str, Any] = {"machine": machine(), "floors": least_of}
+    document: dict[str, Any] = {"machine": machine(), "floors": least_of, "least": LEAST}
     for title, stages in measured.items():
         table = Table(title=f"{title}, us a message of 256 bytes")
         table.add_column("stage")
         table.add_column("us", justify="right")
         table.add_column("floor", justify="right")
+        table.add_column("the floor's code")
         for name, stage in stages:
-            table.add_row(name, f"{stage.us:.2f}", f"{least_of[name]:.2f}" if name in least_of else "")
+            table.add_row(name, f"{stage.us:.2f}", f"{least_of[name]:.2f}", LEAST[name])
         console.print(table)
         document[title.lower()] = {name: stage.us for name, stage in stages}
     output.parent.mkdir(parents=True, exist_ok=True)

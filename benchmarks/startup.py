@@ -34,6 +34,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from harness import broker_name, write_table
+
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE = "bmq://bmq.test.mem.priority/startup"
 
@@ -72,14 +74,16 @@ print(f"[{(end - begin) * 1000}, {(end - opened) * 1000}]")
 """
 
 TYPER = """
+import gc
+gc.disable()
 import asyncio
 import typer
-from rich.console import Console
 app = typer.Typer()
 @app.command()
 def post(queue: str, payload: str, broker: str = ""):
-    Console(stderr=True)
+    pass
 app(["queue", "payload"], standalone_mode=False)
+gc.freeze()
 """
 
 CLIENT = "import asyncio, ssl, logging, inspect, dataclasses, orjson, construct, google_crc32c"
@@ -110,10 +114,10 @@ def programs(uri: str) -> dict[str, Program]:
             ["-c", "import bmq; bmq.connect"], "the modules that a client needs from elsewhere"
         ),
         "bmq --version": Program(["-m", "bmq", "--version"], "python -c pass", 60),
-        "a verb that does nothing, with typer, rich and asyncio": Program(["-c", TYPER]),
+        "a verb that does nothing, with typer and asyncio": Program(["-c", TYPER]),
         "bmq post": Program(
             ["-m", "bmq", "post", "--quiet", "--broker", uri, QUEUE, "hello"],
-            "a verb that does nothing, with typer, rich and asyncio",
+            "a verb that does nothing, with typer and asyncio",
             150,
         ),
     }
@@ -231,15 +235,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--broker", default="")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "startup", metavar="NAME")
     arguments = parser.parse_args()
     if arguments.broker:
-        measure(arguments.broker, arguments.rounds)
+        measure(arguments.broker, broker_name(arguments.broker), arguments.rounds, arguments.output)
     else:
         with embedded_broker() as uri:
-            measure(uri, arguments.rounds)
+            measure(uri, "embedded", arguments.rounds, arguments.output)
 
 
-def measure(uri: str, rounds: int) -> None:
+def measure(uri: str, broker: str, rounds: int, output: Path) -> None:
     chosen = programs(uri)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
     for number in range(rounds + 1):
@@ -248,14 +253,14 @@ def measure(uri: str, rounds: int) -> None:
             if number:  # the first round compiles
                 times[name].append((cpu, passed))
     acks = first_ack(uri, rounds)
-    rows: list[list[str]] = []
+    table: list[list[str]] = []
     middle = {
         name: [statistics.median(each) for each in zip(*pairs, strict=True)] for name, pairs in times.items()
     }
     for name, program in chosen.items():
         cpu, passed = middle[name]
         floor = middle[program.floor][0] if program.floor else None
-        rows.append(
+        table.append(
             [
                 name,
                 f"{cpu:.0f}",
@@ -268,15 +273,11 @@ def measure(uri: str, rounds: int) -> None:
     for place, what in enumerate(("connect to first ack, in the process", "of this, the post")):
         ours, bare = (statistics.median(each[place] for each in acks[who]) for who in ("bmq", "bare"))
         goal = "1.5 times" if not place else ""
-        rows.append(
+        table.append(
             [what, "", f"{ours:.1f}", goal, f"{bare:.1f}: a socket, the same bytes", f"{ours / bare:.2f}"]
         )
     columns = ["program", "CPU ms", "ms", "goal, ms", "floor in the same run", "times"]
-    build = ROOT / "build"
-    build.mkdir(exist_ok=True)
-    (build / "startup.json").write_text(json.dumps({"columns": columns, "rows": rows}))
-    for row in [columns, ["---"] * len(columns), *rows]:
-        print("| " + " | ".join(row) + " |")
+    write_table(output, columns, table, about=f"broker: {broker}; median of {rounds} rounds", acks=acks)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions in several threads of one process, beside one session and beside threads that only compute.
 
-    PYTHON_GIL=0 python3.14t benchmarks/threads.py tcp://localhost:30114 [--threads 2] [--rounds 5]
+    PYTHON_GIL=0 python3.14t benchmarks/threads.py [tcp://localhost:30114] [--threads 2] [--rounds 5]
 
-Every thread has an event loop and a session, and posts to a queue of its own. The floor is a loop that only
-computes, in as many threads: in an interpreter with a GIL, threads compute no faster than one thread.
+Every thread has an event loop and a session, and posts to a queue of its own. Without the address of a
+broker, every thread has an embedded broker too, in the same event loop: no other process takes part of the
+cores. The floor is a loop that only computes, in as many threads: in an interpreter with a GIL, threads
+compute no faster than one thread.
+
+The table has two ratios. The first compares the time from the common start to the end of the last thread. The
+second compares the CPU time of a thread, alone and beside the others: other programs on the machine have
+little effect on it. Waiting for a lock is part of the first only.
 """
 
 from __future__ import annotations
@@ -16,18 +22,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+from harness import broker_name, write_table
 
 import bmq
+from bmq.broker import Broker
 
 PAYLOAD = bytes(256)
+#: Waits for the common start, does the work, and returns the CPU seconds of the work.
+Work: TypeAlias = Callable[[int, threading.Barrier], float]
 
 
-async def exchange(uri: str, queue_uri: str, count: int, start: threading.Barrier, ends: list[float]) -> None:
-    async with bmq.connect(uri) as session:
+async def exchange(uri: str | None, number: int, count: int, start: threading.Barrier) -> float:
+    async with AsyncExitStack() as closing:
+        if uri is None:
+            uri = (await closing.enter_async_context(Broker())).uri
+        session = await closing.enter_async_context(bmq.connect(uri))
+        queue_uri = f"bmq://bmq.test.mem.priority/threads-{number}"
         queue = await session.open_queue(queue_uri, write=True)
         start.wait()
+        began = time.thread_time()
         report = await queue.post_many([PAYLOAD] * count)
-        ends.append(time.perf_counter())
         if report.acknowledged != count:
             raise SystemExit(f"{count - report.acknowledged} posts failed")
         reader = await session.open_queue(queue_uri, read=True)
@@ -35,61 +53,78 @@ async def exchange(uri: str, queue_uri: str, count: int, start: threading.Barrie
             batch.confirm()
             count -= len(batch)
             if count <= 0:
-                return
+                break
+        return time.thread_time() - began
+    raise AssertionError
 
 
-def compute(count: int, start: threading.Barrier, ends: list[float]) -> None:
+def compute(count: int, start: threading.Barrier) -> float:
     start.wait()
+    began = time.thread_time()
     value = 0
     for number in range(count):
         value = (value * 31 + number) & 0xFFFF
-    ends.append(time.perf_counter())
+    return time.thread_time() - began
 
 
-def together(threads: int, work: Callable[[int, threading.Barrier, list[float]], None]) -> float:
-    """Return the seconds from the common start to the end of the last thread."""
-    start, ends = threading.Barrier(threads + 1), list[float]()
-    running = [threading.Thread(target=work, args=(number, start, ends)) for number in range(threads)]
+def together(threads: int, work: Work) -> tuple[float, float]:
+    """Return the seconds from the common start to the end of the last thread, and the CPU seconds of all."""
+    start, used, ends = threading.Barrier(threads + 1), list[float](), list[float]()
+
+    def run(number: int) -> None:
+        used.append(work(number, start))
+        ends.append(time.perf_counter())
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
     for each in running:
         each.start()
     start.wait()
     began = time.perf_counter()
     for each in running:
         each.join()
-    return max(ends) - began
+    return max(ends) - began, sum(used)
+
+
+def spread(found: list[float]) -> str:
+    return f"{statistics.median(found):.2f} ({min(found):.2f}-{max(found):.2f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("broker")
+    parser.add_argument("broker", nargs="?")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--output", type=Path, default=Path("build/threads"), metavar="NAME")
     given = parser.parse_args()
 
-    def sessions(number: int, start: threading.Barrier, ends: list[float]) -> None:
-        uri = f"bmq://bmq.test.mem.priority/threads-{number}"
-        asyncio.run(exchange(given.broker, uri, given.count, start, ends))
+    def sessions(number: int, start: threading.Barrier) -> float:
+        return asyncio.run(exchange(given.broker, number, given.count, start))
 
-    def loops(number: int, start: threading.Barrier, ends: list[float]) -> None:
-        compute(5_000_000, start, ends)
+    def loops(number: int, start: threading.Barrier) -> float:
+        return compute(5_000_000, start)
 
-    works = {"sessions": sessions, "loops that compute": loops}
-    ratios: dict[str, list[float]] = {name: [] for name in works}
+    works: dict[str, Work] = {"sessions": sessions, "loops that compute": loops}
+    by_time: dict[str, list[float]] = {name: [] for name in works}
+    by_cpu: dict[str, list[float]] = {name: [] for name in works}
     rates: list[float] = []
     for _ in range(given.rounds):
         for name, work in works.items():
-            one = together(1, work)
-            many = together(given.threads, work)
-            ratios[name].append(given.threads * one / many)
+            one, one_cpu = together(1, work)
+            many, many_cpu = together(given.threads, work)
+            by_time[name].append(given.threads * one / many)
+            by_cpu[name].append(given.threads * given.threads * one_cpu / many_cpu)
             if name == "sessions":
                 rates.append(given.count / one)
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    version, rate = sys.version.split()[0], statistics.median(rates)
-    print(f"Python {version}, GIL {'on' if gil else 'off'}, one session {rate:,.0f}/s")
-    for name, found in ratios.items():
-        spread = f"{min(found):.2f}-{max(found):.2f}"
-        print(f"{given.threads} {name}: {statistics.median(found):.2f} ({spread}) times one")
+    columns = (f"{given.threads} threads, times one", "by time", "by CPU time of the threads")
+    rows = [[name, *map(spread, (by_time[name], by_cpu[name]))] for name in works]
+    broker = f"broker: {broker_name(given.broker)}" if given.broker else "an embedded broker in each thread"
+    about = (
+        f"GIL {'on' if gil else 'off'}; {broker}; median of {given.rounds} rounds of {given.count:,} "
+        f"messages; one session: {statistics.median(rates):,.0f} messages a second, posted and received"
+    )
+    write_table(given.output, columns, rows, about=about, by_time=by_time, by_cpu=by_cpu)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of a post, and of a received message, beside many waiting tasks.
 
-Run: ``BMQ_BROKER_URI=tcp://localhost:30114 python benchmarks/waiting.py``. Without the variable, the embedded
-broker is measured. Each line is a new process; the time is CPU time of the client.
+    BMQ_BROKER_URI=tcp://localhost:30114 python benchmarks/waiting.py [--rounds 3] [--output NAME]
+
+Without the variable, the embedded broker is measured. Each figure is a new process; the time is CPU time of
+the client, in microseconds for a message. The last line is the floor.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from pathlib import Path
 
 import harness
 
@@ -25,7 +28,7 @@ CASES = {
     "room": "tasks that await post, with room for 1,000 unacknowledged messages",
     "receive": "tasks that await receive of one queue",
     "beside": "a task that awaits post, beside tasks that wait in receive",
-    "floor": "tasks that await a bare future, set in one callback a turn",
+    "floor": "the floor: tasks that await a bare future, set in one callback a turn",
 }
 
 
@@ -123,6 +126,8 @@ async def beside(queue: object, empty: object, waiting: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS), help="numbers of tasks")
+    parser.add_argument("--output", type=Path, default=Path("build/waiting"), metavar="NAME")
     parser.add_argument("--one", nargs=3, metavar=("CASE", "WAITING", "BROKER"))
     options = parser.parse_args()
     if options.one:
@@ -132,12 +137,14 @@ def main() -> None:
         print(bmq.run(measured(case, int(waiting), broker)))
         return
     with harness.broker() as (broker, name):
-        print(f"CPU time of the client per message, us; best of {options.rounds} rounds; broker: {name}\n")
-        print(f"| waiting tasks | {' | '.join(f'{count:,}' for count in COUNTS)} |")
-        print(f"| --- {'| ---: ' * len(COUNTS)}|")
-        for case, words in CASES.items():
-            row = [min(one(case, count, broker) for _ in range(options.rounds)) for count in COUNTS]
-            print(f"| {words} | {' | '.join(f'{each * 1e6:.1f}' for each in row)} |", flush=True)
+        found = {
+            case: [min(one(case, n, broker) for _ in range(options.rounds)) for n in options.counts]
+            for case in CASES
+        }
+    columns = ["waiting tasks, CPU us a message", *(f"{n:,}" for n in options.counts)]
+    rows = [[words, *(f"{each * 1e6:.1f}" for each in found[case])] for case, words in CASES.items()]
+    about = f"broker: {name}; best of {options.rounds} rounds"
+    harness.write_table(options.output, columns, rows, about=about, seconds=found)
 
 
 def one(case: str, waiting: int, broker: str) -> float:

@@ -30,9 +30,19 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEADER_SIZE, read_event
 
-# The event types on the wire: the protocol version, then six bits.
+# The event type follows the protocol version, in six bits.
 _TYPE = 0x3F
-_PUT, _HEARTBEAT = int(EventType.PUT), int(EventType.HEARTBEAT_REQ)
+_PUT, _CONTROL = int(EventType.PUT), int(EventType.CONTROL)
+#: The answer of the peers to the negotiation.
+IDENTITY = BrokerResponse(
+    result=Status(),
+    protocol_version=1,
+    broker_version=999999,
+    broker_identity=ClientIdentity(
+        client_type=ClientType.E_TCPBROKER,
+        features="PROTOCOL_ENCODING:JSON;SUBSCRIPTIONS:CONFIGURE_STREAM;MPS:MESSAGE_PROPERTIES_EX",
+    ),
+)
 
 
 class Peer:
@@ -45,11 +55,9 @@ class Peer:
     def serve(self) -> None:
         buffer = bytearray(1 << 20)
         view = memoryview(buffer)
-        kept = 0  # bytes of something incomplete at the start of the buffer
-        skip = 0  # bytes of data that are still to come
-        event = (
-            0  # bytes of the present PUT event that are still to come, the data of the present post included
-        )
+        kept = 0  # bytes of an incomplete event at the start of the buffer
+        skip = 0  # missing bytes of data
+        event = 0  # missing bytes of the present PUT event, including the data of the present post
         unpack, header = PUT_HEADER.unpacker("messageGUID", "queueId", "messageWords"), PUT_HEADER.size
         while True:
             read = self.socket.recv_into(view[kept:])
@@ -84,30 +92,29 @@ class Peer:
                 self.socket.sendall(encode_acks(acks))
 
     def _other(self, raw: bytes) -> None:
-        if raw[4] & _TYPE == _HEARTBEAT:
+        if raw[4] & _TYPE != _CONTROL:
             return
         event = read_event(raw)
         if not self._negotiated:
             self._negotiated = True
             decode_event(event, MessageKind.NEGOTIATION)
-            identity = ClientIdentity(
-                client_type=ClientType.E_TCPBROKER,
-                features="PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX",
-            )
-            answer = BrokerResponse(
-                result=Status(), protocol_version=1, broker_version=999999, broker_identity=identity
-            )
-            self.socket.sendall(encode_event(answer, Codec.JSON))
+            self.socket.sendall(encode_event(IDENTITY, Codec.JSON))
             return
         message = decode_event(event, MessageKind.CONTROL)
-        response: Any
-        if isinstance(message.body, OpenQueue):
-            response = OpenQueueResponse(original_request=message.body)
-        elif isinstance(message.body, CloseQueue):
-            response = CloseQueueResponse()
-        else:
-            response = DisconnectResponse()
-        self.socket.sendall(encode_event(ControlMessage(r_id=message.r_id, body=response), Codec.JSON))
+        answer = ControlMessage(r_id=message.r_id, body=self.response(message.body))
+        self.answer(message.body, encode_event(answer, Codec.JSON))
+
+    def answer(self, request: Any, answer: bytes) -> None:
+        """Send the answer to a request."""
+        self.socket.sendall(answer)
+
+    def response(self, request: Any) -> Any:
+        """Return the answer to a request."""
+        if isinstance(request, OpenQueue):
+            return OpenQueueResponse(original_request=request)
+        if isinstance(request, CloseQueue):
+            return CloseQueueResponse()
+        return DisconnectResponse()
 
 
 def main() -> None:

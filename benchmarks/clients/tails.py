@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latency at a given rate, from a tick of ``pacer.py`` to the acknowledgement or to the own message.
 
-The post's payload is the tick. Each client reads ticks as a service reads requests: this one in its event
-loop, the official one in a thread. Takes a JSON object as its argument, and prints the times in nanoseconds
-beside what may explain them.
+The post's payload is the tick. Each client reads ticks as a service reads requests: bmq in the event loop,
+the official client in a thread. The argument is a JSON object. The output has the times in nanoseconds, and
+the possible causes of long times.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from pathlib import Path
 from typing import Any
 
 TICK = 8
+# A turn with more ticks than this number follows a pause.
+MANY = 10
 PACER = str(Path(__file__).with_name("pacer.py"))
 clock = time.monotonic_ns
 
@@ -33,12 +36,31 @@ def paced(job: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def ticks(data: bytes) -> list[bytes]:
-    """Divide what was read into ticks; a pipe keeps writes of this size together."""
+    """Divide the bytes from the pipe into ticks; a pipe keeps writes of this size together."""
     return [data[at : at + TICK] for at in range(0, len(data), TICK)]
 
 
 def began(tick: bytes) -> int:
     return int(struct.unpack("=q", tick)[0])
+
+
+class Samples:
+    """Begin and end of each message, in arrays: a collection would visit a million tuples."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self._begins = array("q")
+        self._ends = array("q")
+
+    def add(self, begin: int, end: int) -> bool:
+        """Add a message; return whether the message was the last."""
+        self._begins.append(begin)
+        self._ends.append(end)
+        self.left -= 1
+        return not self.left
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self._begins, self._ends, strict=True))
 
 
 class Collections:
@@ -61,13 +83,13 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
 
     size, count, own = job["size"], job["count"], job["case"] == "own"
     filler = bytes(size - TICK)
-    samples: list[tuple[int, int]] = []
-    turns: list[int] = []  # ticks read in one turn
+    samples = Samples(count)
+    turns: list[int] = []  # number of ticks read in each turn
+    bursts: list[tuple[int, int]] = []  # first tick and time of a turn with many
     done = asyncio.get_running_loop().create_future()
 
     def answered(tick: bytes) -> None:
-        samples.append((began(tick), clock()))
-        if len(samples) == count:
+        if samples.add(began(tick), clock()):
             done.set_result(None)
 
     class Ticks(asyncio.Protocol):
@@ -78,6 +100,8 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
             whole = len(data) // TICK * TICK
             self.left = data[whole:]
             turns.append(whole // TICK)
+            if whole > MANY * TICK:
+                bursts.append((began(data[:TICK]), clock()))
             for tick in ticks(data[:whole]):
                 future = queue.post_nowait(tick + filler)
                 if not own:
@@ -102,7 +126,7 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         if reader is not None:
             reader.cancel()
-    return report(samples, before, usage, turns=turns, pauses=collections.pauses)
+    return report(samples, before, usage, turns=turns, bursts=bursts, pauses=collections.pauses)
 
 
 def official(job: dict[str, Any]) -> dict[str, Any]:
@@ -110,12 +134,11 @@ def official(job: dict[str, Any]) -> dict[str, Any]:
 
     size, count, own = job["size"], job["count"], job["case"] == "own"
     filler = bytes(size - TICK)
-    samples: list[tuple[int, int]] = []
+    samples = Samples(count)
     done = threading.Event()
 
     def answered(tick: bytes) -> None:
-        samples.append((began(tick), clock()))
-        if len(samples) == count:
+        if samples.add(began(tick), clock()):
             done.set()
 
     def on_message(message: Any, handle: Any) -> None:
@@ -139,20 +162,22 @@ def official(job: dict[str, Any]) -> dict[str, Any]:
                     session.post(job["queue"], tick + filler, on_ack=acked)
                     posted += 1
             if not done.wait(60):
-                raise SystemExit(f"{count - len(samples)} answers never came")
+                raise SystemExit(f"{samples.left} answers never came")
         usage = resource.getrusage(resource.RUSAGE_SELF)
         session.close_queue(job["queue"])
-    return report(samples, before, usage, turns=[], pauses=collections.pauses)
+    return report(samples, before, usage, turns=[], bursts=[], pauses=collections.pauses)
 
 
 def report(
-    samples: list[tuple[int, int]],
+    taken: Samples,
     before: Any,
     after: Any,
     *,
     turns: list[int],
+    bursts: list[tuple[int, int]],
     pauses: list[tuple[int, int]],
 ) -> dict[str, Any]:
+    samples = taken.pairs()
     samples = samples[len(samples) // 20 :]  # without the start
     times = sorted(end - begin for begin, end in samples)
     slow = times[int(len(times) * 0.99)]
@@ -171,6 +196,7 @@ def report(
         "longest_collection": max((to - at for at, to in pauses), default=0),
         "slowest_hundredth": len(late),
         "of_these_in_a_collection": collected,
+        "of_these_read_together": sum(any(at <= begin <= to for at, to in bursts) for begin, _ in late),
         "ticks_a_turn": sum(turns) / len(turns) if turns else 0,
     }
 

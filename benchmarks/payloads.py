@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large payloads, posted and received, beside a copy of the same bytes over loopback.
+
+    python benchmarks/payloads.py [--rounds 5] [--megabytes 256] [--output NAME]
+
+The peers acknowledge or push as fast as their sockets allow (``clients/acking.py``, ``clients/pushing.py``);
+a broker would be slower than the client. The copy is made by two processes with prepared bytes and one
+buffer. A client has to do more: compute the CRC of each payload when posting, and give the application a
+``bytes`` object of its own when receiving. The floors do that and nothing else. With zlib, the comparison is
+zlib alone. All figures of a line are measured in the same run, each in a new process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness import HERE, Job, environment, fresh_queue, started_broker, wait_until_idle, write_table
+
+sys.path.insert(0, str(HERE / "clients"))
+
+SIZES = {"16 KiB": 16 * 1024, "1 MiB": 1024 * 1024}
+LEVEL, STRATEGY = zlib.Z_DEFAULT_COMPRESSION, zlib.Z_FILTERED
+
+
+def bare(uri: str) -> socket.socket:
+    address = urlsplit(uri)
+    return socket.create_connection((address.hostname or "", address.port or 0), timeout=120)
+
+
+def copied(uri: str, count: int, size: int) -> float:
+    """Receive the bytes into one buffer."""
+    with bare(uri) as connection:
+        buffer = bytearray(1 << 20)
+        connection.recv_into(buffer, 1)
+        begin = time.perf_counter()
+        while connection.recv_into(buffer):
+            pass
+        return count / (time.perf_counter() - begin)
+
+
+def sliced(uri: str, count: int, size: int) -> float:
+    """Receive the bytes, and make a ``bytes`` object of each payload."""
+    with bare(uri) as connection:
+        buffer = bytearray(max(1 << 20, size))
+        view = memoryview(buffer)
+        have = connection.recv_into(view[:1])
+        begin = time.perf_counter()
+        while more := connection.recv_into(view[have:]):
+            have += more
+            cut = [bytes(view[at : at + size]) for at in range(0, have - size + 1, size)]
+            if cut:
+                start = len(cut) * size
+                view[: have - start] = bytes(view[start:have])
+                have -= start
+        return count / (time.perf_counter() - begin)
+
+
+async def received(uri: str, count: int, size: int) -> float:
+    import bmq
+
+    left = count
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(
+            "bmq://bmq.test.mem.priority/payloads",
+            read=True,
+            max_unconfirmed_messages=2**31 - 1,
+            max_unconfirmed_bytes=2**40,
+        )
+        # The peer pushes from the first receive on. Of large messages, many arrive before the first is handed
+        # out: a time that began there would leave them out.
+        begin = time.perf_counter()
+        async for message in queue:
+            assert len(message.data) == size
+            message.confirm()
+            left -= 1
+            if not left:
+                break
+        return count / (time.perf_counter() - begin)
+
+
+async def posted_compressed(uri: str, count: int, size: int) -> float:
+    from pushing import payload_of
+
+    import bmq
+
+    payload = payload_of(size)
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(
+            "bmq://bmq.test.mem.priority/payloads", write=True, compression=bmq.Compression.ZLIB
+        )
+        begin = time.perf_counter()
+        report = await queue.post_many(payload for _ in range(count))
+        assert report.acknowledged == count, report
+        return count / (time.perf_counter() - begin)
+
+
+def compressed(uri: str, count: int, size: int) -> float:
+    """Only compress the payloads."""
+    from pushing import payload_of
+
+    payload = payload_of(size)
+    begin = time.perf_counter()
+    for _ in range(count):
+        stream = zlib.compressobj(LEVEL, zlib.DEFLATED, 15, 8, STRATEGY)
+        b"".join((stream.compress(payload), stream.flush()))
+    return count / (time.perf_counter() - begin)
+
+
+def decompressed(uri: str, count: int, size: int) -> float:
+    """Only decompress the payloads."""
+    from pushing import payload_of
+
+    data = zlib.compress(payload_of(size))
+    begin = time.perf_counter()
+    for _ in range(count):
+        zlib.decompressobj().decompress(data, size)
+    return count / (time.perf_counter() - begin)
+
+
+ALONE: dict[str, Any] = {
+    each.__name__: each for each in (copied, sliced, received, posted_compressed, compressed, decompressed)
+}
+
+
+def run(name: str, uri: str, count: int, size: int) -> float:
+    """Make a measurement in a new process."""
+    command = [sys.executable, __file__, "--one", name, uri, str(count), str(size)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment())
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def against(peer: str, *arguments: str | int, name: str, count: int, size: int) -> float:
+    program = str(HERE / "clients" / f"{peer}.py")
+    with started_broker(program, *map(str, arguments)) as (uri, _):
+        wait_until_idle(2.0)
+        return run(name, uri, count, size)
+
+
+def once(count: int, size: int) -> dict[str, float]:
+    """Make all measurements of a size once."""
+    less = max(2, count // 8)
+    return {
+        "copy": fresh_queue(Job("raw", "loopback", count, size)).run("")["rate"],
+        "gathered": fresh_queue(Job("floor", "gathered", count, size)).run("")["rate"],
+        "post": fresh_queue(Job("ours", "post_many", count, size, peer="acking")).run("")["rate"],
+        "copied": against("pushing", count, size, "--bare", name="copied", count=count, size=size),
+        "sliced": against("pushing", count, size, "--bare", name="sliced", count=count, size=size),
+        "receive": against("pushing", count, size, name="received", count=count, size=size),
+        "compress": run("compressed", "", less, size),
+        "post, zlib": against("acking", name="posted_compressed", count=less, size=size),
+        "decompress": run("decompressed", "", less, size),
+        "receive, zlib": against("pushing", less, size, "--zlib", name="received", count=less, size=size),
+    }
+
+
+LINES = {
+    "post": ("copy", "gathered"),
+    "receive": ("copied", "sliced"),
+    "post, zlib": ("compress", None),
+    "receive, zlib": ("decompress", None),
+}
+
+
+COLUMNS = ("what", "MB a second", "beside, MB a second", "part (spread)", "floor", "part of the floor")
+
+
+def rows(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
+    """Return the rows of the table."""
+    made: list[list[str]] = []
+    for title, rounds in results.items():
+        size = SIZES[title]
+
+        def speed(name: str, rounds: list[dict[str, float]] = rounds, size: int = size) -> float:
+            return statistics.median(each[name] for each in rounds) * size / 1e6
+
+        for mine, (other, floor) in LINES.items():
+            parts = sorted(each[mine] / each[other] for each in rounds)
+            what = "copy" if other in ("copy", "copied") else "zlib alone"
+            cells = [
+                f"{mine}, {title}",
+                f"{speed(mine):,.0f}",
+                f"{what}: {speed(other):,.0f}",
+                f"{statistics.median(parts):.2f} ({parts[0]:.2f}-{parts[-1]:.2f})",
+            ]
+            if floor is None:
+                cells += ["", ""]
+            else:
+                part = statistics.median(each[mine] / each[floor] for each in rounds)
+                cells += [f"{speed(floor):,.0f}", f"{part:.2f}"]
+            made.append(cells)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=256, help="of each measurement")
+    parser.add_argument("--output", type=Path, default=Path("build/payloads"), metavar="NAME")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        name, uri, count, size = options.one
+        result = ALONE[name](uri, int(count), int(size))
+        if asyncio.iscoroutine(result):
+            import bmq
+
+            result = bmq.run(result)
+        print(json.dumps(result))
+        return
+    results: dict[str, list[dict[str, float]]] = {title: [] for title in SIZES}
+    for _ in range(options.rounds):
+        for title, size in SIZES.items():
+            results[title].append(once(options.megabytes * 1_000_000 // size, size))
+    about = f"median of {options.rounds} rounds of {options.megabytes:,} MB a line"
+    write_table(options.output, COLUMNS, rows(results), about=about, runs=results)
+
+
+if __name__ == "__main__":
+    main()

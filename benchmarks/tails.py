@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tail latency at given rates: this client and the official client.
+
+    python benchmarks/tails.py tcp://localhost:30114 [--seconds 60] [--rates 1000 5000 10000 20000]
+
+An independent process writes a tick at the given rate (``clients/pacer.py``). A client posts each tick, and
+takes the time from the tick to the acknowledgement, or to the own message. The clients of a line run one
+after another, each in a new process; with ``--rounds``, the line has the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from harness import DOMAIN, HERE, broker_name, environment, wait_until_idle, write_table
+
+COLUMNS = (
+    "path", "a second",
+    "p50 us", "official", "times", "p99 us", "official", "times", "p99.9 us", "official", "times",
+    "slowest 1 % in a collection", "read together",
+)  # fmt: skip
+PROGRAM = str(HERE / "clients" / "tails.py")
+CASES = {"ack": "post to ack", "own": "post to own message"}
+CLIENTS = ("ours", "official")
+
+
+def measured(broker: str, case: str, rate: int, seconds: float, client: str, loop: str) -> dict[str, Any]:
+    job = {
+        "client": client,
+        "loop": loop,
+        "case": case,
+        "rate": rate,
+        "count": int(rate * seconds),
+        "size": 256,
+        "poll": 0.0,
+        "broker": broker,
+        "queue": f"bmq://{DOMAIN}/tails-{uuid.uuid4().hex}",
+    }
+    wait_until_idle(3.0)
+    command = [sys.executable, PROGRAM, json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    if done.returncode:
+        raise SystemExit(f"{client}, {case}, {rate} a second failed:\n{done.stderr or done.stdout}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def row(case: str, rate: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return a row of the table; times in microseconds."""
+
+    def median(name: str, key: str) -> float:
+        return statistics.median(one[key] for one in runs[name]) / 1000
+
+    cells = [CASES[case], f"{rate:,}"]
+    for key in ("p50", "p99", "p999"):
+        ours, other = median("ours", key), median("official", key)
+        ratio = statistics.median(
+            a[key] / b[key] for a, b in zip(runs["ours"], runs["official"], strict=True)
+        )
+        cells += [f"{ours:,.0f}", f"{other:,.0f}", f"{ratio:.2f}"]
+    causes = runs["ours"]
+    late = sum(one["slowest_hundredth"] for one in causes) or 1
+    collected = sum(one["of_these_in_a_collection"] for one in causes)
+    together = sum(one["of_these_read_together"] for one in causes)
+    return [*cells, f"{collected / late:.0%}", f"{together / late:.0%}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("broker")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rates", type=int, nargs="+", default=[1_000, 5_000, 10_000, 20_000])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("build/tails"), metavar="NAME")
+    options = parser.parse_args()
+    rows: list[list[str]] = []
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for case in options.cases:
+        for rate in options.rates:
+            mine = runs[f"{case} {rate}"] = {name: list[dict[str, Any]]() for name in CLIENTS}
+            for _ in range(options.rounds):
+                for name in CLIENTS:
+                    mine[name].append(
+                        measured(options.broker, case, rate, options.seconds, name, options.loop)
+                    )
+            rows.append(row(case, rate, mine))
+            print(" | ".join(rows[-1]), flush=True)
+    about = f"broker: {broker_name(options.broker)}; {options.seconds:g} s for each client and line"
+    if options.rounds > 1:
+        about += f", median of {options.rounds} rounds"
+    write_table(options.output, COLUMNS, rows, about=f"{about}; {options.loop}", runs=runs)
+
+
+if __name__ == "__main__":
+    main()
