@@ -49,7 +49,7 @@ SUITES: dict[str, Sequence[str]] = {
     "subscriptions": ["tests/subscriptions"],
     "protocol": ["tests/protocol"],
     "client": ["tests/client"],
-    "calls": ["tests/performance/test_calls.py"],
+    "calls": ["tests/budgets/test_budgets.py", "tests/performance/test_calls.py"],
     "integration": ["tests/integration"],
     "workers": ["tests/workers"],
     "groups": ["tests/groups"],

@@ -21,11 +21,10 @@ import os
 import re
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -97,31 +96,23 @@ class Running:
             self._process.stdout.close()
 
 
-def free_ports(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def run(
-    page: Path, folder: Path, ports: list[str] | None = None, variables: Mapping[str, str] | None = None
+    page: Path, folder: Path, ports: Sequence[int], variables: Mapping[str, str] | None = None
 ) -> list[str]:
     """Follow a page in a folder; return the executed commands.
 
     Args:
         page: page.
         folder: empty folder, or the folder of the previous pages.
-        ports: replacements of 30114 and 8080, equal for pages that share files; None for free ports.
+        ports: replacements of 30114 and 8080, equal for pages that share files.
         variables: further variables of the environment.
 
     Raises:
         AssertionError: a command printed other output.
     """
     text = include(page.read_text(encoding="utf-8"))
-    for wanted, free in zip(PORTS, ports or free_ports(len(PORTS)), strict=True):
-        text = text.replace(wanted, free)
+    for wanted, free in zip(PORTS, ports, strict=True):
+        text = text.replace(wanted, str(free))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("BMQ_", "PYTEST_"))}
     environment |= {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import bmq
@@ -13,16 +14,23 @@ PACKAGE = Path(bmq.__file__).parent
 #: Module-level dicts that functions add to, and that are no caches.
 REGISTERS = {
     "_caches.py: CACHES": "the register itself; one entry for each cache",
+    "_copies.py: _numbers": "the numbers of the threads of an app",
     "codecs/_codec.py: _made_by": "the codecs that the program registers",
     "errors.py: _problems": "the types of problems that the program defines",
 }
+
+#: The start of a dict that is assigned at module level, in any of its forms.
+_MODULE_LEVEL = re.compile(r"^[\w\])}].*=\s*\(?\s*\{", re.MULTILINE)
 
 
 def _growing() -> list[str]:
     """Return the module-level dicts, other than caches, to which a function adds entries."""
     found: list[str] = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if not _MODULE_LEVEL.search(text):
+            continue  # parsing takes most of the time
+        tree = ast.parse(text)
         dicts = {
             target.id
             for node in tree.body

@@ -27,6 +27,9 @@ MODULES = {
     if "projects" not in path.relative_to(PACKAGE).parts
 }
 
+#: The start of a module with a docstring, after comments.
+_DOCSTRING = re.compile(r'(?:#.*\n|\n)*r?"""\s*[^"\s]')
+
 #: The domains that an embedded broker has without configuration, for tests too.
 SHARED = {"bmq.broker._builtin"}
 
@@ -178,16 +181,18 @@ def test_modules_leave_the_private_attributes_of_others_alone() -> None:
     assert found == OPEN
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_modules_have_a_docstring(module: Path) -> None:
-    source = MODULES[module].read_text(encoding="utf-8")
-    if not module.stem.startswith("_") or module.stem == "__init__":
-        assert ast.get_docstring(ast.parse(source)), "every public module starts with a docstring"
+def test_modules_have_a_docstring() -> None:
+    """The formatter writes every docstring in three double quotes; parsing all modules takes seconds."""
+    public = [module for module in MODULES if not module.stem.startswith("_") or module.stem == "__init__"]
+    assert len(public) > 100
+    assert [
+        str(module) for module in public if not _DOCSTRING.match(MODULES[module].read_text(encoding="utf-8"))
+    ] == [], "every public module starts with a docstring"
 
 
-@pytest.mark.parametrize("folder", sorted({module.parent for module in MODULES}), ids=str)
-def test_every_folder_is_a_package(folder: Path) -> None:
-    assert folder / "__init__.py" in MODULES
+def test_every_folder_is_a_package() -> None:
+    folders = sorted({module.parent for module in MODULES})
+    assert [str(folder) for folder in folders if folder / "__init__.py" not in MODULES] == []
 
 
 def test_the_package_is_typed() -> None:

@@ -41,7 +41,7 @@ ATTRIBUTES = {
     *("add_signal_handler", "remove_signal_handler", "add_reader", "add_writer"),
     *("open_unix_connection", "create_unix_server", "create_unix_connection", "start_unix_server"),
 }
-#: More of them, which no library needs that the tests of the next functions run without these names.
+#: Further modules, which no library needs in the programs that run without these names.
 FURTHER_MODULES = {"curses", "posix", "readline", "uvloop"}
 FURTHER_ATTRIBUTES = {
     *("getgid", "getegid", "getgroups", "getpgid", "setpgid", "setuid", "setgid", "initgroups", "uname"),
@@ -66,13 +66,13 @@ FURTHER_ATTRIBUTES = {
     *("clock_gettime", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME", "get_child_watcher", "SelectorEventLoop"),
     *("remove_reader", "remove_writer", "connect_read_pipe", "connect_write_pipe"),
 }
-#: The signals that Windows has.
+#: Signals of Windows.
 SIGNALS = {"SIGABRT", "SIGBREAK", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM"}
 #: Arguments of subprocesses without an effect on Windows, or an error there.
 ARGUMENTS = {"preexec_fn", "pass_fds", "process_group", "start_new_session", "extra_groups", "umask"}
 #: Names in a test for the system, or for a name that a system may lack.
 GUARDS = {"hasattr", "os.name", "sys.platform", "_POSIX", "_WINDOWS"}
-#: A file without any of these has no such call; parsing takes most of the time.
+#: A file without these texts has no such call, and is not parsed: parsing takes most of the time.
 CALLS = re.compile(
     r"(?<!def )\b(?:fd)?open\([^)\s]|(?:text|universal_newlines)=True|(?:read|write)_text\(|\.renames?\("
     r"|\bos\.kill\(|strftime\(|shlex|NamedTemporaryFile|get_context|set_start_method|x1b|signal\.SIG"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance suite: its catalogue, its judgement of the embedded broker, its forms of results."""
+"""The conformance suite: the catalogue, the results of the embedded broker, and the forms of results."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def test_addresses_and_domains_are_checked() -> None:
 async def test_the_embedded_broker_conforms(
     embedded: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A machine with other work is slow.
+    # A busy machine is slow.
     monkeypatch.setattr(connection, "ANSWER", 60.0)
     assert {case.level for case in all_cases() if case.number in DIFFERENT} == {Level.OBSERVED}
-    # Not the cases that need much memory or wait for the expiry of a message.
+    # Without cases that need much memory, or wait until a message expires.
     cases = tuple(
         case
         for case in all_cases()
@@ -200,7 +200,7 @@ async def test_a_broker_that_dies_is_reported() -> None:
 
 
 async def test_no_case_passes_with_a_broker_that_says_nothing() -> None:
-    """A peer that accepts connections, and closes each at the first bytes."""
+    """The peer accepts connections, and closes each connection at the first bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -257,7 +257,7 @@ async def test_wrong_arguments_are_refused(embedded: bmq.broker.Broker) -> None:
 
 @pytest.fixture
 async def report(embedded: bmq.broker.Broker) -> Report:
-    """A passed case, a failed one, a different one, and one that was not tested; texts are hostile."""
+    """Return a report of a passed, a failed, a different and an untested case, with hostile texts."""
 
     async def wrong(bench: Bench) -> None:
         peer = await bench.client()

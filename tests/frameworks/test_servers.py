@@ -12,7 +12,7 @@ import socket
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 
 import bmq
 from bmq.testing import Direction, FaultProxy
+from tests.ports import reserved_port
 from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
@@ -193,11 +194,10 @@ def listening(port: int) -> bool:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
-def free_port() -> int:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port: int = reserved.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as free:
+        yield free
 
 
 async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str) -> None:
@@ -217,7 +217,7 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
         async with service:
             while len(service.answered) < 10 * AT_ONCE:
                 await asyncio.gather(*(service.place(next(numbers)) for _ in range(AT_ONCE)))
-            assert not service.refused
+                assert not service.refused, service.log
             await eventually(lambda: set(found) == service.answered, 30)
             await until_depth(broker, orders, 0)
             # Posts arrive, and their acknowledgements do not: these requests are certainly in flight.
@@ -250,9 +250,9 @@ async def ends_in_order(run: Callable[[str], Service], broker: str, orders: str)
 
 @pytest.mark.parametrize("framework", SHOWN)
 async def test_no_request_is_lost_and_no_message_handled_twice(
-    framework: str, tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+    framework: str, tmp_path: Path, broker_uri: str, fresh: Callable[..., str], port: int
 ) -> None:
-    uri, port = fresh(), free_port()
+    uri = fresh()
     code = SHOWN[framework].replace(ORDERS, uri).replace("port=8000", f"port={port}")
     (tmp_path / "service.py").write_text(code)
     kind = ShownThreaded if framework == "Flask" else Shown
@@ -260,9 +260,9 @@ async def test_no_request_is_lost_and_no_message_handled_twice(
 
 
 async def test_the_posting_service_loses_no_request(
-    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str], port: int
 ) -> None:
-    uri, port = fresh(), free_port()
+    uri = fresh()
     (code,) = re.findall(r"^## Posting only\n.*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "service.py").write_text(code.replace(ORDERS, uri))
     async with Shown(port, broker_uri, tmp_path) as service:
@@ -274,9 +274,9 @@ async def test_the_posting_service_loses_no_request(
 
 
 async def test_the_django_project_ships_orders_and_ends_in_order(
-    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+    tmp_path: Path, broker_uri: str, fresh: Callable[..., str], port: int
 ) -> None:
-    uri, port = fresh(), free_port()
+    uri = fresh()
     folder = tmp_path / "project"
     shutil.copytree(
         ROOT / "examples" / "orders_django", folder, ignore=shutil.ignore_patterns("*.sqlite3", "__pycache__")
@@ -301,9 +301,9 @@ async def test_the_django_project_ships_orders_and_ends_in_order(
 
 @pytest.mark.parametrize("kind", [Example, ExampleInTwo])
 async def test_example_loses_no_message_and_handles_each_once(
-    kind: type[Service], tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
+    kind: type[Service], tmp_path: Path, broker_uri: str, fresh: Callable[..., str], port: int
 ) -> None:
-    uri, port = fresh(), free_port()
+    uri = fresh()
     for name in ("orders.py", "api.py"):
         code = (ROOT / "examples" / "orders_api" / name).read_text()
         (tmp_path / name).write_text(code.replace(ORDERS, uri))

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,10 +58,22 @@ def first_column(printed: str) -> dict[str, str]:
     return {line[1]: line[2] for line in cells if len(line) > 3}
 
 
-def test_the_benchmark_of_programs_runs() -> None:
-    rows = first_column(run("programs.py", "--messages", "100", "--rounds", "1"))
-    for name in ("post_many, values", "async for, values", "consume, concurrency=64, key"):
-        assert float(rows[name].replace(",", "")) > 0
+def table(output: Path) -> dict[str, list[str]]:
+    """Return the rows of a table for the documentation, by their first cell."""
+    document = json.loads(output.with_suffix(".json").read_text())
+    assert all(len(row) == len(document["columns"]) for row in document["rows"])
+    assert document["machine"]["python"] in sys.version
+    assert document["about"]
+    return {row[0]: row[1:] for row in document["rows"]}
+
+
+def test_the_benchmark_of_programs_runs(tmp_path: Path) -> None:
+    run("programs.py", "--messages", "100", "--rounds", "1", "--output", str(tmp_path))
+    rows = table(tmp_path / "typed")
+    assert float(rows["post_many, values"][0]) > 0
+    for name in ("post_many, values", "async for, values by msgspec", "consume, concurrency=64, key"):
+        assert float(rows[name][1].split(":")[0]) > 0
+    assert float(table(tmp_path / "lanes")["consume, concurrency=64, key"][1].split(":")[0]) > 0
 
 
 def test_the_benchmark_of_requests_runs() -> None:
@@ -74,8 +90,8 @@ def test_benchmark_of_delays_runs() -> None:
 
 def test_benchmark_of_observability_runs(tmp_path: Path) -> None:
     output = tmp_path / "observed"
-    printed = run("observed.py", "--rounds", "1", "--count", "200", "--output", str(output))
-    assert "nothing switched on" in printed
+    run("observed.py", "--rounds", "1", "--count", "200", "--output", str(output))
+    assert len(table(output)) == 5
     runs = json.loads(output.with_suffix(".json").read_text())["runs"]
     for case in ("post_many", "post_nowait", "consume", "consume_batches"):
         assert runs[f"{case} "][0]["cpu_us"] > 0
@@ -85,13 +101,79 @@ def test_benchmark_of_observability_runs(tmp_path: Path) -> None:
 
 def test_the_benchmark_without_asyncio_runs(tmp_path: Path) -> None:
     output = tmp_path / "blocking"
-    printed = run("blocking.py", "--rounds", "1", "--count", "200", "--output", str(output))
-    assert "the core over a blocking socket" in printed
+    run("blocking.py", "--rounds", "1", "--count", "200", "--output", str(output))
+    assert table(output)["a bare blocking socket, pre-encoded"][2] == "1"
+    assert len(table(tmp_path / "blocking_rates")) == 4
     runs = json.loads(output.with_suffix(".json").read_text())["runs"]
-    for name in ("bmq.blocking", "the asyncio client", "the official client", "run_coroutine_threadsafe"):
+    for name in ("bmq.blocking", "the asyncio client", "the official client"):
         assert runs[f"{name}: ack_latency"][0]["p50_us"] > 0
     for case in ("post_many", "consume", "post_nowait", "consume_batches"):
         assert runs[f"bmq.blocking: {case}"][0]["rate"] > 0
+
+
+def test_threads_of_sessions_have_a_floor(tmp_path: Path) -> None:
+    output = tmp_path / "threads"
+    run("threads.py", "--rounds", "1", "--count", "100", "--output", str(output))
+    assert list(table(output)) == ["sessions", "loops that compute"]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Import a program of the benchmarks."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "clients"))
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(BENCHMARKS) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def test_each_stage_has_a_floor(module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = module("stages")
+    monkeypatch.setattr(stages, "RUNS", 1)
+    floors = dict(stages.floors())
+    loop = asyncio.new_event_loop()
+    measured = dict([*stages.producing(), *stages.consuming(loop)])
+    assert measured.keys() == stages.LEAST.keys() == floors.keys() - {stages.MATCHES + stages.SAFELY}
+    for each in (*floors.values(), *measured.values()):
+        each.again()
+        assert each.us < 1000
+    loop.close()
+
+
+def test_memory_of_the_embedded_broker_is_that_of_its_process(
+    module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = module("broker")
+    for name, value in {"CONNECTIONS": 4, "QUEUES": 8, "SETTLE": 0.1}.items():
+        monkeypatch.setattr(program, name, value)
+    script = str(BENCHMARKS / "clients" / "measured_broker.py")
+    with program.started_broker(script, "--port", "0") as (uri, process), BackgroundBroker() as other:
+        # Addresses in the program count, not the environment.
+        monkeypatch.setenv("BMQ_BROKER_URI", other.uri)
+        outcome = asyncio.run(program.load(uri, process, 8000, 0.0, print))
+        assert (outcome["posted"], outcome["lost"], outcome["duplicated"]) == (8000, 0, 0)
+        assert program.parts_of_a_message() / 2 < program.stored_message(outcome) < 2000
+    with pytest.raises(SystemExit, match="another process stored them"):
+        program.check({"queues": [32_000_000, 15_000_000], "full": [32_000_000, 15_000_000]}, 8000)
+
+
+def test_every_table_of_the_page_has_a_program(module: Callable[[str], Any], tmp_path: Path) -> None:
+    every, page = module("every"), module("page")
+    for step in every.STEPS.values():
+        for quick in (False, True):
+            _, program, *arguments = step.command("tcp://localhost:1", tmp_path, quick)
+            source = Path(program).read_text(encoding="utf-8")
+            for option in (each for each in arguments if each.startswith("--")):
+                assert f'"{option}"' in source, (program, option)
+    text = (BENCHMARKS.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"<!-- measured: (\w+) -->", text))
+    assert set(page.TABLES) <= shown
+    outputs = " ".join(step.program for step in every.STEPS.values())
+    others = {"typed": "{output}", "lanes": "{output}", "blocking_rates": "{output}/blocking"}
+    for name in page.TABLES:
+        assert others.get(name, f"{{output}}/{name}") in outputs
 
 
 def test_the_benchmark_of_faults_runs() -> None:

@@ -21,7 +21,7 @@ QUEUE = "bmq://bmq.test.mem.priority/from-java"
 
 
 def java(name: str) -> str:
-    """The path of a program of the JDK, found as Spark finds Java."""
+    """Return the path of a program of the JDK; the search is that of Spark."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(name, path=os.path.join(home, "bin") if home else None)
     assert found, f"examples/minimal_client needs a JDK of Java 17 or newer, and there is no {name!r}"
@@ -30,7 +30,7 @@ def java(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A command that starts the compiled client; the name of the class follows."""
+    """Return the command that starts the compiled client; the name of the class is the next argument."""
     folder = tmp_path_factory.mktemp("classes")
     sources = sorted(map(str, EXAMPLE.glob("*.java")))
     quick = ["-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"]
@@ -48,7 +48,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def run(*command: str) -> list[str]:
-    """Run a program, and return the lines that it prints."""
+    """Run a program, and return the printed lines."""
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -78,7 +78,7 @@ def test_java_reads_the_messages_that_an_expression_selects(client: list[str]) -
         guid, properties, text = re.fullmatch(r"([0-9A-F]{32}) (\{.*\}) (.*)", line + " ", re.DOTALL).groups()  # type: ignore[union-attr]
         assert json.loads(properties) == {"n": 9, "who": 'a "b"'}
         assert text.split() == ["Grüße"] * 300
-        # It confirmed this message, and left the other one.
+        # The client confirmed this message, and left the other message.
         (line,) = run(*command)
         assert line.endswith(" low")
         assert not line.startswith(guid)

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests import pages
+from tests.ports import reserved_port
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDES = ["deployment", "from-blazingmq", "from-kafka", "from-rabbitmq", "logging", "security", "tuning"]
@@ -26,10 +29,15 @@ SERVICE = [
 ]
 
 
+@pytest.fixture
+def ports() -> Iterator[list[int]]:
+    with contextlib.ExitStack() as held:
+        yield [held.enter_context(reserved_port()) for _ in pages.PORTS]
+
+
 @pytest.mark.timeout(600)
-def test_the_tutorial_builds_the_orders_service(tmp_path: Path) -> None:
+def test_the_tutorial_builds_the_orders_service(tmp_path: Path, ports: list[int]) -> None:
     assert [page.stem[0] for page in TUTORIAL] == list("123456789")
-    ports = pages.free_ports(2)
     for page in TUTORIAL:
         # The service takes the broker's address from the environment; a test has no broker.
         broker = "$ bmq broker" in page.read_text(encoding="utf-8")
@@ -39,7 +47,7 @@ def test_the_tutorial_builds_the_orders_service(tmp_path: Path) -> None:
         name = file.relative_to(ORDERS_SERVICE).as_posix()
         expected = file.read_text(encoding="utf-8").removeprefix(LICENSE)
         for shown, free in zip(pages.PORTS, ports, strict=True):
-            expected = expected.replace(shown, free)
+            expected = expected.replace(shown, str(free))
         assert (tmp_path / name).read_text(encoding="utf-8") == expected, name
 
 
@@ -64,26 +72,26 @@ def test_outputs_are_compared(expected: str, printed: str, same: bool) -> None:
     assert pages.matches(expected, printed) is same
 
 
-def test_a_wrong_page_is_detected(tmp_path: Path) -> None:
+def test_a_wrong_page_is_detected(tmp_path: Path, ports: list[int]) -> None:
     page = tmp_path / "page.md"
     page.write_text('```python title="a.py"\nprint(1)\n```\n\n```console\n$ python a.py\n2\n```\n')
     with pytest.raises(AssertionError, match="printed\n1"):
-        pages.run(page, tmp_path)
+        pages.run(page, tmp_path, ports)
     page.write_text('```console title="x"\n$ python -c pass\nhello\n```\n')
     with pytest.raises(AssertionError, match="ended before 'hello'"):
-        pages.run(page, tmp_path)
+        pages.run(page, tmp_path, ports)
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", GUIDES)
-def test_guide_works_when_copied(name: str, tmp_path: Path) -> None:
-    assert pages.run(DOCS / f"{name}.md", tmp_path)
+def test_guide_works_when_copied(name: str, tmp_path: Path, ports: list[int]) -> None:
+    assert pages.run(DOCS / f"{name}.md", tmp_path, ports)
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
-def test_the_answers_of_a_how_to_run_as_shown(page: Path, tmp_path: Path) -> None:
-    assert pages.run(page, tmp_path)
+def test_the_answers_of_a_how_to_run_as_shown(page: Path, tmp_path: Path, ports: list[int]) -> None:
+    assert pages.run(page, tmp_path, ports)
 
 
 def test_the_index_lists_every_answer_and_every_answer_runs() -> None:
@@ -100,8 +108,10 @@ def test_the_index_lists_every_answer_and_every_answer_runs() -> None:
     assert len(answers) >= 40
 
 
-def test_a_deployment_waits_longer_than_its_service_and_uses_the_right_probes(tmp_path: Path) -> None:
-    pages.run(DOCS / "deployment.md", tmp_path)
+def test_a_deployment_waits_longer_than_its_service_and_uses_the_right_probes(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    pages.run(DOCS / "deployment.md", tmp_path, ports)
     grace = int(re.findall(r"grace=(\d+)", (tmp_path / "service.py").read_text(encoding="utf-8"))[0])
     pod = yaml.safe_load((tmp_path / "deployment.yaml").read_text(encoding="utf-8"))["spec"]["template"][
         "spec"
