@@ -58,7 +58,7 @@ import bmq.types
 from bmq.client._line import ConsumerLife
 from bmq.conform import all_cases, client_cases
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
-from bmq.groups._protocol import Seat
+from bmq.groups._protocol import Candidate, Seat
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
@@ -488,6 +488,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Consumer": ConsumerLife.TRANSITIONS,
         "App": Life.TRANSITIONS,
         "Bucket": Seat.TRANSITIONS,
+        "Candidate": Candidate.TRANSITIONS,
         "Broker": BrokerSession.TRANSITIONS,
     }
 
