@@ -354,7 +354,7 @@ class Routing(Generic[S]):
         # Groups that were skipped as full may match: the message waits for them.
         return tuple(
             group
-            for group in self.groups
+            for _, group in self._likely.candidates(lookup)
             if group.full and (group.matcher is None or group.matcher(lookup) is True)
         )
 

@@ -9,7 +9,7 @@ import logging
 import ssl as ssl_module
 import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
@@ -37,9 +37,9 @@ from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
-from bmq.errors import QueueClosed, StateError, UsageError
+from bmq.errors import ConnectionFailed, QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
-from bmq.protocol.client.events import SessionEvent
+from bmq.protocol.client.events import CloseChannel, SessionEvent
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.properties import PropertyInput
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bmq.client.stats import SessionStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["CloseReport", "Session", "disown", "driver_of"]
+__all__ = ["CloseReport", "Session", "connect_beside", "disown", "driver_of", "drop_connection", "leave"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -118,6 +118,9 @@ class Session:
             on_event = log_stats(self, options.log_stats_every, on_event)
         self._driver: Driver[QueueEnd] = Driver(
             addresses, options, credentials, ssl, server_hostname, on_event, host_health, Settler()
+        )
+        self._again = partial(
+            Session, [*addresses], credentials=credentials, ssl=ssl, server_hostname=server_hostname
         )
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
@@ -511,6 +514,30 @@ def _seen(opening: asyncio.Task[Queue]) -> None:
 
 #: Accessor of a session's driver, for the modules of the client.
 driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
+
+
+async def connect_beside(session: Session) -> Session:
+    """Connect a further session with the addresses and options of a session, without its interceptors.
+
+    Raises:
+        ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
+    """
+    options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
+    beside: Session = session._again(options)  # pyright: ignore[reportPrivateUsage]
+    await driver_of(beside).connect()
+    return beside
+
+
+def drop_connection(session: Session, why: str) -> None:
+    """Drop the connection, if any, so that the session reconnects."""
+    driver_of(session).handle(CloseChannel(ConnectionFailed(why)))
+
+
+async def leave(session: Session) -> None:
+    """Close a session; end it at once, without a warning about unfinished work, if there is no connection."""
+    if session.state is SessionState.STARTED:
+        await session.close()
+    driver_of(session).give_up()
 
 
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exclusive groups: the agreement of :mod:`bmq.groups._protocol` over a control queue.
 
-The coordinator has one life for each connection: a new name, three subscriptions of the control queue, and
-reports until the connection is lost. The subscriptions are the mailbox of this name, the own messages that
-nobody else receives, and the messages for a candidate or a leader.
+The control queue has a session of its own: on the connection of the data queue, orders would wait behind
+all messages that the application has not taken yet. The two connections share their fate. If the connection
+of the data queue is lost, the control queue is closed and opened again. If the connection of the control
+queue is lost, the connection of the data queue is dropped too: only then does the broker give the unconfirmed
+messages to other members.
+
+The coordinator has one life for each pair of connections: a new name, three subscriptions of the control
+queue, and reports until a connection is lost. The subscriptions are the mailbox of this name, the own
+messages that nobody else receives, and the messages for a candidate or a leader.
 Each bucket has a lane whose task performs the actions of the member one after the other. The bundles follow
 the buckets: a bucket leaves its bundle at once, and joins one when some time has passed.
 
@@ -22,13 +28,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bmq import _world, events
+from bmq.client.session import connect_beside, drop_connection, leave
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
 from bmq.groups._control import FROM, TO, decoded, encoded
 from bmq.groups._events import Gained, Lost, Reason
 from bmq.groups._lane import Lane
-from bmq.groups._member import call
+from bmq.groups._member import DISCONNECTED, call
 from bmq.groups._protocol import (
     Ask,
     Candidate,
@@ -46,13 +53,14 @@ from bmq.groups._protocol import (
     StandInput,
 )
 from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
-from bmq.protocol.client.queue import QueueState
+from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
     from bmq.client.posts import Ack
     from bmq.client.queue import Queue
+    from bmq.client.session import Session
     from bmq.groups._member import Member as Shared
 
 __all__ = ["Coordinator", "OwnedLane"]
@@ -335,10 +343,17 @@ class Coordinator:
         self._gathered: list[Report] = []
         self._gathering: asyncio.Handle | None = None
         self._life: asyncio.Task[None] | None = None
-        # Cleared while the data queue is suspended: the member is no member then.
+        # Whether the member has a life on both connections.
+        self._alive = False
+        # Cleared while the data queue is suspended, or not reopened yet: the member is no member then.
         self._in_service = asyncio.Event()
         self._in_service.set()
         self._reporting: asyncio.Handle | None = None
+        # When the latest report was sent, and the latest of the own reports that came back.
+        self._reported_at = self._returned = -math.inf
+        # The session of the control queue, and the task that watches it.
+        self._session: Session | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._control: Queue | None = None
         self._candidate: Consumer | None = None
         self.ceiling = queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
@@ -405,15 +420,16 @@ class Coordinator:
     # life
 
     async def start(self) -> None:
-        """Open the control queue and join.
+        """Connect, open the control queue, and join.
 
         Raises:
-            Error: the control queue could not be opened, or its subscriptions were refused.
+            Error: no connection, or the control queue or its subscriptions were refused.
         """
         for lane in self._lanes:
             await lane.consumer.pause()  # a receiving call would subscribe
-        await self.ceiling.open()
-        self._control = await self._queue.session.open_queue(self._control_uri, read=True, write=True)
+        self._session = session = await connect_beside(self._queue.session)
+        self._watching = self._loop.create_task(self._watch(session.events()))
+        self._control = await session.open_queue(self._control_uri, read=True, write=True)
         await self._begin(self._control)
 
     async def _begin(self, control: Queue) -> None:
@@ -435,21 +451,36 @@ class Coordinator:
         self._stand = Candidate(who)
         self._later(_FIRST_STAND * self._lease, self._step, StandInput.WAKE)
         self._life = self._loop.create_task(self._live((mailbox, own, self._candidate)))
+        self._alive = True
+
+    async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
+        """Drop the connection of the data queue if the connection of the control queue is lost."""
+        async for event in watching:
+            if isinstance(event, events.ConnectionLost) and self._alive:
+                self._lost()
+                why = f"the connection of {self._control_uri} was lost ({event.reason})"
+                drop_connection(self._queue.session, why)
+        self._lanes[0].fail(SessionClosed(f"the session of {self._control_uri} is over"))
 
     async def run(self, watching: AsyncIterator[events.SessionEvent]) -> None:
         """Begin a new life after each lost connection or suspension, until the session ends."""
-        uri = self._queue.uri
+        uri, suspended = self._queue.uri, False
         async for event in watching:
             if isinstance(event, events.ConnectionLost):
                 self._lost()
             elif isinstance(event, events.QueueSuspended) and event.queue_uri == uri:
-                self._in_service.clear()
+                suspended = True
                 self._lost()
             elif isinstance(event, events.QueueResumed) and event.queue_uri == uri:
+                suspended = False
+            if suspended or self._queue.state in DISCONNECTED:
+                self._in_service.clear()
+            else:
                 self._in_service.set()
 
     def _lost(self) -> None:
         """Forget all buckets: their subscriptions must not be restored."""
+        self._alive = False
         for lane in self._lanes:
             self._background(lane.consumer.pause())
         self._apply(self._member.lost(self._new_name()))
@@ -458,27 +489,21 @@ class Coordinator:
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
-            control = self._control
-            assert control is not None
-            for consumer in control.consumers:
-                self._background(consumer.close())
-            self._life = self._loop.create_task(self._again(control))
+            self._life = self._loop.create_task(self._again())
 
-    async def _again(self, control: Queue) -> None:
+    async def _again(self) -> None:
         """Begin the next life, as soon as the data queue is in service and the broker answers."""
-        if not self._in_service.is_set():
-            # The connection is alive: only with the queue does the broker take back a crown.
-            with contextlib.suppress(Error):
-                await control.close(at_once=True)
-            await self._in_service.wait()
+        assert self._session is not None
         while True:
+            if self._control is not None:
+                # Only without the queue does the broker take back a crown on a living connection.
+                with contextlib.suppress(Error):
+                    await self._control.close(at_once=True)
+            await self._in_service.wait()
             try:
-                if control.state is QueueState.CLOSED:
-                    session = self._queue.session
-                    control = await session.open_queue(self._control_uri, read=True, write=True)
-                    self._control = control
-                await self._begin(control)
-            except (QueueClosed, SessionClosed):
+                self._control = await self._session.open_queue(self._control_uri, read=True, write=True)
+                await self._begin(self._control)
+            except SessionClosed:
                 return
             except Error as error:
                 logger.warning("%s cannot rejoin the group of %s yet: %s", self._name, self._queue.uri, error)
@@ -502,11 +527,16 @@ class Coordinator:
                     step = self._lease / 3 if self._member.seen > (0, 0) else min(2 * step, self._lease / 3)
                     due = now + step
                     self._report()
-                self._send(self._leader.tick(now))
+                deadline = self._leader.deadline()
+                if now >= deadline > self._reported_at:
+                    # A report that comes back shows that reports of others would have come, too.
+                    self._report()
+                self._send(self._leader.tick(self._returned))
                 if self._crown is not None and now - since >= 4 * self._lease:
                     since = now
                     self._post(self._leader.renewed(self._member.who), "")
-                pause = min(due, self._leader.deadline()) - now
+                deadline = self._leader.deadline()
+                pause = (due if deadline <= now else min(due, deadline)) - now
                 await asyncio.sleep(max(pause, _SHORTEST_PAUSE))
                 now = self._loop.time()
         finally:
@@ -563,13 +593,15 @@ class Coordinator:
             self._reporting.cancel()
             self._reporting = None
         if self._life is not None:
-            self._post(self._member.report(self._loop.time(), stands=self._stand.stands), "")
+            self._reported_at = self._loop.time()
+            self._post(self._member.report(self._reported_at, stands=self._stand.stands), "")
 
     def _ordered(self, order: Order) -> None:
         if not order.term:
             self._step(StandInput.SMALLER)
             return
         before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
+        self._leader.outranked(order.term)
         self._apply(self._member.order(order))
         self._step(StandInput.WAKE)
         for lane in self._lanes:
@@ -580,34 +612,45 @@ class Coordinator:
 
     async def close(self) -> None:
         """Report the departure, and close the control queue. The data queue is closed already."""
-        control, life = self._control, self._life
-        self._control = self._life = None
+        session, watching, control, life = self._session, self._watching, self._control, self._life
+        self._session = self._watching = self._control = self._life = None
+        self._alive = False
         self._ask_no_more()
         if self._reporting is not None:
             self._reporting.cancel()
             self._reporting = None
-        if control is None:
+        ending = [task for task in (life, watching) if task is not None]
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+        if session is None:
             return
-        if life is not None:
-            life.cancel()
-            await asyncio.wait((life,))
-        with contextlib.suppress(Error):
-            left = self._member.report(self._loop.time(), leaving=True)
-            orders = self._answers([*self._taken(), left])
-            # The leader itself cannot rely on reading its own report.
-            await control.post(encoded(left, self._text), properties=self._properties(left))
-            for order in orders:
-                properties = self._properties(order, order.who)
-                await control.post(encoded(order, self._text), properties=properties)
-            crown = self._leader.left()
-            if crown is not None and self._crown is not None:
-                await control.post(encoded(crown, self._text), properties=self._properties(crown))
-                self._crown.confirm()
-        with contextlib.suppress(Error):
-            await control.close(at_once=True)
+        try:
+            if life is not None and control is not None and session.state is SessionState.STARTED:
+                # After a lease, the next members need no report.
+                with contextlib.suppress(Error, TimeoutError):
+                    async with asyncio.timeout(self._lease):
+                        await self._leave(control)
+        finally:
+            await leave(session)
         self._member.lost(self._new_name())
         self._bundle()
         self._resign()
+
+    async def _leave(self, control: Queue) -> None:
+        left = self._member.report(self._loop.time(), leaving=True)
+        orders = self._answers([*self._taken(), left])
+        # The leader itself cannot rely on reading its own report.
+        await control.post(encoded(left, self._text), properties=self._properties(left))
+        for order in orders:
+            properties = self._properties(order, order.who)
+            await control.post(encoded(order, self._text), properties=properties)
+        crown = self._leader.left()
+        if crown is not None and self._crown is not None:
+            await control.post(encoded(crown, self._text), properties=self._properties(crown))
+            self._crown.confirm()
+        await control.close(at_once=True)
 
     # the candidate
 
@@ -754,7 +797,11 @@ class Coordinator:
         """Process the collected reports, as late as messages may be."""
         reports = self._taken()
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
-            self._send(self._answers(reports))
+            orders = self._answers(reports)
+            own = [self._member.sent(report.seq) for report in reports if report.who == self._member.who]
+            self._returned = max(self._returned, *own, -math.inf)
+            self._send(orders)
+            self._send(self._leader.tick(self._returned))
         else:  # another crown arrived meanwhile
             self._early.update((report.who, report) for report in reports)
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Generator
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
@@ -28,11 +28,10 @@ from bmq.groups._expressions import (
     unusable_expressions,
 )
 from bmq.groups._lane import Lane
-from bmq.groups._member import Hook, Hooks, Member
+from bmq.groups._member import DISCONNECTED, Hook, Hooks, Member
 from bmq.groups._ranking import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT, priority_of
 from bmq.groups._reports import Reports
 from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
-from bmq.protocol.client.queue import QueueState
 from bmq.subscriptions import Expression, subscriptions_for
 from bmq.wire.uri import QueueUri
 
@@ -53,16 +52,6 @@ WINDOW_BYTES = 2**30
 # Below this a burst fills a window, however fast the consumer is.
 _NARROW = 1000
 _LONGEST_NAME = 1000
-# The states of a queue during which the broker delivers to other members.
-_DISCONNECTED: Final = (
-    QueueState.LOST,
-    QueueState.REOPENING,
-    QueueState.RESTORING,
-    QueueState.REOPEN_DELAYED,
-    QueueState.REOPEN_OVERDUE,
-    QueueState.RESTORE_DELAYED,
-    QueueState.CLOSED,
-)
 _CONTROL_NOTE = (
     "{} is the control queue, which each member of the group reads and writes: control_queue= names another "
     "queue, and coordination='none' needs no control queue"
@@ -286,7 +275,7 @@ class Group:
         report owners: a bucket without a post is missing, and a bucket taken by another member is included
         until it has been idle for ``idle_after`` seconds.
         """
-        if self.queue.state in _DISCONNECTED:
+        if self.queue.state in DISCONNECTED:
             return frozenset()
         return frozenset(lane.bucket for lane in self._lanes if lane.owned and lane.bucket is not None)
 
@@ -356,7 +345,7 @@ class Group:
             UsageError: the message does not come from this group.
         """
         bucket = self.bucket_of(message)
-        if message.stale or self.queue.state in _DISCONNECTED:
+        if message.stale or self.queue.state in DISCONNECTED:
             return False
         return bucket is None or self._coordinator is None or self._coordinator.hands_out(bucket)
 
@@ -516,10 +505,12 @@ class Group:
             )
 
     async def _open_all(self) -> None:
-        watching = self.queue.session.events()
+        watching, coordinating = self.queue.session.events(), self.queue.session.events()
         coordinator = self._coordinator
         at_once = [lane.consumer for lane in self._lanes if not isinstance(lane, OwnedLane)]
         at_once += [lane.consumer for lane in self._stray_lanes]
+        if coordinator is not None:
+            at_once.append(coordinator.ceiling)
         opening = [consumer.open() for consumer in at_once]
         results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
         if coordinator is not None and not any(isinstance(result, BaseException) for result in results):
@@ -545,7 +536,7 @@ class Group:
         serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
         self._running = [self._shared.spawn(work) for work in (*serving, self._watch(watching))]
         if coordinator is not None:
-            self._running.append(self._shared.spawn(coordinator.run(self.queue.session.events())))
+            self._running.append(self._shared.spawn(coordinator.run(coordinating)))
             self._running += [self._shared.spawn(lane.serve()) for lane in self._owned_lanes or ()]
         if self._idle_after is not None:
             self._running.append(self._shared.spawn(self._look_for_idle(self._idle_after)))
@@ -680,7 +671,7 @@ class Group:
 
     def _check(self) -> str:
         """Return the wrong sums, for people; "" if each delivered message is in one state."""
-        losing = self.queue.state in _DISCONNECTED and not self._over
+        losing = self.queue.state in DISCONNECTED and not self._over
         found = {lane.bucket: lane.ledger.check(losing=losing) for lane in self._lanes}
         return "; ".join(f"bucket {bucket}: {wrong}" for bucket, wrong in found.items() if wrong)
 

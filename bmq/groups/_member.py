@@ -10,13 +10,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bmq.groups._reports import Reports
+from bmq.protocol.client.queue import QueueState
 
 if TYPE_CHECKING:
     from bmq.client.message import Message
     from bmq.errors import Error
 
-__all__ = ["Hook", "Hooks", "Member", "ReadyLane", "call"]
+__all__ = ["DISCONNECTED", "Hook", "Hooks", "Member", "ReadyLane", "call"]
 
+#: The states of a queue during which the broker delivers to other members.
+DISCONNECTED: Final = (
+    QueueState.LOST,
+    QueueState.REOPENING,
+    QueueState.RESTORING,
+    QueueState.REOPEN_DELAYED,
+    QueueState.REOPEN_OVERDUE,
+    QueueState.RESTORE_DELAYED,
+    QueueState.CLOSED,
+)
 #: Called with the number of a bucket; may be async.
 Hook = Callable[[int], Awaitable[None] | None]
 

@@ -36,7 +36,7 @@ Whoever may have a crown receives the reports of other members with a higher pri
 
 A dead claimant may leave two crowns, for two candidates. Both lead, with different fences. The leader of the
 higher term has the higher priority in the control queue, and receives all reports and crowns. Members ignore
-orders of the lower term, and the other leader soon knows no member.
+orders of the lower term, and the other leader forgets all members at the first order of the higher term.
 
 The broker evaluates one subscription after the other, and a member has one for each bucket. A *bundle* is one
 further subscription for several buckets of a member, with a higher priority than all buckets, so that most
@@ -280,6 +280,10 @@ class Member:
         self._sent[self.seq] = now
         buckets = {bucket: (seat.fence, seat.state.name) for bucket, seat in sorted(self.seats.items())}
         return Report(self.who, self._was, self.seq, self.seen, self._weight, leaving, buckets, stands)
+
+    def sent(self, seq: int) -> float:
+        """Return when a report was sent; minus infinity if unknown, or answered."""
+        return self._sent.get(seq, -math.inf)
 
     def order(self, order: Order) -> list[Effect]:
         """Process an order of the leader; return the resulting actions."""
@@ -592,6 +596,12 @@ class Leader:
         self._number = 0
         self.awaited = None
 
+    def outranked(self, term: int) -> None:
+        """Forget the members if an order of a higher term has arrived: its sender receives all reports."""
+        if term > self.term:
+            self.known = {}
+            self.owners = {}
+
     def left(self) -> Crown | None:
         """Return the crown to post in place of the present one when this member has left.
 
@@ -659,19 +669,26 @@ class Leader:
         self._heard(report.was, report.who)
         return self._orders(changed | self._assign())
 
-    def tick(self, now: float) -> list[Order]:
-        """Process the passing of time; return the orders to be sent."""
-        if self.phase is Phase.COLLECTING and now >= self.until:
+    def tick(self, until: float) -> list[Order]:
+        """Process the passing of time; return the orders to be sent.
+
+        A broker may deliver no message of the control queue for seconds, while the members are well.
+
+        Args:
+            until: the members' reports until this time were received, because an own report posted then has
+                come back.
+        """
+        if self.phase is Phase.COLLECTING and until >= self.until:
             self.phase = Phase.LEADING
         if self.phase is not Phase.LEADING:
             return []
         for who, known in list(self.known.items()):
-            if now - known.heard >= self._lease:
+            if until - known.heard >= self._lease:
                 self._remove(who)
         return self._orders(self._assign())
 
     def deadline(self) -> float:
-        """Return the earliest time at which :meth:`tick` may change something."""
+        """Return the earliest time until which reports must be received for a change by :meth:`tick`."""
         if self.phase is Phase.COLLECTING:
             return self.until
         if self.phase is Phase.LEADING:

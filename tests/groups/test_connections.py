@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two connections of a member of an exclusive group: one for the messages, one for the agreement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import bmq
+from bmq.testing import FaultProxy
+from tests.groups.test_exclusive import OPTIONS, Ledger, handle, post
+from tests.waiting import eventually
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+
+
+@pytest.fixture
+async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
+
+
+async def test_a_member_with_more_messages_than_its_memory_holds_keeps_its_lease(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    """Reading of the messages has paused: the answers of the leader must not wait behind them."""
+    session = await bmq_connect(max_buffered_messages=20)
+    queue = await session.open_queue(bmq_queue_uri, read=True)
+    async with queue.group("k", **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 6)
+        await post(writer, 0, 1000)
+        message = await group.receive(timeout=10)
+        await eventually(lambda: session.health().degraded)
+        coordinator = group._coordinator
+        assert coordinator is not None
+        fence, until = group.fence(0), coordinator._member.lease_until
+        await eventually(lambda: coordinator._member.lease_until > until + 3 * OPTIONS["lease"])
+        assert group.holds(message)
+        message.confirm()
+        for _ in range(999):
+            (await group.receive(timeout=10)).confirm()
+        assert group.fence(0) == fence
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["messages", "agreement"])
+async def test_a_member_begins_anew_after_the_loss_of_either_connection(
+    which: int,
+    bmq_connect: Connect,
+    bmq_broker: bmq.broker.Broker,
+    writer: bmq.Queue,
+    bmq_queue_uri: str,
+) -> None:
+    ledger = Ledger()
+    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        old = await session.open_queue(bmq_queue_uri, read=True)
+        async with old.group("k", **OPTIONS) as first, new.group("k", **OPTIONS) as second:
+            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+            fences = {bucket: first.fence(bucket) for bucket in first.owned}
+            await post(writer, 0, 60)
+            await eventually(lambda: first.stats().waiting == 30)
+            proxy.connections[which].cut()
+            await eventually(lambda: not first.owned)
+            tasks = [asyncio.create_task(handle(first, "old", ledger))]
+            tasks.append(asyncio.create_task(handle(second, "new", ledger)))
+            await post(writer, 60, 60)
+            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+            await eventually(lambda: len(ledger.done) == 120)
+            assert all(first.fence(bucket) not in fences.values() for bucket in first.owned)
+        await asyncio.gather(*tasks)
+    assert not ledger.wrong
+    assert len(ledger.handled) == 120
+
+
+async def test_no_bucket_moves_when_the_leader_hears_nothing_for_some_time(
+    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+) -> None:
+    """A leader without its own reports cannot tell whether the others are silent."""
+    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        old = await session.open_queue(bmq_queue_uri, read=True)
+        async with old.group("k", **OPTIONS) as first:
+            await eventually(lambda: len(first.owned) == 6)
+            async with new.group("k", **OPTIONS) as second:
+                await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+                fences = {bucket: second.fence(bucket) for bucket in second.owned}
+                proxy.stall()
+                await eventually(lambda: not second.owned)
+                loop = asyncio.get_running_loop()
+                begin = loop.time()
+                await eventually(lambda: loop.time() - begin > 2 * OPTIONS["lease"])
+                proxy.resume()
+                await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
+                assert {bucket: second.fence(bucket) for bucket in second.owned} == fences
+
+
+async def test_leaving_ends_the_connection_of_the_agreement(
+    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+) -> None:
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        async with queue.group("k", **OPTIONS) as group:
+            await eventually(lambda: len(group.owned) == 6)
+            assert len(proxy.connections) == 2
+        await eventually(lambda: len(proxy.connections) == 1)
+        # Without the connection there is nobody to tell, and nothing to wait for.
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        async with queue.group("k", **OPTIONS) as group:
+            await eventually(lambda: len(group.owned) == 6)
+            proxy.refuse()
+            proxy.cut()
+            await eventually(lambda: not group.owned)
+    assert not proxy.connections
+
+
+async def test_the_end_of_the_session_ends_both_connections(
+    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+) -> None:
+    async with FaultProxy(bmq_broker.uri) as proxy:
+        async with bmq.connect(proxy.uri) as session:
+            queue = await session.open_queue(bmq_queue_uri, read=True)
+            group = await queue.group("k", **OPTIONS)
+            await eventually(lambda: len(group.owned) == 6)
+        await eventually(lambda: not proxy.connections)
+        with pytest.raises(bmq.QueueClosed):
+            await group.receive(timeout=10)
+
+
+async def test_a_join_without_a_second_connection_fails_and_can_be_repeated(
+    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+) -> None:
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri, connect_timeout=0.5) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        group = queue.group("k", **OPTIONS)
+        proxy.refuse()
+        with pytest.raises(bmq.ConnectionFailed) as failed:
+            await group.open()
+        assert "control_queue" in "".join(failed.value.__notes__)
+        await proxy.accept()
+        async with group:
+            await eventually(lambda: len(group.owned) == 6)
