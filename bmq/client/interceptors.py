@@ -201,7 +201,7 @@ class Hooks:
     """The interceptors of one session, and the calls of the methods.
 
     Args:
-        given: the interceptors.
+        given: the interceptors; None for no interceptors at all, not even installed ones.
 
     Attributes:
         interceptors: all interceptors, installed interceptors first.
@@ -217,8 +217,8 @@ class Hooks:
         UsageError: an object is not a :class:`bmq.Interceptor`, or has an async method.
     """
 
-    def __init__(self, given: Iterable[Interceptor]) -> None:
-        self.interceptors = (*_installed, *check_interceptors(given))
+    def __init__(self, given: Iterable[Interceptor] | None) -> None:
+        self.interceptors = () if given is None else (*_installed, *check_interceptors(given))
         # The overridden methods, looked up once.
         observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
         self.on_post = [(each, each.on_post) for each in observing]

@@ -111,7 +111,7 @@ class Session:
         server_hostname: str | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
-        interceptors: Iterable[Interceptor] = (),
+        interceptors: Iterable[Interceptor] | None = (),
     ) -> None:
         self._hooks = Hooks(interceptors)
         if options.log_stats_every:
@@ -517,13 +517,13 @@ driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
 
 
 async def connect_beside(session: Session) -> Session:
-    """Connect a further session with the addresses and options of a session, without its interceptors.
+    """Connect a further session with the addresses and options of a session, without any interceptors.
 
     Raises:
         ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
     """
     options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
-    beside: Session = session._again(options)  # pyright: ignore[reportPrivateUsage]
+    beside: Session = session._again(options, interceptors=None)  # pyright: ignore[reportPrivateUsage]
     await driver_of(beside).connect()
     return beside
 

@@ -27,8 +27,7 @@ from opentelemetry.trace import (
 from bmq import _checks, _world
 from bmq._version import __version__
 from bmq.client.interceptors import Interceptor
-from bmq.conventions import GROUP_MEMBER
-from bmq.errors import ProtocolError, UsageError
+from bmq.errors import UsageError
 from bmq.otel import names
 from bmq.otel.codecs import BinaryCodec, ContextCodec, TextCodec, read_traceparent
 from bmq.wire.constants import MAX_PROPERTIES
@@ -126,8 +125,6 @@ class OpenTelemetry(Interceptor):
     - ``confirm`` (CLIENT): from the arrival to the confirmation of the message, or of the last message of a
       batch; inside ``receive``. An unconfirmed message has no such span.
 
-    The control messages between the members of a group have no spans, and do not count.
-
     - ``bmq.session.start``, ``bmq.session.stop``, ``bmq.queue.open``, ``bmq.queue.configure`` and
       ``bmq.queue.close`` (CLIENT): the operations of the application, with the names of BlazingMQ's own
       clients. Added in 0.2.
@@ -193,8 +190,6 @@ class OpenTelemetry(Interceptor):
 
     def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> Any:
         """Begin a span, and send the span's context along."""
-        if GROUP_MEMBER in posts[0].properties:
-            return None
         name, attributes = _describe("post", queue.uri, queue.session.address)
         current = contexts.get_current()
         own = {id(post): origin for post in posts if (origin := self._origin(post.properties)) is not None}
@@ -263,8 +258,6 @@ class OpenTelemetry(Interceptor):
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Make a span, and the context for the handling of the messages."""
-        if _of_a_group(messages[0]):
-            return
         name, attributes = _describe("receive", consumer.queue.uri, consumer.queue.session.address)
         age = messages[0].age
         arrived = _world.time_ns() - int(age * 1e9)
@@ -396,14 +389,6 @@ def _before(current: Context) -> Context:
     """Return the current context without the previous message of the task."""
     attached = _attached.get()
     return attached[1] if attached is not None and attached[0] is current else current
-
-
-def _of_a_group(message: Message) -> bool:
-    """Whether a message is one of the control messages between the members of a group."""
-    try:
-        return GROUP_MEMBER in message.properties
-    except ProtocolError:
-        return False
 
 
 def _tell(span: Span, consumer: Consumer, messages: Sequence[Message]) -> None:

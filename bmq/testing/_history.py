@@ -39,7 +39,6 @@ from bmq.conventions import (
     DEAD_QUEUE,
     DESTINATION,
     DUE,
-    GROUP_MEMBER,
     ORIGIN,
     REPLY_TO,
     REQUEST,
@@ -319,8 +318,6 @@ class Recorder(Interceptor):
         self._sessions: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
         self._session_numbers, self._consumer_numbers = itertools.count(), itertools.count()
         self._consumers: WeakKeyDictionary[Consumer, int] = WeakKeyDictionary()
-        # URIs of the control queues of groups. One message of each is never confirmed.
-        self._controls: set[str] = set()
         self.name = name
         # Neither closed nor killed.
         log.running[name] = self
@@ -412,10 +409,6 @@ class Recorder(Interceptor):
         log, uri = self._log, queue.uri
         lines: list[bytes] = []
         guids: list[str] = []
-        if GROUP_MEMBER in (posts[0].properties or ()):
-            self._controls.add(uri)  # before any message arrives: members post first
-        if uri in self._controls:
-            return guids
         for post in posts:
             fields: dict[str, Any] = {"queue": uri, "message": post.guid, "crc": crc32c(post.data)}
             properties = post.properties
@@ -449,8 +442,6 @@ class Recorder(Interceptor):
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record deliveries to the process."""
         log, uri = self._log, consumer.queue.uri
-        if uri in self._controls:
-            return
         number = _number(self._consumers, consumer, self._consumer_numbers)
         lines: list[bytes] = []
         for message in messages:
@@ -479,8 +470,6 @@ class Recorder(Interceptor):
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record confirmations of the process."""
         log, uri = self._log, consumer.queue.uri
-        if uri in self._controls:
-            return
         lines: list[bytes] = []
         for message in messages:
             fields: dict[str, Any] = {
