@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, TypedDict
 from weakref import WeakKeyDictionary
@@ -511,12 +511,12 @@ class Group:
         at_once += [lane.consumer for lane in self._stray_lanes]
         if coordinator is not None:
             at_once.append(coordinator.ceiling)
-        opening = [consumer.open() for consumer in at_once]
+        opening: list[Awaitable[object]] = [consumer.open() for consumer in at_once]
+        if coordinator is not None:
+            opening.append(coordinator.start())
         results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
-        if coordinator is not None and not any(isinstance(result, BaseException) for result in results):
-            results += await asyncio.gather(coordinator.start(), return_exceptions=True)
-            if isinstance(results[-1], Error):
-                results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
+        if coordinator is not None and isinstance(results[-1], Error):
+            results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             await self._pause_all()
