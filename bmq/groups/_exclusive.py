@@ -10,8 +10,8 @@ messages to other members.
 The coordinator has one life for each pair of connections: a new name, three subscriptions of the control
 queue, and reports until a connection is lost. The subscriptions are the mailbox of this name, the own
 messages that nobody else receives, and the messages for a candidate or a leader.
-Each bucket has a lane whose task performs the actions of the member one after the other. The bundles follow
-the buckets: a bucket leaves its bundle at once, and joins one when some time has passed.
+Each bucket has a lane whose task performs the actions of the member in turn. The bundles follow the buckets:
+a bucket leaves its bundle at once, and joins a bundle after some time.
 
 Rejected: a member that receives the messages of a dead member at once, and hands them out after the lease.
 Mail for the dead member that returns to the leader proves the death only at a single node. While a new
@@ -78,32 +78,33 @@ _MAILBOX, _LEADER, _CANDIDATE, _OWN = TOP, 3, 2, 1
 _LOOK_EVERY: Final = 0.02
 # Seconds between two looks of a leader at the leases, at least.
 _SHORTEST_PAUSE: Final = 0.01
-# The first fence of a group counts the seconds since this time, so that the fences of a group that starts
+# The first fence of a group counts the seconds since 2025, so that the fences of a group that starts
 # anew with an empty control queue are higher than before.
 _EPOCH: Final = 1_735_689_600
-# A leader waits longer than a member, by this factor: clocks may differ a little in speed.
+# The lease of the leader, in leases of a member: clocks may differ a little in speed.
 _DRIFT: Final = 1.25
-# A member without an answer yet reports again twice this part of the lease after its first report, and after
-# pauses twice as long each time, up to a third of the lease.
+# Part of the lease. A member without an answer reports again after twice the time, and then after doubled
+# pauses, up to a third of the lease.
 _FIRST_STEP: Final = 0.01
-# The crown of the last member may wait in the queue and hold back the reports of a new member, which becomes
-# a candidate after this part of the lease.
+# Part of the lease after which a new member becomes a candidate: the crown of the last member may wait in the
+# queue, and hold back the reports of the new member.
 _FIRST_STAND: Final = 0.06
-# A leader collects reports, and answers each member once: this long after the report of a new member, as part
-# of the lease and in seconds at most, since members often start together and each bucket should move once;
-# and this many seconds for each known member after other reports, since many members report at a change.
+# A leader collects reports, and answers each member once. After the report of a new member, the leader waits
+# for a part of the lease, and for a number of seconds at most: members often start together, and each bucket
+# should move once. After the report of a known member, the pause is a number of seconds for each member that
+# is known, because many members report at a change.
 _GATHER_PART: Final = 0.1
 _GATHER_MOST: Final = 0.2
 _GATHER_EACH: Final = 0.001
 
 
-# Buckets join bundles together, at most once in this part of the lease, and in this time in seconds.
+# Buckets join bundles together: at most once in a part of the lease, and in a number of seconds.
 _BUNDLE_PART: Final = 0.1
 _BUNDLE_MOST: Final = 1.0
 
 
 class OwnedLane(Lane):
-    """The messages of one bucket of an exclusive group.
+    """The messages of a bucket of an exclusive group.
 
     Attributes:
         coordinator: the member's coordinator, set before the lane runs.
@@ -115,7 +116,7 @@ class OwnedLane(Lane):
         super().__init__(member, bucket, consumer)
         self._number = bucket
         self._loaded = False
-        # Messages received before the window was opened; no message counts as later until then.
+        # Messages received before the window was opened: only later messages count as arrivals.
         self._before = math.inf
         self._allowed = asyncio.Event()
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
@@ -182,7 +183,7 @@ class OwnedLane(Lane):
         self._effects.put_nowait(effect)
 
     async def serve(self) -> None:
-        """Perform the actions, one after the other."""
+        """Perform the actions in turn."""
         while True:
             effect = await self._effects.get()
             self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
@@ -349,7 +350,7 @@ class Coordinator:
         self._in_service = asyncio.Event()
         self._in_service.set()
         self._reporting: asyncio.Handle | None = None
-        # When the latest report was sent, and the latest of the own reports that came back.
+        # When the latest report was sent, and the latest own report that has come back.
         self._reported_at = self._returned = -math.inf
         # The session of the control queue, and the task that watches it.
         self._session: Session | None = None
@@ -529,7 +530,7 @@ class Coordinator:
                     self._report()
                 deadline = self._leader.deadline()
                 if now >= deadline > self._reported_at:
-                    # A report that comes back shows that reports of others would have come, too.
+                    # The return of the report shows that reports of members would have arrived, too.
                     self._report()
                 self._send(self._leader.tick(self._returned))
                 if self._crown is not None and now - since >= 4 * self._lease:
@@ -569,7 +570,7 @@ class Coordinator:
             await self._stray(what, again=message.redelivered)
 
     def _differs(self, what: Report | Order, text: str) -> None:
-        """A peer has other buckets: the one that does not lead cannot be a member."""
+        """A peer has different buckets: only the leader of the two is a member."""
         if isinstance(what, Report):
             if self._leader.phase is not Phase.NONE and not what.leaving:
                 self._post(Order(what.who, 0, 0, 0, {}), what.who)
@@ -838,7 +839,7 @@ class Coordinator:
             acked.add_done_callback(_seen)
 
     async def _send_unsent(self, control: Queue) -> None:
-        """Post the messages without room, one after the other, until none is left."""
+        """Post the messages without room in turn, until none is left."""
         try:
             while self._unsent:
                 key, message = next(iter(self._unsent.items()))
