@@ -460,6 +460,17 @@ async def _cut(run: Run) -> None:
         await run.post(1)
 
 
+async def _cut_half(run: Run) -> None:
+    """Cut the connection of the messages, the one of the control queue, or a new one of either."""
+    await run.join(2, 0.004)
+    member, proxy = await run.join_by_proxy(0.004)
+    await run.post(1)
+    run.strike(member)
+    for which in (0, 1, 1, 0):
+        proxy.connections[which].cut(reset=True)
+        await run.post(0.7)
+
+
 async def _clock(run: Run) -> None:
     members = await run.join(3, 0.004)
     await run.post(1)
@@ -575,6 +586,7 @@ LINES: dict[str, Callable[[Run], Awaitable[None]]] = {
     "silent for 3 s, and back": _silent,
     "silent for 3 s, and cut": _silent_then_cut,
     "cut twice": _cut,
+    "one connection cut, four times": _cut_half,
     "clocks jump by an hour": _clock,
     "event loop blocked for 2.5 s": _block,
     "several together": _several,
