@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bmq.client.stats import SessionStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["CloseReport", "Session", "connect_beside", "disown", "driver_of", "drop_connection", "leave"]
+__all__ = ["CloseReport", "Session", "connect_beside", "disown", "driver_of", "drop_connection", "give_up"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -533,10 +533,8 @@ def drop_connection(session: Session, why: str) -> None:
     driver_of(session).handle(CloseChannel(ConnectionFailed(why)))
 
 
-async def leave(session: Session) -> None:
-    """Close a session; end it at once, without a warning about unfinished work, if there is no connection."""
-    if session.state is SessionState.STARTED:
-        await session.close()
+def give_up(session: Session) -> None:
+    """End a session at once, unless already ended."""
     driver_of(session).give_up()
 
 

@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bmq import _world, events
-from bmq.client.session import connect_beside, drop_connection, leave
+from bmq.client.session import connect_beside, drop_connection, give_up
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
@@ -98,6 +98,8 @@ _GATHER_MOST: Final = 0.2
 _GATHER_EACH: Final = 0.001
 
 
+# Seconds for the departure, at least: the broker may be silent.
+_LEAVE_WITHIN: Final = 5.0
 # Buckets join bundles together: at most once in a part of the lease, and in a number of seconds.
 _BUNDLE_PART: Final = 0.1
 _BUNDLE_MOST: Final = 1.0
@@ -628,13 +630,15 @@ class Coordinator:
         if session is None:
             return
         try:
-            if life is not None and control is not None and session.state is SessionState.STARTED:
-                # After a lease, the next members need no report.
-                with contextlib.suppress(Error, TimeoutError):
-                    async with asyncio.timeout(self._lease):
-                        await self._leave(control)
+            with contextlib.suppress(Error, TimeoutError):
+                # After a lease, the other members need no report.
+                async with asyncio.timeout(max(self._lease, _LEAVE_WITHIN)):
+                    if session.state is SessionState.STARTED:
+                        if life is not None and control is not None:
+                            await self._leave(control)
+                        await session.close()
         finally:
-            await leave(session)
+            give_up(session)
         self._member.lost(self._new_name())
         self._bundle()
         self._resign()

@@ -94,7 +94,8 @@ class GroupOptions(TypedDict, total=False):
             members need the same value.
         control_queue: URI of the control queue of an exclusive group, in a domain of priority mode; by
             default the name of the queue with ".group" appended, in the same domain. A queue with an appId
-            has no default. Members read and write the control queue.
+            has no default. Members read and write the control queue, on a further connection with the options
+            of the session.
         lease: time after which the buckets of a silent member of an exclusive group go to other members, and
             after which a member without an answer hands out nothing (5).
     """

@@ -118,6 +118,22 @@ async def test_leaving_ends_the_connection_of_the_agreement(
     assert not proxy.connections
 
 
+async def test_leaving_a_silent_broker_ends_after_the_lease(
+    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.groups._exclusive._LEAVE_WITHIN", 0.1)
+    async with FaultProxy(bmq_broker.uri) as proxy:
+        session = await bmq.connect(proxy.uri, close_timeout=0.2)
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        group = await queue.group("k", **OPTIONS)
+        await eventually(lambda: len(group.owned) == 6)
+        proxy.swallow()
+        with pytest.raises(bmq.RequestTimeout):
+            async with asyncio.timeout(9):  # the silence is noticed after 10 s
+                await group.close()
+        await session.close(timeout=0)
+
+
 async def test_the_end_of_the_session_ends_both_connections(
     bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
 ) -> None:
