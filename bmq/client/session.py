@@ -9,7 +9,7 @@ import logging
 import ssl as ssl_module
 import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
@@ -37,9 +37,9 @@ from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
-from bmq.errors import ConnectionFailed, QueueClosed, StateError, UsageError
+from bmq.errors import QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
-from bmq.protocol.client.events import CloseChannel, SessionEvent
+from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.properties import PropertyInput
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bmq.client.stats import SessionStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["CloseReport", "Session", "connect_beside", "disown", "driver_of", "drop_connection", "give_up"]
+__all__ = ["CloseReport", "Session", "disown", "driver_of"]
 
 logger = logging.getLogger("bmq.client")
 
@@ -119,6 +119,7 @@ class Session:
         self._driver: Driver[QueueEnd] = Driver(
             addresses, options, credentials, ssl, server_hostname, on_event, host_health, Settler()
         )
+        # Makes a further session with these arguments.
         self._again = partial(
             Session, [*addresses], credentials=credentials, ssl=ssl, server_hostname=server_hostname
         )
@@ -514,28 +515,6 @@ def _seen(opening: asyncio.Task[Queue]) -> None:
 
 #: Accessor of a session's driver, for the modules of the client.
 driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
-
-
-async def connect_beside(session: Session) -> Session:
-    """Connect a further session with the addresses and options of a session, without any interceptors.
-
-    Raises:
-        ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
-    """
-    options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
-    beside: Session = session._again(options, interceptors=None)  # pyright: ignore[reportPrivateUsage]
-    await driver_of(beside).connect()
-    return beside
-
-
-def drop_connection(session: Session, why: str) -> None:
-    """Drop the connection, if any, so that the session reconnects."""
-    driver_of(session).handle(CloseChannel(ConnectionFailed(why)))
-
-
-def give_up(session: Session) -> None:
-    """End a session at once, unless already ended."""
-    driver_of(session).give_up()
 
 
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
