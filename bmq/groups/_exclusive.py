@@ -2,10 +2,10 @@
 """Exclusive groups: the agreement of :mod:`bmq.groups._protocol` over a control queue.
 
 The control queue has a session of its own: on the connection of the data queue, orders would wait behind
-all messages that the application has not taken yet. The two connections share their fate. If the connection
-of the data queue is lost, the control queue is closed and opened again. If the connection of the control
-queue is lost, the connection of the data queue is dropped too: only then does the broker give the unconfirmed
-messages to other members.
+all messages that the application has not taken yet. The two connections share their fate: if one is lost, the
+member drops the other one. Only then does the broker give the unconfirmed messages, or the crown, to other
+members. To close the queue is not enough: a real broker of a cluster may crash when a client opens a queue
+again right after closing it.
 
 The coordinator has one life for each pair of connections: a new name, three subscriptions of the control
 queue, and reports until a connection is lost. The subscriptions are the mailbox of this name, the own
@@ -460,7 +460,6 @@ class Coordinator:
         """Drop the connection of the data queue if the connection of the control queue is lost."""
         async for event in watching:
             if isinstance(event, events.ConnectionLost) and self._alive:
-                self._lost()
                 why = f"the connection of {self._control_uri} was lost ({event.reason})"
                 drop_connection(self._queue.session, why)
         self._lanes[0].fail(SessionClosed(f"the session of {self._control_uri} is over"))
@@ -492,20 +491,23 @@ class Coordinator:
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
-            self._life = self._loop.create_task(self._again())
+            session, control = self._session, self._control
+            assert session is not None
+            assert control is not None
+            drop_connection(session, f"{self._queue.uri} is out of service")
+            for consumer in control.consumers:
+                self._background(consumer.close())
+            self._life = self._loop.create_task(self._again(session, control))
 
-    async def _again(self) -> None:
+    async def _again(self, session: Session, control: Queue) -> None:
         """Begin the next life, as soon as the data queue is in service and the broker answers."""
-        assert self._session is not None
         while True:
-            if self._control is not None:
-                # Only without the queue does the broker take back a crown on a living connection.
-                with contextlib.suppress(Error):
-                    await self._control.close(at_once=True)
             await self._in_service.wait()
             try:
-                self._control = await self._session.open_queue(self._control_uri, read=True, write=True)
-                await self._begin(self._control)
+                if control.closed:  # the broker refused to open the queue again
+                    control = await session.open_queue(self._control_uri, read=True, write=True)
+                    self._control = control
+                await self._begin(control)
             except SessionClosed:
                 return
             except Error as error:
