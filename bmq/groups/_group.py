@@ -53,8 +53,8 @@ WINDOW_BYTES = 2**30
 _NARROW = 1000
 _LONGEST_NAME = 1000
 _CONTROL_NOTE = (
-    "{} is the control queue, which each member of the group reads and writes: control_queue= names another "
-    "queue, and coordination='none' needs no control queue"
+    "{} is the control queue, which each member of the group reads and writes on a second connection: "
+    "control_queue= names another queue, and coordination='none' needs no control queue"
 )
 # Cancelled joins being undone: the next join of the queue waits for the end.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
