@@ -34,17 +34,18 @@ report came back by a subscription of the lowest priority, which receives the me
 Whoever may have a crown receives the reports of other members with a higher priority. See
 :class:`Candidate`.
 
-A dead claimant may leave two crowns, for two candidates. Both lead, with different fences. The leader of the
-higher term has the higher priority in the control queue, and receives all reports and crowns. Members ignore
-orders of the lower term, and the other leader forgets all members at the first order of the higher term.
+A dead claimant may leave two crowns, for two candidates. Both candidates lead, with different fences. The
+leader of the higher term has the higher priority in the control queue, and receives all reports and crowns.
+Members ignore orders of the lower term. The leader of the lower term forgets all members at the first order
+of the higher term.
 
-The broker evaluates one subscription after the other, and a member has one for each bucket. A *bundle* is one
-further subscription for several buckets of a member, with a higher priority than all buckets, so that most
+The broker evaluates the subscriptions in turn, and a member has a subscription for each bucket. A *bundle* is
+a further subscription for several buckets of a member, with a higher priority than all buckets, so that most
 messages match early. A bundle could take messages from an older owner, whose subscription to the bucket
 still stands. A bucket therefore joins a bundle only after a message has arrived by the subscription of the
-bucket itself: no older subscription stood then, and a later one with an older fence is never granted. A
-recalled bucket leaves its bundle before the window of its own subscription is closed. Until the bucket is
-withdrawn, its own subscription keeps newer owners waiting, whether or not the bucket is in a bundle.
+bucket itself: no older subscription stood then, and a later subscription with an older fence is never
+granted. A recalled bucket leaves its bundle before the window of its own subscription is closed. Until the
+bucket is withdrawn, its own subscription keeps newer owners waiting, in a bundle or not.
 
 Rejected: standby subscriptions (a new primary restores subscriptions in another order, and messages reach the
 standby); leases without fences (safe only with correct clocks); a message of the control queue for each
@@ -189,7 +190,7 @@ _S, _I = SeatState, SeatInput
 
 
 class Seat(Machine):
-    """One bucket of a member.
+    """A bucket of a member.
 
     Attributes:
         fence: number of the ownership.
@@ -515,7 +516,7 @@ class _Owner:
 
 
 class Leader:
-    """A leader's view of the group; every member has one, and one of them leads.
+    """A leader's view of the group. Every member has a view, and one member leads.
 
     Args:
         buckets: number of buckets.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two connections of a member of an exclusive group: one for the messages, one for the agreement."""
+"""The two connections of a member of an exclusive group: for the messages, and for the agreement."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_member_begins_anew_after_the_loss_of_either_connection(
 async def test_no_bucket_moves_when_the_leader_hears_nothing_for_some_time(
     bmq_connect: Connect, bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
 ) -> None:
-    """A leader without its own reports cannot tell whether the others are silent."""
+    """A leader without its own reports cannot tell whether the members are silent."""
     new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
     async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
         old = await session.open_queue(bmq_queue_uri, read=True)
