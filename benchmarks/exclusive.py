@@ -48,7 +48,7 @@ DOMAIN = "bmq.test.mem.priority"
 CLUSTER_DOMAIN = "bmq.test.persistent.priority.sc"
 BUCKETS = 16
 #: Seconds of silence after which no more messages are expected.
-QUIET = 40.0
+QUIET = 120.0
 # Time, bucket and number of a message in the file of a member that only counts.
 _ROW = struct.Struct("<QHQ")
 _LOG = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
