@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of a consumer for a message: one application's subscriptions, by priority and expression.
+"""The choice of a consumer for a message: an application's subscriptions, by priority and expression.
 
 The rules were measured at a real broker. Subscriptions with byte-equal expressions form a group; in a group
 only the subscriptions of the highest priority take part. Priorities are tried from high to low. The first
@@ -55,7 +55,7 @@ __all__ = [
 _LOW_WATERMARK = 0.8
 
 Blocked = tuple["Group[Any]", ...]
-#: A message waits until any of these groups has room. Empty: no present group matches it.
+#: A message waits until a group of the tuple has room. Empty: no present group matches the message.
 UNMATCHED: Final[Blocked] = ()
 
 
@@ -117,7 +117,7 @@ S = TypeVar("S", bound=Stream)
 
 
 class Subscriber(Generic[S]):
-    """One subscription of one consumer, with its unconfirmed messages.
+    """A subscription of a consumer, with the unconfirmed messages.
 
     Attributes:
         stream: the consumer.
@@ -181,7 +181,7 @@ class Subscriber(Generic[S]):
 
 
 class CompiledSubscription(NamedTuple):
-    """One subscription of a client, compiled for routing.
+    """A subscription of a client, compiled for routing.
 
     Attributes:
         s_id: the subscription id.
@@ -210,7 +210,7 @@ def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[Compil
 
 
 class Group(Generic[S]):
-    """The subscribers with one expression, and their priority.
+    """The subscribers with an equal expression, and the priority of the expression.
 
     Attributes:
         text: the expression.
@@ -259,7 +259,7 @@ class Group(Generic[S]):
 
 
 class Routing(Generic[S]):
-    """The routing table of one application, rebuilt whenever one of its consumers changes.
+    """The routing table of an application, rebuilt whenever a consumer of the application changes.
 
     Args:
         streams: the application's consumers, in the order they opened the queue.
@@ -299,7 +299,7 @@ class Routing(Generic[S]):
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
-        # Groups of equalities, such as one bucket each of a consumer group, are found by one lookup.
+        # Groups of equalities, such as the buckets of a consumer group, are found by a lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
         self.cost = 0 if self.only is not None else self._likely.most
         self._first: Callable[[Mapping[str, Any]], int] | None = None
@@ -359,7 +359,7 @@ class Routing(Generic[S]):
         )
 
     def candidates(self, message: MessageRecord) -> Iterator[Subscriber[S]]:
-        """Yield, for each consumer, its first active subscription that matches and has room."""
+        """Yield, for each consumer, the first active subscription that matches and has room."""
         lookup = message.lookup
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:

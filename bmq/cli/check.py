@@ -20,7 +20,7 @@ from bmq.wire.properties import PropertyInput
 
 __all__ = ["FIELDS", "command", "show_decision"]
 
-#: Fields of the records; `code` and `offset` are those of the error of an expression that is not legal.
+#: Fields of the records; `code` and `offset` belong to the error of an expression that is not legal.
 FIELDS = (
     "expression",
     "legal",
@@ -35,7 +35,7 @@ FIELDS = (
 )
 
 
-#: What a combined row stands for, and the column that says so.
+#: The meaning of a combined row, and the column with the meaning.
 _SUBSCRIPTIONS = ("subscriptions", 2)
 
 
@@ -175,7 +175,7 @@ def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None)
 
 
 def show_decision(decision: bmq.subscriptions.Decision) -> None:
-    """Print the subscriptions in the order of evaluation, the result of each, and the decision."""
+    """Print the subscriptions in the order of evaluation, with the results, and the decision."""
     rows: list[Row] = []
     for step in decision.steps:
         text = "(everything)" if step.expression is None else step.expression.text

@@ -38,7 +38,7 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A message, the place among the waiting messages of an application, and their number."""
+    """A message, its place among the waiting messages of an application, and their number."""
 
     message: StoredMessage
     place: int

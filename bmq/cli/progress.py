@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress bar of the verbs that work through a number of messages."""
+"""The progress bar of the verbs for many messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _draw_nothing(finished: int) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int | None, *, quiet: bool) -> Generator[Callable[[int], None]]:
-    """Show a progress bar on stderr until the end of the block. Without a terminal there is no bar.
+    """Show a progress bar on stderr until the end of the block, if stderr is a terminal.
 
     Args:
         what: text in front of the bar.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bundles: subscriptions for many buckets at once.
 
-A broker evaluates the expressions of a queue one after the other until one matches. With a subscription for
-each of 128 buckets it evaluates 64 on average. A bundle has the messages of a whole class of buckets (see
-:mod:`bmq.groups._classes`), and a priority above all buckets. The subscriptions of the buckets remain: they
-keep newer owners waiting, see :mod:`bmq.groups._protocol`.
+A broker evaluates the expressions of a queue in turn until an expression matches. With a subscription for
+each of 128 buckets, the broker evaluates 64 expressions on average. A bundle has the messages of a whole
+class of buckets (see :mod:`bmq.groups._classes`), and a priority above all buckets. The subscriptions of the
+buckets remain: they keep newer owners waiting, see :mod:`bmq.groups._protocol`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ TOP: Final = 2**30
 
 
 class Bundles:
-    """The bundles of one member of an exclusive group.
+    """The bundles of a member of an exclusive group.
 
-    A bundle is a consumer that hands its messages over to the consumers of the buckets. A bundle that the
+    A bundle is a consumer that hands messages over to the consumers of the buckets. A bundle that the
     broker refuses is left out: the subscriptions of the buckets serve its messages.
 
     Args:
@@ -70,7 +70,7 @@ class Bundles:
         self._closing: dict[asyncio.Task[None], Class] = {}
 
     def change(self, wanted: Iterable[int]) -> None:
-        """Ask for bundles with these buckets in place of the present ones."""
+        """Ask for bundles with the wanted buckets in place of the present bundles."""
         count = len(self._lines)
         # A very low integer key overflows unless the number of buckets is a power of two, and would be in
         # another bucket of a class.

@@ -96,8 +96,6 @@ _FIRST_STAND: Final = 0.06
 _GATHER_PART: Final = 0.1
 _GATHER_MOST: Final = 0.2
 _GATHER_EACH: Final = 0.001
-
-
 # Seconds for the departure, at least: the broker may be silent.
 _LEAVE_WITHIN: Final = 5.0
 # Buckets join bundles together: at most once in a part of the lease, and in a number of seconds.
