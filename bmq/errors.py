@@ -90,7 +90,8 @@ class AckStatus(IntEnum):
     """The outcome of a posted message.
 
     Names and numbers are those of the official SDKs. Only SUCCESS, LIMIT_MESSAGES, LIMIT_BYTES,
-    STORAGE_FAILURE, NOT_READY and UNKNOWN are transmitted; bmq itself creates the others.
+    STORAGE_FAILURE, NOT_READY and UNKNOWN are transmitted; bmq itself creates the others. A message with the
+    status UNKNOWN, TIMEOUT or CANCELED may be stored.
 
     ::
 

@@ -163,6 +163,7 @@ _UNANSWERED = frozenset({AckStatus.TIMEOUT, AckStatus.CANCELED})
 
 
 _REASONS = {
+    AckStatus.UNKNOWN: "the broker gave no reason, and may have stored the message",
     AckStatus.LIMIT_MESSAGES: "the queue or its domain has reached its limit of messages",
     AckStatus.LIMIT_BYTES: "the queue or its domain has reached its limit of bytes",
     AckStatus.STORAGE_FAILURE: "the broker could not store the message",
