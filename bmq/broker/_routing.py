@@ -337,7 +337,7 @@ class Routing(Generic[S]):
             return None
         looked_at_with_room = False
         for level in self.levels:
-            found_full: list[Group[S]] = []
+            found_full = False
             for group in level:
                 if group.full:
                     continue
@@ -347,11 +347,13 @@ class Routing(Generic[S]):
                 elif group.first is not None:
                     return group.first
                 else:
-                    group.full = True
-                    found_full.append(group)
+                    group.full = found_full = True
             if found_full:
-                return tuple(found_full) if looked_at_with_room else None
-        # Groups that were skipped as full may match: the message waits for them.
+                if not looked_at_with_room:
+                    return None
+                break
+        # The message waits for every group that matches, also for those that were full before: otherwise a
+        # newer message would overtake it.
         return tuple(
             group
             for _, group in self._likely.candidates(lookup)

@@ -128,6 +128,22 @@ def test_a_full_group_does_not_hold_up_messages_for_others() -> None:
     assert numbers(first) == [3]
 
 
+def test_a_message_put_aside_goes_before_newer_ones_to_each_group_that_was_full() -> None:
+    """The third message finds the first group full already, and fills another one."""
+    core = Core()
+    sender, consumer = producer(core), core.client()
+    consumer.open(PRIORITY, read=True)
+    consumer.configure(
+        subscription(1, "x == 9", priority=3),
+        subscription(2, "x == 1", priority=2, messages=1),
+        subscription(3, "", priority=1, messages=0),
+    )
+    guids = [guid for number in range(5) for guid in sender.put(b"%d" % number, properties={"x": 1})]
+    for number in range(5):
+        assert numbers(consumer) == [number]
+        consumer.confirm(guids[number])
+
+
 A, B = ("A", "x >= 0", 10, 1), ("B", "x > -1", 5, 100)
 ONE, TWO = ("A", "x == 1", 10, 1), ("B", "x == 2", 10, 100)
 
