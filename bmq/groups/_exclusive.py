@@ -420,17 +420,25 @@ class Coordinator:
 
     # life
 
-    async def start(self) -> None:
-        """Connect, open the control queue, and join.
+    async def connect(self) -> None:
+        """Connect, and open the control queue.
 
         Raises:
-            Error: no connection, or the control queue or its subscriptions were refused.
+            Error: no connection, or the control queue was refused.
         """
         for lane in self._lanes:
             await lane.consumer.pause()  # a receiving call would subscribe
         self._session = session = await connect_beside(self._queue.session)
         self._watching = self._loop.create_task(self._watch(session.events()))
         self._control = await session.open_queue(self._control_uri, read=True, write=True)
+
+    async def join(self) -> None:
+        """Begin the first life: the data queue is in service, and the control queue open.
+
+        Raises:
+            Error: the subscriptions of the control queue were refused.
+        """
+        assert self._control is not None
         await self._begin(self._control)
 
     async def _begin(self, control: Queue) -> None:
@@ -460,6 +468,9 @@ class Coordinator:
             if isinstance(event, events.ConnectionLost) and self._alive:
                 why = f"the connection of {self._control_uri} was lost ({event.reason})"
                 drop_connection(self._queue.session, why)
+                # At once: the session restores the subscriptions of this life otherwise, and there is no
+                # event of the data queue's session if that connection was lost earlier.
+                self._lost()
         self._lanes[0].fail(SessionClosed(f"the session of {self._control_uri} is over"))
 
     async def run(self, watching: AsyncIterator[events.SessionEvent]) -> None:
@@ -479,13 +490,14 @@ class Coordinator:
                 self._in_service.set()
 
     def _lost(self) -> None:
-        """Forget all buckets: their subscriptions must not be restored."""
-        self._alive = False
-        for lane in self._lanes:
-            self._background(lane.consumer.pause())
-        self._apply(self._member.lost(self._new_name()))
-        self._resign()
-        self._ask_no_more()
+        """Forget all buckets, whose subscriptions must not be restored, and begin a new life later."""
+        if self._alive:
+            self._alive = False
+            for lane in self._lanes:
+                self._background(lane.consumer.pause())
+            self._apply(self._member.lost(self._new_name()))
+            self._resign()
+            self._ask_no_more()
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
@@ -786,8 +798,9 @@ class Coordinator:
             with contextlib.suppress(Error):
                 await self._candidate.configure("", priority=min(_LEADER + claim.term, _MAILBOX - 1))
             self._post(claim, "")
-        # The group keeps a crown whatever happens to the post: the present one is not confirmed.
-        if former is not None:
+        # The group keeps a crown whatever happens to the post: the present one is not confirmed. A new primary
+        # may deliver the present one again.
+        if former is not None and former.guid != message.guid:
             former.confirm()
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
             early, self._early = self._early, {}

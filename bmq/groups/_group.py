@@ -514,8 +514,11 @@ class Group:
             at_once.append(coordinator.ceiling)
         opening: list[Awaitable[object]] = [consumer.open() for consumer in at_once]
         if coordinator is not None:
-            opening.append(coordinator.start())
+            opening.append(coordinator.connect())
         results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
+        if coordinator is not None and not any(isinstance(result, BaseException) for result in results):
+            # No earlier: a member whose data queue is out of service would hold buckets.
+            results += await asyncio.gather(coordinator.join(), return_exceptions=True)
         if coordinator is not None and isinstance(results[-1], Error):
             results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]

@@ -160,3 +160,47 @@ async def test_a_join_without_a_second_connection_fails_and_can_be_repeated(
         await proxy.accept()
         async with group:
             await eventually(lambda: len(group.owned) == 6)
+
+
+async def test_the_leader_keeps_its_mark_if_it_arrives_again_on_the_same_connection(
+    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+) -> None:
+    """A new primary delivers unconfirmed messages again."""
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        bmq_broker.faults.duplicate_pushes()
+        async with queue.group("k", **OPTIONS) as group:
+            await eventually(lambda: len(group.owned) == 6)
+            bmq_broker.faults.clear()
+            proxy.cut()
+            await eventually(lambda: not group.owned)
+            # The broker would drop another first mark as a duplicate.
+            await eventually(lambda: len(group.owned) == 6)
+
+
+async def test_a_member_joins_only_when_its_messages_can_arrive(
+    bmq_broker: bmq.broker.Broker,
+    bmq_session: bmq.Session,
+    bmq_queue_uri: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def connect(session: bmq.Session) -> bmq.Session:
+        return await bmq.connect(bmq_broker.uri)
+
+    monkeypatch.setattr("bmq.groups._exclusive.connect_beside", connect)
+    control = f"{bmq_queue_uri}.group"
+    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True)
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: queue.state is bmq.QueueState.LOST)
+        group = queue.group("k", **OPTIONS)
+        joining = asyncio.create_task(group.open())
+        await eventually(lambda: control in bmq_broker.queues)
+        other = await bmq_session.open_queue(bmq_queue_uri, write=True)
+        for number in range(10):
+            await other.post(b"%d" % number, properties={"k": number})
+        assert not bmq_broker.queues[control].posted
+        await proxy.accept()
+        async with await joining:
+            await eventually(lambda: len(group.owned) == 6)
