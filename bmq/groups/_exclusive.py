@@ -798,8 +798,8 @@ class Coordinator:
             with contextlib.suppress(Error):
                 await self._candidate.configure("", priority=min(_LEADER + claim.term, _MAILBOX - 1))
             self._post(claim, "")
-        # The group keeps a crown whatever happens to the post: the present one is not confirmed. A new primary
-        # may deliver the present one again.
+        # The group keeps a crown whatever happens to the post: the present one is not confirmed. A new
+        # primary may deliver the present one again.
         if former is not None and former.guid != message.guid:
             former.confirm()
         if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
