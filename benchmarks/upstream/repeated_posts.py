@@ -83,7 +83,10 @@ async def main(arguments: argparse.Namespace) -> None:
             async with bmq.connect(address) as writing, bmq.connect(address) as reading:
                 for _ in range(arguments.runs):
                     counts += await one_round(writing, reading)
-            shown = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing remarkable"
+            shown = (
+                ", ".join(f"{count} {name}" for name, count in counts.items())
+                or "nothing refused, everything in order"
+            )
             print(
                 f"{arguments.at}: {arguments.runs} rounds, {arguments.runs * MESSAGES} posts, {shown}",
                 flush=True,
