@@ -91,7 +91,8 @@ class AckStatus(IntEnum):
 
     Names and numbers are those of the official SDKs. Only SUCCESS, LIMIT_MESSAGES, LIMIT_BYTES,
     STORAGE_FAILURE, NOT_READY and UNKNOWN are transmitted; bmq itself creates the others. A message with the
-    status UNKNOWN, TIMEOUT or CANCELED may be stored.
+    status UNKNOWN, TIMEOUT or CANCELED may be stored. After UNKNOWN, post it again with the GUID of the
+    :exc:`PostError`: the broker stores it once.
 
     ::
 
