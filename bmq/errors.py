@@ -120,6 +120,7 @@ class AckStatus(IntEnum):
 #: Statuses after which posting the same message later may succeed.
 RETRYABLE_ACK_STATUSES = frozenset(
     {
+        AckStatus.UNKNOWN,
         AckStatus.TIMEOUT,
         AckStatus.NOT_CONNECTED,
         AckStatus.NOT_READY,

@@ -404,7 +404,7 @@ class Mover:
             self.moved += 1
             self._passing.pop(item.message.guid, None)
             item.message.confirm()
-        elif isinstance(error, PostError) and not error.retryable:
+        elif isinstance(error, PostError) and (error.status is AckStatus.UNKNOWN or not error.retryable):
             self._refused_alone(item, output, error)
         elif isinstance(error, Error):
             self._later(output, error)

@@ -331,6 +331,23 @@ async def test_a_full_queue_for_dead_letters_is_waited_for(
     assert clock.slept == [1, 2]
 
 
+async def test_a_dead_letter_without_a_reason_for_its_refusal_is_posted_again(
+    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session, stage: Stage, fresh: Fresh
+) -> None:
+    """Behind a proxy, a broker may have stored the message: the GUID is the same."""
+
+    async def handle(message: bmq.Message) -> None:
+        raise ValueError("no")
+
+    clock = FakeClock()
+    dead = await bmq_session.open_queue(fresh(), read=True, write=True)
+    await stage.queue.post(b"x")
+    bmq_broker.faults.nack(bmq.AckStatus.UNKNOWN, 2)
+    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then=bmq.DeadLetter(dead)), clock=clock):
+        assert (await dead.receive(timeout=10)).data == b"x"
+    assert clock.slept == [1, 2]
+
+
 @pytest.mark.statement("6.14")
 async def test_growing_backoff_retries_concurrency_messages_at_once(stage: Stage) -> None:
     waiting: list[float] = []
