@@ -7,6 +7,7 @@ step, are equal. The coordinators are the product's; their broker, queue and eve
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Coroutine, Generator
 from typing import Any
@@ -75,6 +76,7 @@ class _Subscription:
 class _Message:
     def __init__(self, node: Node, what: Report | Order | Crown, *, redelivered: bool = False) -> None:
         self.data = encoded(what, TEXT)
+        self.guid = uuid.uuid4().hex
         self.redelivered = redelivered
         self._node, self._what = node, what
 
