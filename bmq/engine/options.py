@@ -150,7 +150,9 @@ class SessionOptions:
             are sent to the broker again. Under load, a real broker stops delivering to these subscriptions
             until the queue changes in any way; sending the same subscriptions has no further effect. The
             pauses between repetitions grow, and become short again after a successful repetition: 10 ms if
-            messages had waited behind a full window. 0 disables the repetition.
+            messages had waited behind a full window. If the broker was busy with the latest change for long,
+            the pause is four times as long: a real broker evaluates the expressions for the whole backlog.
+            0 disables the repetition.
         repeat_subscriptions_every: longest pause between repetitions.
         longest_delay: maximum delay of a post; a longer delay raises ``UsageError``. A broker deletes
             messages after the domain's ``messageTtl``, due or not, without notice. If None, delays are not

@@ -114,6 +114,20 @@ def test_a_slow_broker_receives_the_next_repetition_as_soon(answered_first: bool
     assert len(quiet(bench, 0.2)) == 1
 
 
+def test_a_broker_that_worked_long_for_a_change_rests_four_times_as_long() -> None:
+    """A real broker evaluates the expressions of a large backlog, and delivers nothing meanwhile."""
+    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    queue = reader(bench, "x == 1")
+    bench.configure(queue, "x == 2", timeout=30)
+    bench.wait(5)
+    bench.answer()
+    assert quiet(bench, 19.8) == []
+    assert len(quiet(bench, 0.4)) == 1
+    bench.configure(queue, "x == 3", timeout=30)
+    bench.answer()
+    assert len(quiet(bench, 1.2)) == 1  # the backlog is gone
+
+
 def test_pauses_grow_again_after_the_last_postponed_message() -> None:
     bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
     queue = reader(bench, "x == 1")

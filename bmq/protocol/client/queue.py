@@ -128,6 +128,10 @@ _DEFAULT_DEDUPLICATION = 300.0
 _REVIVED_WITHIN = 0.5
 # Shortest pause between two repetitions that both brought messages, in seconds.
 _SHORTEST_PAUSE = 0.01
+# Least pause before a repetition, in times of the broker's work for the latest request. A real broker
+# evaluates the expressions for the whole backlog at each request, for seconds with a million messages, and
+# delivers nothing meanwhile.
+_REST = 4
 # This number of messages, or a full window, after a repetition without effect resets the pause to short.
 _FLOWING = 1000
 # A smaller number of messages may have arrived by chance.
@@ -405,6 +409,7 @@ class QueueCore(Machine):
     __slots__ = (
         "_answered_at",
         "_arrived",
+        "_asked_at",
         "_closing",
         "_configuring",
         "_gone",
@@ -416,6 +421,7 @@ class QueueCore(Machine):
         "_shared",
         "_siblings",
         "_suspends",
+        "_took",
         "_waiting",
         "answered_at",
         "anybody",
@@ -490,6 +496,9 @@ class QueueCore(Machine):
         self._repeated_at: float | None = None
         self._answered_at = 0.0
         self._arrived = 0
+        # Time of the latest configureStream, and seconds until the answer.
+        self._asked_at = 0.0
+        self._took = 0.0
         # Number of times the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
         # Operations with waiting callers beside opening and closing: changes in the outstanding request, and
@@ -845,7 +854,7 @@ class QueueCore(Machine):
         self._shared.repeated += 1
         self._repeated_at = self._answered_at = now
         self._arrived = 0
-        self._pause = min(2 * self._pause, self._shared.repeat_every)
+        self._pause = min(max(2 * self._pause, _REST * self._took), self._shared.repeat_every)
         self._shared.watched.set(self, now + self._pause)
         self._shared.changed[self] = None
 
@@ -858,7 +867,9 @@ class QueueCore(Machine):
     def _watch_streams(self, now: float, pause: float = math.inf) -> None:
         """Start or stop watching subscriptions with expressions; the first repetition follows a pause."""
         if self._shared.repeat_after > 0 and any(sub.expression for sub in self.subscriptions.committed):
-            self._pause = min(pause, self._shared.repeat_after)
+            if pause > self._shared.repeat_after:
+                pause = max(self._shared.repeat_after, min(_REST * self._took, self._shared.repeat_every))
+            self._pause = pause
             self._shared.watched.set(self, now + self._pause)
         elif self._pause:
             self._pause = 0.0
@@ -963,6 +974,7 @@ class QueueCore(Machine):
             deadlines.append(self._opening.deadline)
         deadline = max(deadlines, default=now + self._shared.reopen_timeout)
         self.subscriptions.fire(_W.ASK)
+        self._asked_at = now
         self._request_configure(() if self.suspended else self.subscriptions.asked, deadline)
 
     def _commit_configure(self, now: float, request: Request) -> None:
@@ -972,6 +984,7 @@ class QueueCore(Machine):
             self._complete(operation, None)
         self._report_service_if_settled()
         self._answered_at = now
+        self._took = now - self._asked_at
         if done or self not in self._shared.watched:
             self._watch_streams(now)
 
