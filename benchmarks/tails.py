@@ -5,13 +5,17 @@
 
 An independent process writes a tick at the given rate (``clients/pacer.py``). A client posts each tick, and
 takes the time from the tick to the acknowledgement, or to the own message. The clients of a line run one
-after another, each in a new process; with ``--rounds``, the line has the medians.
+after another, each in a new process with new queues; with ``--rounds``, the line has the medians. No queue
+gets more messages than a broker's usual limit, and the queues are purged after each run: a million stored
+messages that expire would delay the next run.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -21,6 +25,8 @@ from typing import Any
 
 from harness import DOMAIN, HERE, broker_name, environment, wait_until_idle, write_table
 
+import bmq.admin
+
 COLUMNS = (
     "path", "a second",
     "p50 us", "official", "times", "p99 us", "official", "times", "p99.9 us", "official", "times",
@@ -29,27 +35,41 @@ COLUMNS = (
 PROGRAM = str(HERE / "clients" / "tails.py")
 CASES = {"ack": "post to ack", "own": "post to own message"}
 CLIENTS = ("ours", "official")
+#: Messages of a queue.
+A_QUEUE = 500_000
 
 
 def measured(broker: str, case: str, rate: int, seconds: float, client: str, loop: str) -> dict[str, Any]:
+    count = int(rate * seconds)
+    name = f"bmq://{DOMAIN}/tails-{uuid.uuid4().hex}"
+    queues = [f"{name}-{number}" for number in range(math.ceil(count / A_QUEUE))]
     job = {
         "client": client,
         "loop": loop,
         "case": case,
         "rate": rate,
-        "count": int(rate * seconds),
+        "count": count,
         "size": 256,
         "poll": 0.0,
         "broker": broker,
-        "queue": f"bmq://{DOMAIN}/tails-{uuid.uuid4().hex}",
+        "queues": queues,
+        "a_queue": A_QUEUE,
     }
     wait_until_idle(3.0)
     command = [sys.executable, PROGRAM, json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     if done.returncode:
         raise SystemExit(f"{client}, {case}, {rate} a second failed:\n{done.stderr or done.stdout}")
+    asyncio.run(purge(broker, queues))
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+async def purge(broker: str, queues: list[str]) -> None:
+    """Delete what a run left behind."""
+    async with bmq.admin.connect(broker) as admin:
+        for uri in queues:
+            await admin.queue(uri).purge()
 
 
 def row(case: str, rate: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:

@@ -2,8 +2,8 @@
 """Latency at a given rate, from a tick of ``pacer.py`` to the acknowledgement or to the own message.
 
 The post's payload is the tick. Each client reads ticks as a service reads requests: bmq in the event loop,
-the official client in a thread. The argument is a JSON object. The output has the times in nanoseconds, and
-the possible causes of long times.
+the official client in a thread. The argument is a JSON object; its queues are filled one after another. A
+refused post ends the program. The output has the times in nanoseconds, and the possible causes of long times.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
     size, count, own = job["size"], job["count"], job["case"] == "own"
     filler = bytes(size - TICK)
     samples = Samples(count)
+    posted = 0
     turns: list[int] = []  # number of ticks read in each turn
     bursts: list[tuple[int, int]] = []  # first tick and time of a turn with many
     done = asyncio.get_running_loop().create_future()
@@ -92,10 +93,17 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
         if samples.add(began(tick), clock()):
             done.set_result(None)
 
+    def acked(future: asyncio.Future[Any], tick: bytes) -> None:
+        if (error := future.exception()) is None:
+            answered(tick)
+        elif not done.done():
+            done.set_exception(error)
+
     class Ticks(asyncio.Protocol):
         left = b""
 
         def data_received(self, data: bytes) -> None:
+            nonlocal posted
             data = self.left + data
             whole = len(data) // TICK * TICK
             self.left = data[whole:]
@@ -103,18 +111,19 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
             if whole > MANY * TICK:
                 bursts.append((began(data[:TICK]), clock()))
             for tick in ticks(data[:whole]):
-                future = queue.post_nowait(tick + filler)
+                future = queues[posted // job["a_queue"]].post_nowait(tick + filler)
+                posted += 1
                 if not own:
-                    future.add_done_callback(lambda _, tick=tick: answered(tick))
+                    future.add_done_callback(lambda future, tick=tick: acked(future, tick))
 
-    async def receive() -> None:
+    async def receive(queue: bmq.Queue) -> None:
         async for message in queue:
             answered(message.data[:TICK])
             message.confirm()
 
     async with bmq.connect(job["broker"], busy_poll=job["poll"]) as session:
-        queue = await session.open_queue(job["queue"], read=own, write=True)
-        reader = asyncio.ensure_future(receive()) if own else None
+        queues = [await session.open_queue(uri, read=own, write=True) for uri in job["queues"]]
+        readers = [asyncio.ensure_future(receive(queue)) for queue in queues if own]
         collections = Collections()
         before = resource.getrusage(resource.RUSAGE_SELF)
         with paced(job) as pacer:
@@ -124,7 +133,7 @@ async def ours(job: dict[str, Any]) -> dict[str, Any]:
             await done
             transport.close()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        if reader is not None:
+        for reader in readers:
             reader.cancel()
     return report(samples, before, usage, turns=turns, bursts=bursts, pauses=collections.pauses)
 
@@ -145,12 +154,20 @@ def official(job: dict[str, Any]) -> dict[str, Any]:
         answered(message.data[:TICK])
         handle.confirm()
 
-    def ignored(ack: Any) -> None: ...
+    refused: list[Any] = []
+
+    def acked(ack: Any, tick: bytes | None) -> None:
+        if ack.status is not blazingmq.AckStatus.SUCCESS:
+            refused.append(ack)
+            done.set()
+        elif tick is not None:
+            answered(tick)
 
     with blazingmq.Session(
         lambda event: None, on_message=on_message if own else None, broker=job["broker"]
     ) as session:
-        session.open_queue(job["queue"], read=own, write=True)
+        for uri in job["queues"]:
+            session.open_queue(uri, read=own, write=True)
         collections = Collections()
         before = resource.getrusage(resource.RUSAGE_SELF)
         with paced(job) as pacer:
@@ -158,13 +175,17 @@ def official(job: dict[str, Any]) -> dict[str, Any]:
             posted = 0
             while posted < count:
                 for tick in ticks(pacer.stdout.read1(TICK * 512)):
-                    acked = ignored if own else (lambda _, tick=tick: answered(tick))
-                    session.post(job["queue"], tick + filler, on_ack=acked)
+                    uri = job["queues"][posted // job["a_queue"]]
+                    mine = None if own else tick
+                    session.post(uri, tick + filler, on_ack=lambda ack, mine=mine: acked(ack, mine))
                     posted += 1
             if not done.wait(60):
                 raise SystemExit(f"{samples.left} answers never came")
+            if refused:
+                raise SystemExit(f"{len(refused)} posts were refused, the first with {refused[0]}")
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        session.close_queue(job["queue"])
+        for uri in job["queues"]:
+            session.close_queue(uri)
     return report(samples, before, usage, turns=[], bursts=[], pauses=collections.pauses)
 
 
