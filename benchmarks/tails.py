@@ -5,9 +5,9 @@
 
 An independent process writes a tick at the given rate (``clients/pacer.py``). A client posts each tick, and
 takes the time from the tick to the acknowledgement, or to the own message. The clients of a line run one
-after another, each in a new process with new queues; with ``--rounds``, the line has the medians. No queue
-gets more messages than a broker's usual limit, and the queues are purged after each run: a million stored
-messages that expire would delay the next run.
+after another, each in a new process with new queues. With ``--rounds``, or with ``--add`` later, a line has
+the medians of all rounds. No queue gets more messages than a broker's usual limit, and the queues are purged
+after each run: a million stored messages that expire would delay the next run.
 """
 
 from __future__ import annotations
@@ -72,13 +72,14 @@ async def purge(broker: str, queues: list[str]) -> None:
             await admin.queue(uri).purge()
 
 
-def row(case: str, rate: int, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+def row(line: str, runs: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Return a row of the table; times in microseconds."""
+    case, rate = line.split()
 
     def median(name: str, key: str) -> float:
         return statistics.median(one[key] for one in runs[name]) / 1000
 
-    cells = [CASES[case], f"{rate:,}"]
+    cells = [CASES[case], f"{int(rate):,}"]
     for key in ("p50", "p99", "p999"):
         ours, other = median("ours", key), median("official", key)
         ratio = statistics.median(
@@ -103,23 +104,24 @@ def main() -> None:
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("build/tails"), metavar="NAME")
+    parser.add_argument("--add", action="store_true", help="add rounds to those in NAME.json")
     options = parser.parse_args()
-    rows: list[list[str]] = []
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for case in options.cases:
-        for rate in options.rates:
-            mine = runs[f"{case} {rate}"] = {name: list[dict[str, Any]]() for name in CLIENTS}
-            for _ in range(options.rounds):
-                for name in CLIENTS:
-                    mine[name].append(
-                        measured(options.broker, case, rate, options.seconds, name, options.loop)
-                    )
-            rows.append(row(case, rate, mine))
-            print(" | ".join(rows[-1]), flush=True)
-    about = f"broker: {broker_name(options.broker)}; {options.seconds:g} s for each client and line"
-    if options.rounds > 1:
-        about += f", median of {options.rounds} rounds"
-    write_table(options.output, COLUMNS, rows, about=f"{about}; {options.loop}", runs=runs)
+    lines = [(case, rate) for case in options.cases for rate in options.rates]
+    runs = {f"{case} {rate}": {name: list[dict[str, Any]]() for name in CLIENTS} for case, rate in lines}
+    if options.add:
+        runs |= json.loads(options.output.with_suffix(".json").read_text())["runs"]
+    for _ in range(options.rounds):
+        for case, rate in lines:
+            for name in CLIENTS:
+                runs[f"{case} {rate}"][name].append(
+                    measured(options.broker, case, rate, options.seconds, name, options.loop)
+                )
+        rows = [row(name, both) for name, both in runs.items()]
+        rounds = min(len(both[CLIENTS[0]]) for both in runs.values())
+        about = f"broker: {broker_name(options.broker)}; {options.seconds:g} s for each client and line"
+        if rounds > 1:
+            about += f", median of {rounds} rounds"
+        write_table(options.output, COLUMNS, rows, about=f"{about}; {options.loop}", runs=runs)
 
 
 if __name__ == "__main__":
