@@ -408,7 +408,7 @@ class Record:
 
 def simulate(copy: Path, seeds: range, chosen: Sequence[str], tracer: coverage.Coverage | None) -> str:
     """Run worlds in a copy of the tree with each seed; return the first failed run, or an empty text."""
-    from tests.simulation.__main__ import WORLDS, run
+    from tests.simulation.runs import WORLDS, run
 
     for seed in seeds:
         for world in chosen or WORLDS:

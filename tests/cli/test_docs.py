@@ -89,8 +89,9 @@ def test_the_page_is_served_until_a_signal(folder: Path) -> None:
             assert b"Ship an order" in answer.read()
         with urllib.request.urlopen(f"{address}asyncapi.json?x", timeout=30) as answer:
             assert json.load(answer)["asyncapi"] == "3.0.0"
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
             urllib.request.urlopen(f"{address}other", timeout=30)
+        caught.value.close()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")

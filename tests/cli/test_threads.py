@@ -78,9 +78,14 @@ async def nothing(app: bmq.App[Any], message: bmq.Message) -> None:
 async def running(app: bmq.App[Any], log: list[str], status: int = 0) -> AsyncGenerator[str]:
     """Run two threads until the end of the block; the value is the address of the server."""
     task = asyncio.create_task(ThreadSupervisor(app, 2, pauses=QUICK).run())
+
+    def told() -> bool:
+        """Whether both threads are ready, and the address is known, in either order."""
+        return sum("is ready and receives" in line for line in log) == 2 and "http://" in "".join(log)
+
     try:
-        await eventually(lambda: sum("is ready and receives" in line for line in log) == 2 or task.done())
-        yield next(re.findall(r"http://\S+", line)[0] for line in log if "http://" in line)
+        await eventually(lambda: told() or task.done())
+        yield re.findall(r"http://\S+", "\n".join(log))[0]
         if not task.done():
             signal.raise_signal(signal.SIGTERM)
         assert await task == status

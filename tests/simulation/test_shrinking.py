@@ -11,6 +11,7 @@ import pytest
 
 from bmq.testing import Simulation, Verdict, examine
 from tests.simulation import __main__ as simulate
+from tests.simulation import runs
 from tests.simulation.world import World
 
 KIND = "crash"
@@ -34,7 +35,7 @@ def logging_as_before() -> Iterator[None]:
 def test_failure_is_reduced_to_its_necessary_faults(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(simulate.WORLDS, "dislikes crashes", dislikes_crashes)
+    monkeypatch.setitem(runs.WORLDS, "dislikes crashes", dislikes_crashes)
     monkeypatch.setenv("BMQ_SIM_SKIP", "")
     monkeypatch.delenv("BMQ_SIM_SEED", raising=False)
     argv = ["simulate", "--world", "dislikes crashes", "--seeds", "3", "--jobs", "1"]
@@ -48,6 +49,6 @@ def test_failure_is_reduced_to_its_necessary_faults(
     assert f"failed: dislikes crashes, seed {seed}" in told
     # The command that is printed shows the failure, with two faults that are all crashes.
     monkeypatch.setenv("BMQ_SIM_SKIP", skipped)
-    error, simulation, _ = simulate.run("dislikes crashes", int(seed))
+    error, simulation, _ = runs.run("dislikes crashes", int(seed))
     assert "2 crashes" in error
     assert len(simulation.fault_numbers) == 2

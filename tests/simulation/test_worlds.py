@@ -25,7 +25,7 @@ SEEDS = range(2, 11)
 _FEWER = {"exclusive groups": range(2, 3)}
 _DIGESTS = """
 import logging
-from tests.simulation.__main__ import WORLDS, run
+from tests.simulation.runs import WORLDS, run
 logging.disable(logging.CRITICAL)
 for name in WORLDS:
     error, simulation, _ = run(name, 1)

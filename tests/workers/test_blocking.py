@@ -7,6 +7,7 @@ The handlers advance the clock, a number, so the tests take no time.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -179,7 +180,7 @@ SHAPES = ["waits", "does_not_wait", "thread", "raises", "swallows_cancellation"]
 
 def annotated(handler: Callable[[Any], Any], kind: Any, name: str) -> Callable[..., Any]:
     """Return the handler as a function of one annotated parameter."""
-    if asyncio.iscoroutinefunction(handler):
+    if inspect.iscoroutinefunction(handler):
 
         async def function(value: Any) -> None:
             await handler(value)
