@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import statistics
 import sys
 import threading
@@ -31,7 +32,7 @@ from harness import broker_name, write_table
 import bmq
 from bmq.broker import Broker
 
-PAYLOAD = bytes(256)
+SIZE = 256
 #: Waits for the common start, does the work, and returns the CPU seconds of the work.
 Work: TypeAlias = Callable[[int, threading.Barrier], float]
 
@@ -41,11 +42,12 @@ async def exchange(uri: str | None, number: int, count: int, start: threading.Ba
         if uri is None:
             uri = (await closing.enter_async_context(Broker())).uri
         session = await closing.enter_async_context(bmq.connect(uri))
+        payload = bytes(SIZE)  # its own: threads that count references to a shared object wait for each other
         queue_uri = f"bmq://bmq.test.mem.priority/threads-{number}"
         queue = await session.open_queue(queue_uri, write=True)
         start.wait()
         began = time.thread_time()
-        report = await queue.post_many([PAYLOAD] * count)
+        report = await queue.post_many([payload] * count)
         if report.acknowledged != count:
             raise SystemExit(f"{count - report.acknowledged} posts failed")
         reader = await session.open_queue(queue_uri, read=True)
@@ -94,9 +96,10 @@ def main() -> None:
     parser.add_argument("broker", nargs="?")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--count", type=int, default=400_000)
     parser.add_argument("--output", type=Path, default=Path("build/threads"), metavar="NAME")
     given = parser.parse_args()
+    gc.freeze()  # as bmq.run and `bmq run` do
 
     def sessions(number: int, start: threading.Barrier) -> float:
         return asyncio.run(exchange(given.broker, number, given.count, start))
