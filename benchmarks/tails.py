@@ -35,8 +35,8 @@ COLUMNS = (
 PROGRAM = str(HERE / "clients" / "tails.py")
 CASES = {"ack": "post to ack", "own": "post to own message"}
 CLIENTS = ("ours", "official")
-#: Messages of a queue. A broker stops for some 50 to 120 ms while the table of a queue's messages grows, at
-#: 134,838 and 269,514 messages, whichever client posts.
+#: Messages of a queue. A broker stops for 50 to 120 ms when a queue gets its message 134,838 or 269,514,
+#: whichever client posts; the doubled number suggests a table that grows.
 A_QUEUE = 100_000
 
 
