@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import threading
 from collections.abc import Awaitable, Callable
 from tempfile import gettempdir, mkdtemp
 from typing import Any, cast
@@ -252,6 +253,10 @@ class World:
         """Close what was made."""
         for close in reversed(self._closing):
             await close()
+        # A cancelled attempt to connect leaves its thread behind, which calls the event loop once more.
+        for thread in threading.enumerate():
+            if thread.name.endswith("(_connection_worker_thread)"):  # of aiosqlite
+                await asyncio.to_thread(thread.join, 30)
 
 
 def _engine() -> AsyncEngine:
