@@ -29,6 +29,7 @@ __all__ = [
     "encode_push",
     "encode_push_head",
     "encode_push_run",
+    "fills",
 ]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
@@ -182,6 +183,19 @@ def _sub_ids(raw: bytes, start: int, notice: Notice | None) -> tuple[int, ...]:
     if len(raw) <= 64 and not skipped:
         _options.keep(raw, ids)
     return ids
+
+
+def fills(event: bytes, body: int) -> bool:
+    """Whether the lengths of an event's messages lead from ``body`` to the end of the event."""
+    unpack, mask = _unpack_length, _WORDS_MASK
+    offset, end = body, len(event)
+    last = end - _LENGTH.size
+    while offset <= last:
+        words = unpack(event, offset)[0] & mask
+        if not words:
+            return False
+        offset += words * 4
+    return offset == end
 
 
 def decode_pushes(event: bytes | memoryview, body: int, notice: Notice | None = None) -> list[PushMessage]:

@@ -76,6 +76,7 @@ from bmq.wire.control import (
     request_id,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
+from bmq.wire.join import join_events
 from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
@@ -519,7 +520,7 @@ class ClientCore(Machine):
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
         try:
-            for event in events:
+            for event in join_events(events) if len(events) > 1 else events:
                 if not self._dispatch(event, now):
                     quiet = False
         except Error as failure:
