@@ -18,6 +18,9 @@ application has taken no message for a moment, the limits are doubled, repeatedl
 Memory grows only in a proven standstill, and a broker never sends more than the windows of the subscriptions
 allow.
 
+Long before the limits, a turn of the event loop has one read. Otherwise the application would find megabytes
+of messages that have left the caches and need new memory. Unread messages wait in the kernel's buffers.
+
 Rejected: never pausing for messages without a consumer. A program replacing a consumer would lose the order
 of delivery. Also rejected: never pausing while posts are unanswered. A continuously posting session would
 have no limits.
@@ -40,6 +43,8 @@ __all__ = ["Backlog"]
 _PATIENCE = 3.0
 # Seconds after which a pause is a standstill, if the application has taken no message.
 _STANDSTILL = 0.25
+# Messages waiting for the application from which on a turn of the event loop has one read.
+_AHEAD = 256
 
 
 class Backlog:
@@ -98,6 +103,8 @@ class Backlog:
         """Count messages in the line of a consumer; negative numbers remove messages."""
         held = self.messages = self.messages + messages
         held_bytes = self.bytes = self.bytes + size
+        if messages > 0 and held > _AHEAD:
+            self._connection.rest()
         # Decide the common case, once for each arrival and each taken message, without a call.
         if self.slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
             self._look(messages > 0)

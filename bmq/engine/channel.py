@@ -86,6 +86,7 @@ class Channel(asyncio.Protocol):
         self._liveness = liveness
         self._transport: asyncio.Transport | None = None
         self._reading = True
+        self._resting = False
         # Bytes received before start().
         self._early: list[bytes] | None = []
         self._loop = asyncio.get_running_loop()
@@ -133,7 +134,7 @@ class Channel(asyncio.Protocol):
         if transport is not None and not transport.is_closing():
             self.filling = space is not None
             protocol = self if space is None else _Filler(self, space)
-            change_protocol(transport, protocol, reading=self._reading)
+            change_protocol(transport, protocol, reading=self._reading and not self._resting)
 
     def eof_received(self) -> bool:
         """Called by the event loop; the transport closes itself."""
@@ -239,6 +240,22 @@ class Channel(asyncio.Protocol):
             raw = self._transport.get_extra_info("socket")
             if raw is not None and self._liveness is not None:
                 limit_unacknowledged(raw, self._liveness if reading else None)
+
+    def rest(self) -> None:
+        """Read no further bytes in this turn of the event loop.
+
+        A turn of uvloop reads up to 32 times while bytes arrive; a turn of asyncio's event loop reads once.
+        """
+        transport = self._transport
+        if self._gathers and self._reading and not self._resting and transport and not transport.is_closing():
+            self._resting = True
+            transport.pause_reading()
+            self._loop.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def close(self) -> None:
         """Close after all written bytes are sent, or after a second if the peer accepts no bytes."""

@@ -340,6 +340,11 @@ class Connection:
         if self._channel is not None:
             self._channel.set_reading(reading)
 
+    def rest(self) -> None:
+        """Read no further bytes in this turn of the event loop."""
+        if self._channel is not None:
+            self._channel.rest()
+
     def close_channel(self, error: Error | None) -> None:
         """Close the channel: at once after an error, otherwise after all written data is sent."""
         if self._channel is None:

@@ -500,6 +500,28 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
         assert got == list(range(20))
 
 
+async def test_a_turn_of_the_loop_has_one_read_while_messages_wait(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(
+            URI, read=True, default_subscription=True, max_unconfirmed_messages=1_000_000
+        )
+        before = session.stats().bytes_received
+        for first in range(0, 20_000, 500):  # seven megabytes
+            peer.connection.push(*range(first, first + 500), size=300)
+        reads: list[int] = []
+        while session.stats().buffered_messages < 20_000:
+            await asyncio.sleep(0)
+            received = session.stats().bytes_received
+            reads.append(received - before)
+            before = received
+        # The largest read of both event loops, and the end of another event.
+        assert max(reads) <= 2 * 256 * 1024
+        assert sum(map(bool, reads)) > 10
+        for number in range(20_000):
+            message = await queue.receive()
+            assert message.data.startswith(b"%d" % number)
+
+
 async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> None:
     peer.open_options = {
         "routing": 7
