@@ -97,9 +97,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=400_000)
+    parser.add_argument("--threshold", type=int, help="of the garbage collector; Python's own by default")
     parser.add_argument("--output", type=Path, default=Path("build/threads"), metavar="NAME")
     given = parser.parse_args()
     gc.freeze()  # as bmq.run and `bmq run` do
+    if given.threshold is not None:
+        gc.set_threshold(given.threshold)
 
     def sessions(number: int, start: threading.Barrier) -> float:
         return asyncio.run(exchange(given.broker, number, given.count, start))
@@ -124,7 +127,7 @@ def main() -> None:
     rows = [[name, *map(spread, (by_time[name], by_cpu[name]))] for name in works]
     broker = f"broker: {broker_name(given.broker)}" if given.broker else "an embedded broker in each thread"
     about = (
-        f"GIL {'on' if gil else 'off'}; {broker}; median of {given.rounds} rounds of {given.count:,} "
+        f"GIL {'on' if gil else 'off'}; collector's threshold {gc.get_threshold()[0]:,}; {broker}; median of {given.rounds} rounds of {given.count:,} "
         f"messages; one session: {statistics.median(rates):,.0f} messages a second, posted and received"
     )
     write_table(given.output, columns, rows, about=about, by_time=by_time, by_cpu=by_cpu)
