@@ -33,6 +33,8 @@ import bmq
 from bmq.broker import Broker
 
 SIZE = 256
+#: The threshold of the garbage collector that the page advises.
+ADVISED = 50_000
 #: Waits for the common start, does the work, and returns the CPU seconds of the work.
 Work: TypeAlias = Callable[[int, threading.Barrier], float]
 
@@ -97,12 +99,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=400_000)
-    parser.add_argument("--threshold", type=int, help="of the garbage collector; Python's own by default")
     parser.add_argument("--output", type=Path, default=Path("build/threads"), metavar="NAME")
     given = parser.parse_args()
     gc.freeze()  # as bmq.run and `bmq run` do
-    if given.threshold is not None:
-        gc.set_threshold(given.threshold)
 
     def sessions(number: int, start: threading.Barrier) -> float:
         return asyncio.run(exchange(given.broker, number, given.count, start))
@@ -110,12 +109,17 @@ def main() -> None:
     def loops(number: int, start: threading.Barrier) -> float:
         return compute(5_000_000, start)
 
-    works: dict[str, Work] = {"sessions": sessions, "loops that compute": loops}
+    works: dict[str, tuple[int, Work]] = {
+        "sessions": (gc.get_threshold()[0], sessions),
+        f"sessions, gc.set_threshold({ADVISED:_})": (ADVISED, sessions),
+        "loops that compute": (ADVISED, loops),
+    }
     by_time: dict[str, list[float]] = {name: [] for name in works}
     by_cpu: dict[str, list[float]] = {name: [] for name in works}
     rates: list[float] = []
     for _ in range(given.rounds):
-        for name, work in works.items():
+        for name, (threshold, work) in works.items():
+            gc.set_threshold(threshold)
             one, one_cpu = together(1, work)
             many, many_cpu = together(given.threads, work)
             by_time[name].append(given.threads * one / many)
@@ -127,7 +131,7 @@ def main() -> None:
     rows = [[name, *map(spread, (by_time[name], by_cpu[name]))] for name in works]
     broker = f"broker: {broker_name(given.broker)}" if given.broker else "an embedded broker in each thread"
     about = (
-        f"GIL {'on' if gil else 'off'}; collector's threshold {gc.get_threshold()[0]:,}; {broker}; median of {given.rounds} rounds of {given.count:,} "
+        f"GIL {'on' if gil else 'off'}; {broker}; median of {given.rounds} rounds of {given.count:,} "
         f"messages; one session: {statistics.median(rates):,.0f} messages a second, posted and received"
     )
     write_table(given.output, columns, rows, about=about, by_time=by_time, by_cpu=by_cpu)
