@@ -43,8 +43,10 @@ __all__ = ["Backlog"]
 _PATIENCE = 3.0
 # Seconds after which a pause is a standstill, if the application has taken no message.
 _STANDSTILL = 0.25
-# Messages waiting for the application from which on a turn of the event loop has one read.
+# Messages and bytes waiting for the application, beyond which a turn of the event loop has one read. The bytes
+# are about those of a core's cache.
 _AHEAD = 256
+_AHEAD_BYTES = 2 * 1024 * 1024
 
 
 class Backlog:
@@ -103,7 +105,7 @@ class Backlog:
         """Count messages in the line of a consumer; negative numbers remove messages."""
         held = self.messages = self.messages + messages
         held_bytes = self.bytes = self.bytes + size
-        if messages > 0 and held > _AHEAD:
+        if messages > 0 and (held > _AHEAD or held_bytes > _AHEAD_BYTES):
             self._connection.rest()
         # Decide the common case, once for each arrival and each taken message, without a call.
         if self.slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
