@@ -43,8 +43,7 @@ __all__ = ["Backlog"]
 _PATIENCE = 3.0
 # Seconds after which a pause is a standstill, if the application has taken no message.
 _STANDSTILL = 0.25
-# Messages and bytes waiting for the application, beyond which a turn of the event loop has one read. The bytes
-# are about those of a core's cache.
+# Waiting messages, and bytes, beyond which a turn of the event loop has one read. 2 MiB fit a core's cache.
 _AHEAD = 256
 _AHEAD_BYTES = 2 * 1024 * 1024
 
