@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import tracemalloc
@@ -118,6 +119,22 @@ async def test_an_event_in_tiny_pieces_arrives_whole(
                 connection.send(data[at : at + 1])
                 await eventually(lambda n=number: session.stats().bytes_received == arrived + n + 1)
         await check(consumer, (1, 200_000), (2, 30), (3, 10))
+
+
+async def test_one_read_a_turn_and_a_pause_for_a_slow_application_do_not_disturb_each_other(
+    any_peer: Peer, certificates: Certificates
+) -> None:
+    limits = {"max_buffered_messages": 300}
+    async with bmq.connect(any_peer.uri, **limits, **options(any_peer, certificates)) as session:
+        consumer = await reader(session)
+        sent = [(number, 3000) for number in range(3000)]
+        for first in range(0, 3000, 100):
+            any_peer.connection.send(event(any_peer, *sent[first : first + 100]))
+        await eventually(lambda: session.stats().buffered_messages > 300)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert session.stats().buffered_messages < 1000
+        await check(consumer, *sent)
 
 
 async def test_a_connection_lost_within_a_large_event_loses_no_message(peer: Peer, fills: list[bool]) -> None:
