@@ -71,12 +71,19 @@ async def handle(message):
     print("finished", flush=True)
 
 async def main():
-    install = signal.signal
+    install, loop = signal.signal, asyncio.get_running_loop()
+
+    def tell(turns):
+        # The signal takes effect within a few turns. A handler that ends at the same time is too early.
+        if turns:
+            loop.call_soon(tell, turns - 1)
+        else:
+            print("told", flush=True)
 
     def installing(number, handler):
         def say(*arguments):
             handler(*arguments)
-            print("told", flush=True)
+            loop.call_soon_threadsafe(tell, 5)
 
         return install(number, say if callable(handler) else handler)
 
