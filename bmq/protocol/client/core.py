@@ -519,8 +519,9 @@ class ClientCore(Machine):
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
+        several = events and events[0] is not events[-1]
         try:
-            for event in join_events(events) if len(events) > 1 else events:
+            for event in join_events(events) if several else events:
                 if not self._dispatch(event, now):
                     quiet = False
         except Error as failure:
