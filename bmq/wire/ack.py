@@ -94,7 +94,7 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
 
 
 def usual_start(event: bytes, body: int) -> int:
-    """Return the offset of the acknowledgements in an event; 0 for sizes other than every known broker's."""
+    """Return the offset of the acknowledgements in an event of a known broker's layout, otherwise 0."""
     start = body + len(_HEADER)
     return start if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE else 0
 

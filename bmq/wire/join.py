@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same messages in fewer events.
+"""Joins small events, for less work per message.
 
-A broker that serves a producer and a consumer at once sends events of a few messages or acknowledgements. The
-client then reads hundreds of events at a time. Processing an event takes as long as ten further messages.
+A busy broker sends events of a few messages or acknowledgements. A client then reads hundreds of events at a
+time, and needs as much time for one event as for ten messages.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from bmq.wire.push import fills
 
 __all__ = ["join_events"]
 
-# Size of the largest events joined: the copy of larger ones takes longer than their own processing.
+# Size in bytes of the largest joined event. Copying a larger event takes longer than processing the event.
 _LARGEST = 16 * 1024
 _PUSH, _ACK = int(EventType.PUSH), int(EventType.ACK)
 
 
 def join_events(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield events in order; consecutive small PUSH events become one event, and so do ACK events.
+    """Yield events in order, consecutive small events of the type PUSH or ACK joined to one event.
 
-    An event that its messages do not fill exactly stays alone, and is refused alone.
+    A malformed event is never joined: an error names a position in the broker's own event.
     """
     for kind, group in groupby(events, _kind):
         first, *others = group
         if not kind or not others:
             yield first
             yield from others
-        elif kind == _PUSH:
-            bodies = [data[body:] for _, _, data, body in others]
-            yield first._replace(data=b"".join([first.data, *bodies]))
+            continue
+        if kind == _PUSH:
+            contents = [data[body:] for _, _, data, body in others]
         else:
-            acks = [data[usual_start(data, body) :] for _, _, data, body in others]
-            yield first._replace(data=b"".join([first.data, *acks]))
+            contents = [data[usual_start(data, body) :] for _, _, data, body in others]
+        yield first._replace(data=b"".join([first.data, *contents]))
 
 
 def _kind(event: Event) -> int:
-    """Return the type of an event that may be joined with others, otherwise 0."""
+    """Return the type of a small, well-formed PUSH or ACK event, otherwise 0."""
     kind, _, data, body = event
     if len(data) > _LARGEST:
         return 0
