@@ -6,14 +6,15 @@
 The peers acknowledge or push as fast as their sockets allow (``clients/acking.py``, ``clients/pushing.py``);
 a broker would be slower than the client. The copy is made by two processes with prepared bytes and one
 buffer. A client has to do more: compute the CRC of each payload when posting, and give the application a
-``bytes`` object of its own when receiving. The floors do that and nothing else. With zlib, the comparison is
-zlib alone. All figures of a line are measured in the same run, each in a new process.
+``bytes`` object of its own and confirm it when receiving. The floors do that and nothing else. With zlib, the
+comparison is zlib alone. All figures of a line are measured in the same run, each in a new process.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import socket
 import statistics
@@ -50,8 +51,18 @@ def copied(uri: str, count: int, size: int) -> float:
 
 
 def sliced(uri: str, count: int, size: int) -> float:
-    """Receive the bytes, and make a ``bytes`` object of each payload."""
+    """Receive the bytes, make a ``bytes`` object of each payload, and confirm the payloads of a read together.
+
+    The confirmations have fixed contents, and are encoded once for each number of payloads.
+    """
+    from bmq.wire.confirm import encode_queue_confirms, pack_confirms
+
+    @functools.cache
+    def confirms(number: int) -> bytes:
+        return pack_confirms([encode_queue_confirms(0, [bytes(16)] * number, 1)])
+
     with bare(uri) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         buffer = bytearray(max(1 << 20, size))
         view = memoryview(buffer)
         have = connection.recv_into(view[:1])
@@ -60,6 +71,7 @@ def sliced(uri: str, count: int, size: int) -> float:
             have += more
             cut = [bytes(view[at : at + size]) for at in range(0, have - size + 1, size)]
             if cut:
+                connection.sendall(confirms(len(cut)))
                 start = len(cut) * size
                 view[: have - start] = bytes(view[start:have])
                 have -= start

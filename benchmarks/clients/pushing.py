@@ -4,7 +4,7 @@
     pushing.py COUNT SIZE [--zlib] [--bare]
 
 Serves one connection, and prints its address like ``bmq broker``. With ``--bare``, the peer sends to any
-connection at once, without a handshake, and closes the connection: the same bytes for a floor.
+connection at once, without a handshake, and then ends the stream: the same bytes for a floor.
 """
 
 from __future__ import annotations
@@ -83,6 +83,11 @@ def push(connection: socket.socket, made: list[bytes], writing: threading.Lock) 
         pass  # the client has received enough messages, and has closed the connection
 
 
+def push_all(connection: socket.socket, made: list[bytes]) -> None:
+    push(connection, made, threading.Lock())
+    connection.shutdown(socket.SHUT_WR)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
@@ -97,9 +102,9 @@ def main() -> None:
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if options.bare:
-            push(connection, made, threading.Lock())
-        else:
-            Pusher(connection, made).serve()
+            threading.Thread(target=push_all, args=(connection, made), daemon=True).start()
+            made = []
+        Pusher(connection, made).serve()
 
 
 if __name__ == "__main__":
