@@ -5,9 +5,10 @@
 
 The peers acknowledge or push as fast as their sockets allow (``clients/acking.py``, ``clients/pushing.py``);
 a broker would be slower than the client. The copy is made by two processes with prepared bytes and one
-buffer. A client has to do more: compute the CRC of each payload when posting, and give the application a
-``bytes`` object of its own and confirm it when receiving. The floors do that and nothing else. With zlib, the
-comparison is zlib alone. All figures of a line are measured in the same run, each in a new process.
+buffer. A client has to do more. When posting, it computes the CRC of each payload and takes the
+acknowledgements; when receiving, it gives the application a ``bytes`` object of each payload and confirms. The
+floors do that and nothing else, with the same peers. With zlib, the comparison is zlib alone. All figures of a
+line are measured in the same run, each in a new process.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def once(count: int, size: int) -> dict[str, float]:
     less = max(2, count // 8)
     return {
         "copy": fresh_queue(Job("raw", "loopback", count, size)).run("")["rate"],
-        "gathered": fresh_queue(Job("floor", "gathered", count, size)).run("")["rate"],
+        "gathered": fresh_queue(Job("floor", "gathered", count, size, peer="acking")).run("")["rate"],
         "post": fresh_queue(Job("ours", "post_many", count, size, peer="acking")).run("")["rate"],
         "copied": against("pushing", count, size, "--bare", name="copied", count=count, size=size),
         "sliced": against("pushing", count, size, "--bare", name="sliced", count=count, size=size),
@@ -219,7 +220,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--megabytes", type=int, default=256, help="of each measurement")
+    parser.add_argument("--megabytes", type=int, default=1024, help="of each measurement")
     parser.add_argument("--output", type=Path, default=Path("build/payloads"), metavar="NAME")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()

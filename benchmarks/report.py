@@ -265,7 +265,7 @@ def _large_floors(series: dict[str, Series], copied: Series) -> list[list[str]]:
     rows = []
     for title, name in (
         ("events encoded beforehand, to the same peer", "raw 16 KiB, acking"),
-        ("CRC, header and a gathered write, to the process that forgets", "gathered 16 KiB"),
+        ("CRC, header and a gathered write, to the same peer", "gathered 16 KiB"),
     ):
         floor = series[name]
         rows.append([title, f"{floor.median():,.0f}", f"loopback copy: times {ratio(floor, copied)[0]:.2f}"])
@@ -327,7 +327,7 @@ def reached(runs: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
         copied, mine = series["loopback 16 KiB"], series["16 KiB, acking"]
         ours = ratio(mine, copied)[0]
         for name, what in (
-            ("gathered 16 KiB", "CRC, header and a gathered write, no answers"),
+            ("gathered 16 KiB", "CRC, header and a gathered write, to the same peer"),
             ("raw 16 KiB, acking", "encoded beforehand, to the same peer"),
         ):
             rows.append(

@@ -109,7 +109,7 @@ def large(count: int) -> list[Chain]:
         [("loopback 16 KiB", Job("raw", "loopback", count, size))],
         [("16 KiB, acking", Job("ours", "post_many", count, size, peer="acking"))],
         [("raw 16 KiB, acking", Job("raw", "post", count, size, peer="acking"))],
-        [("gathered 16 KiB", Job("floor", "gathered", count, size))],
+        [("gathered 16 KiB", Job("floor", "gathered", count, size, peer="acking"))],
     ]
 
 

@@ -10,14 +10,14 @@ import asyncio
 import gc
 import json
 import socket
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from raw import EVENT_BYTES, PER_EVENT, Connection, guids
 
+from bmq.wire.ack import ACK_SIZE
 from bmq.wire.constants import EventType, PutFlags
 from bmq.wire.control import QueueFlags
 from bmq.wire.event import HEADER_SIZE, pack_event_header
@@ -61,32 +61,49 @@ async def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
     return {"rate": 0.0, "cpu": 0.0, "samples_us": samples[WARM:]}
 
 
-def gathered(job: dict[str, Any]) -> dict[str, Any]:
-    """Compute CRC and header of each message, and write the pieces at once, to a discarding process.
+class Acknowledged:
+    """Counts the acknowledgements from a socket, unread."""
 
-    Only the socket copies the data, without acknowledgements.
-    """
+    def __init__(self, peer: socket.socket) -> None:
+        self.count = 0
+        self._peer = peer
+        self._held = bytearray()
+
+    def read(self, flags: int = 0) -> None:
+        """Read once; with ``MSG_DONTWAIT``, only what has arrived."""
+        try:
+            self._held += self._peer.recv(1 << 16, flags)
+        except BlockingIOError:
+            return
+        held = self._held
+        while len(held) >= HEADER_SIZE and len(held) >= (length := int.from_bytes(held[:4], "big")):
+            self.count += (length - HEADER_SIZE) // ACK_SIZE  # the header of the list is shorter than an item
+            del held[:length]
+
+
+def gathered(job: dict[str, Any]) -> dict[str, Any]:
+    """Compute CRC and header of each message, write the pieces at once, and count the acknowledgements.
+
+    Only the socket copies the data.     """
     payload, count, flags = bytes(job["size"]), job["count"], int(PutFlags.ACK_REQUESTED)
     messages = [(guid, payload, flags, 0, 0) for guid in guids(job["seed"], count)]
     each = max(1, min(PER_EVENT, EVENT_BYTES // job["size"]))
-    program = str(Path(__file__).with_name("raw.py"))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        argument = json.dumps({"case": "sink", "port": server.getsockname()[1]})
-        sink = subprocess.Popen([sys.executable, program, argument], stdout=subprocess.DEVNULL)
-        peer, _ = server.accept()
-    gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
-    for start in range(0, count, each):
-        pieces, _, size = encode_puts(0, messages[start : start + each])
-        pieces.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUT))
-        left = HEADER_SIZE + size - peer.sendmsg(pieces)
-        if left:
-            peer.sendall(memoryview(b"".join(pieces))[-left:])
-    peer.shutdown(socket.SHUT_WR)
-    assert peer.recv(1) == b""  # the sink closes after reading everything
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    sink.wait()
-    peer.close()
+    address = urlsplit(job["broker"])
+    with socket.create_connection((address.hostname or "", address.port or 0)) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        acknowledged = Acknowledged(peer)
+        gc.collect()
+        cpu, wall = time.process_time(), time.perf_counter()
+        for start in range(0, count, each):
+            pieces, _, size = encode_puts(0, messages[start : start + each])
+            pieces.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUT))
+            left = HEADER_SIZE + size - peer.sendmsg(pieces)
+            if left:
+                peer.sendall(memoryview(b"".join(pieces))[-left:])
+            acknowledged.read(socket.MSG_DONTWAIT)
+        while acknowledged.count < count:
+            acknowledged.read()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6}
 
 
