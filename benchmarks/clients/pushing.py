@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer that pushes encoded messages as fast as its socket takes them, and ignores the confirmations.
+"""A peer that pushes encoded messages as fast as its socket takes them, and skips the confirmations.
 
     pushing.py COUNT SIZE [--zlib] [--bare]
 
@@ -26,6 +26,10 @@ from bmq.wire.padding import padding
 from bmq.wire.push import encode_push
 
 CHUNK = 512 * 1024
+#: The client's second subscription; the first one, of a queue without a consumer, has no window.
+SUBSCRIPTION = 2
+#: Bytes of confirmations that wake the peer while it pushes.
+WOKEN = 64 * 1024
 
 
 def payload_of(size: int) -> bytes:
@@ -34,14 +38,14 @@ def payload_of(size: int) -> bytes:
     return (noise + b" " * size)[:size]
 
 
-def events(count: int, size: int, compressed: bool, subscription: int) -> list[bytes]:
+def events(count: int, size: int, compressed: bool) -> list[bytes]:
     """Return encoded PUSH events of about half a megabyte, or of a single larger message."""
     data = payload_of(size)
     kind = Compression.NONE
     if compressed:
         data, kind = zlib.compress(data), Compression.ZLIB
     data += padding(len(data))
-    options = encode_sub_queue_ids((subscription,))
+    options = encode_sub_queue_ids((SUBSCRIPTION,))
     each = max(1, CHUNK // len(data))
     made = []
     for start in range(0, count, each):
@@ -54,7 +58,7 @@ def events(count: int, size: int, compressed: bool, subscription: int) -> list[b
 
 
 class Pusher(Peer):
-    """Begins to push when the client subscribes."""
+    """Begins to push when the client has a window for the messages."""
 
     def __init__(self, connection: socket.socket, made: list[bytes]) -> None:
         super().__init__(connection)
@@ -69,16 +73,25 @@ class Pusher(Peer):
     def answer(self, request: Any, answer: bytes) -> None:
         with self._writing:
             super().answer(request, answer)
-        if isinstance(request, ConfigureStream) and request.stream_parameters.subscriptions and self._made:
+        if not isinstance(request, ConfigureStream):
+            return
+        windows = {
+            each.s_id: each.consumers[0].max_unconfirmed_messages
+            for each in request.stream_parameters.subscriptions
+        }
+        if windows.get(SUBSCRIPTION) and self._made:
             made, self._made = self._made, []
             threading.Thread(target=push, args=(self.socket, made, self._writing), daemon=True).start()
 
 
 def push(connection: socket.socket, made: list[bytes], writing: threading.Lock) -> None:
     try:
+        # On two cores, a thread that wakes up for every confirmation would take a core from the client.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, WOKEN)
         for event in made:
             with writing:
                 connection.sendall(event)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
     except OSError:
         pass  # the client has received enough messages, and has closed the connection
 
@@ -95,7 +108,7 @@ def main() -> None:
     parser.add_argument("--zlib", action="store_true")
     parser.add_argument("--bare", action="store_true")
     options = parser.parse_args()
-    made = events(options.count, options.size, options.zlib, 1)
+    made = events(options.count, options.size, options.zlib)
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(f"peer ready on tcp://127.0.0.1:{server.getsockname()[1]}", flush=True)
         connection, _ = server.accept()
