@@ -78,7 +78,7 @@ STEPS = {
     "properties": Step(
         "properties.py {broker} --rounds 5 --output {output}/properties", "--rounds 1 --count 20000", 3
     ),
-    "payloads": Step("payloads.py --rounds 11 --output {output}/payloads", "--rounds 1 --megabytes 32", 8),
+    "payloads": Step("payloads.py --rounds 7 --output {output}/payloads", "--rounds 1 --megabytes 32", 8),
     "scale": Step("scale.py --rounds 5 --output {output}/scale.json", "--rounds 1", 20),
     "stages": Step("stages.py --output {output}/stages", "", 1),
     "broker": Step("broker.py --output {output}/broker", "--messages 100000 --count 20000 --window 3", 6),

@@ -6,9 +6,10 @@
 The peers acknowledge or push as fast as their sockets allow (``clients/acking.py``, ``clients/pushing.py``);
 a broker would be slower than the client. The copy is made by two processes with prepared bytes and one
 buffer. A client has to do more. When posting, it computes the CRC of each payload and takes the
-acknowledgements; when receiving, it gives the application a ``bytes`` object of each payload and confirms. The
-floors do that and nothing else, with the same peers. With zlib, the comparison is zlib alone. All figures of a
-line are measured in the same run, each in a new process.
+acknowledgements. When receiving, it makes a ``bytes`` object of each payload, and confirms. The floors do
+that and nothing else, with the same peers. The least client (``clients/least.py``) also has an object for
+each message, and hands messages to a task. With zlib, the comparison is zlib alone. All figures of a line are
+measured in the same run, each in a new process.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def copied(uri: str, count: int, size: int) -> float:
 
 
 class Cutting(asyncio.BufferedProtocol):
-    """Receives into one buffer, makes a ``bytes`` object of each payload, and confirms those of a read together.
+    """Receives into one buffer, makes a ``bytes`` object of each payload, and confirms.
 
-    The confirmations have fixed contents, and are encoded once for each number of payloads.
+    The payloads of a read are confirmed together. The confirmations have fixed contents, and are encoded once
+    for each number of payloads.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -115,8 +117,8 @@ async def received(uri: str, count: int, size: int) -> float:
             max_unconfirmed_messages=2**31 - 1,
             max_unconfirmed_bytes=2**40,
         )
-        # The peer pushes when the loop begins. Of large messages, many arrive before the first is handed out: a
-        # time that began there would leave them out.
+        # The peer pushes when the loop begins. Of large messages, many arrive before the first is handed
+        # out: a time that began there would leave them out.
         begin = time.perf_counter()
         async for message in queue:
             assert len(message.data) == size
@@ -188,7 +190,7 @@ def against(peer: str, *arguments: str | int, name: str, count: int, size: int) 
 def once(count: int, size: int) -> dict[str, float]:
     """Make all measurements of a size once."""
     less = max(2, count // 8)
-    return {
+    found = {
         "copy": fresh_queue(Job("raw", "loopback", count, size)).run("")["rate"],
         "gathered": fresh_queue(Job("floor", "gathered", count, size, peer="acking")).run("")["rate"],
         "post": fresh_queue(Job("ours", "post_many", count, size, peer="acking")).run("")["rate"],
@@ -200,17 +202,31 @@ def once(count: int, size: int) -> dict[str, float]:
         "decompress": run("decompressed", "", less, size),
         "receive, zlib": against("pushing", less, size, "--zlib", name="received", count=less, size=size),
     }
+    if size <= LARGEST_OF_LEAST:
+        job = Job("least", "post_many", count, size, peer="acking")
+        found["least post"] = fresh_queue(job).run("")["rate"]
+        with started_broker(PUSHING, str(count), str(size), "--subscription", "1") as (uri, _):
+            wait_until_idle(2.0)
+            found["least receive"] = fresh_queue(Job("least", "consume", count, size)).run(uri)["rate"]
+    return found
 
 
+#: Each line, with what it is compared with, its floor, and the least client.
 LINES = {
-    "post": ("copy", "gathered"),
-    "receive": ("copied", "cut"),
-    "post, zlib": ("compress", None),
-    "receive, zlib": ("decompress", None),
+    "post": ("copy", "gathered", "least post"),
+    "receive": ("copied", "cut", "least receive"),
+    "post, zlib": ("compress", "", ""),
+    "receive, zlib": ("decompress", "", ""),
 }
+#: The least client joins the parts of an event with copies: of larger events, many.
+LARGEST_OF_LEAST = 64 * 1024
+PUSHING = str(HERE / "clients" / "pushing.py")
 
 
-COLUMNS = ("what", "MB a second", "beside, MB a second", "part (spread)", "floor", "part of the floor")
+COLUMNS = (
+    "what", "MB a second", "beside, MB a second", "part (spread)",
+    "floor", "part of the floor", "least client", "part of the least client",
+)  # fmt: skip
 
 
 def rows(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
@@ -222,7 +238,7 @@ def rows(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
         def speed(name: str, rounds: list[dict[str, float]] = rounds, size: int = size) -> float:
             return statistics.median(each[name] for each in rounds) * size / 1e6
 
-        for mine, (other, floor) in LINES.items():
+        for mine, (other, *floors) in LINES.items():
             parts = sorted(each[mine] / each[other] for each in rounds)
             what = "copy" if other in ("copy", "copied") else "zlib alone"
             cells = [
@@ -231,11 +247,12 @@ def rows(results: dict[str, list[dict[str, float]]]) -> list[list[str]]:
                 f"{what}: {speed(other):,.0f}",
                 f"{statistics.median(parts):.2f} ({parts[0]:.2f}-{parts[-1]:.2f})",
             ]
-            if floor is None:
-                cells += ["", ""]
-            else:
-                part = statistics.median(each[mine] / each[floor] for each in rounds)
-                cells += [f"{speed(floor):,.0f}", f"{part:.2f}"]
+            for floor in floors:
+                if floor in rounds[0]:
+                    part = statistics.median(each[mine] / each[floor] for each in rounds)
+                    cells += [f"{speed(floor):,.0f}", f"{part:.2f}"]
+                else:
+                    cells += ["", ""]
             made.append(cells)
     return made
 

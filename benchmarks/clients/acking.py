@@ -60,7 +60,7 @@ class Peer:
         event = 0  # missing bytes of the present PUT event, including the data of the present post
         unpack, header = PUT_HEADER.unpacker("messageGUID", "queueId", "messageWords"), PUT_HEADER.size
         while True:
-            read = self.socket.recv_into(view[kept:])
+            read = self.receive(view[kept:])
             if not read:
                 return
             end, at = kept + read, 0
@@ -90,6 +90,10 @@ class Peer:
             buffer[:kept] = buffer[at:end]
             if acks:
                 self.socket.sendall(encode_acks(acks))
+
+    def receive(self, into: memoryview) -> int:
+        """Wait for bytes; return their number, 0 at the end of the stream."""
+        return self.socket.recv_into(into)
 
     def _other(self, raw: bytes) -> None:
         if raw[4] & _TYPE != _CONTROL:

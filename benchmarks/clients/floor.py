@@ -84,7 +84,8 @@ class Acknowledged:
 def gathered(job: dict[str, Any]) -> dict[str, Any]:
     """Compute CRC and header of each message, write the pieces at once, and count the acknowledgements.
 
-    Only the socket copies the data.     """
+    Only the socket copies the data.
+    """
     payload, count, flags = bytes(job["size"]), job["count"], int(PutFlags.ACK_REQUESTED)
     messages = [(guid, payload, flags, 0, 0) for guid in guids(job["seed"], count)]
     each = max(1, min(PER_EVENT, EVENT_BYTES // job["size"]))

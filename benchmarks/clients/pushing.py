@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A peer that pushes encoded messages as fast as its socket takes them, and skips the confirmations.
 
-    pushing.py COUNT SIZE [--zlib] [--bare]
+    pushing.py COUNT SIZE [--zlib] [--bare] [--subscription N]
 
 Serves one connection, and prints its address like ``bmq broker``. With ``--bare``, the peer sends to any
 connection at once, without a handshake, and then ends the stream: the same bytes for a floor.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import socket
 import threading
 import zlib
@@ -26,8 +27,6 @@ from bmq.wire.padding import padding
 from bmq.wire.push import encode_push
 
 CHUNK = 512 * 1024
-#: The client's second subscription; the first one, of a queue without a consumer, has no window.
-SUBSCRIPTION = 2
 #: Bytes of confirmations that wake the peer while it pushes.
 WOKEN = 64 * 1024
 
@@ -38,14 +37,14 @@ def payload_of(size: int) -> bytes:
     return (noise + b" " * size)[:size]
 
 
-def events(count: int, size: int, compressed: bool) -> list[bytes]:
+def events(count: int, size: int, compressed: bool, subscription: int) -> list[bytes]:
     """Return encoded PUSH events of about half a megabyte, or of a single larger message."""
     data = payload_of(size)
     kind = Compression.NONE
     if compressed:
         data, kind = zlib.compress(data), Compression.ZLIB
     data += padding(len(data))
-    options = encode_sub_queue_ids((SUBSCRIPTION,))
+    options = encode_sub_queue_ids((subscription,))
     each = max(1, CHUNK // len(data))
     made = []
     for start in range(0, count, each):
@@ -60,10 +59,16 @@ def events(count: int, size: int, compressed: bool) -> list[bytes]:
 class Pusher(Peer):
     """Begins to push when the client has a window for the messages."""
 
-    def __init__(self, connection: socket.socket, made: list[bytes]) -> None:
+    def __init__(self, connection: socket.socket, made: list[bytes], subscription: int) -> None:
         super().__init__(connection)
         self._made = made
+        self._subscription = subscription
         self._writing = threading.Lock()
+
+    def receive(self, into: memoryview) -> int:
+        # A blocking read would keep the limit of SO_RCVLOWAT that was valid at its start.
+        select.select([self.socket], [], [])
+        return self.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
 
     def response(self, request: Any) -> Any:
         if isinstance(request, ConfigureStream):
@@ -79,7 +84,7 @@ class Pusher(Peer):
             each.s_id: each.consumers[0].max_unconfirmed_messages
             for each in request.stream_parameters.subscriptions
         }
-        if windows.get(SUBSCRIPTION) and self._made:
+        if windows.get(self._subscription) and self._made:
             made, self._made = self._made, []
             threading.Thread(target=push, args=(self.socket, made, self._writing), daemon=True).start()
 
@@ -107,8 +112,10 @@ def main() -> None:
     parser.add_argument("size", type=int)
     parser.add_argument("--zlib", action="store_true")
     parser.add_argument("--bare", action="store_true")
+    # bmq's second one: its first one, of a queue without a consumer, has no window.
+    parser.add_argument("--subscription", type=int, default=2, help="sId of the messages")
     options = parser.parse_args()
-    made = events(options.count, options.size, options.zlib)
+    made = events(options.count, options.size, options.zlib, options.subscription)
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(f"peer ready on tcp://127.0.0.1:{server.getsockname()[1]}", flush=True)
         connection, _ = server.accept()
@@ -117,7 +124,7 @@ def main() -> None:
         if options.bare:
             threading.Thread(target=push_all, args=(connection, made), daemon=True).start()
             made = []
-        Pusher(connection, made).serve()
+        Pusher(connection, made, options.subscription).serve()
 
 
 if __name__ == "__main__":
