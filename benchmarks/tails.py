@@ -118,10 +118,10 @@ def main() -> None:
                     measured(options.broker, case, rate, options.seconds, name, options.loop)
                 )
         rows = [row(name, both) for name, both in runs.items()]
-        rounds = min(len(both[CLIENTS[0]]) for both in runs.values())
+        rounds = sorted({len(both[CLIENTS[0]]) for both in runs.values()})
         about = f"broker: {broker_name(options.broker)}; {options.seconds:g} s for each client and line"
-        if rounds > 1:
-            about += f", median of {rounds} rounds"
+        if rounds != [1]:
+            about += f", median of {' to '.join(map(str, rounds[:: max(1, len(rounds) - 1)]))} rounds"
         write_table(options.output, COLUMNS, rows, about=f"{about}; {options.loop}", runs=runs)
 
 
