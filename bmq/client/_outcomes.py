@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, Error, PostError
@@ -105,11 +105,13 @@ class Settler:
 
     def settle(self, acked: Acked, core: ClientCore) -> None:
         """Pass on the outcomes of posts; the core knows the error of the connection."""
-        for token, tag, guid, status, queue in cast("list[_Outcome]", acked.outcomes):
+        # The tokens are of type Single or Several. A call of cast() for each post would take measurable time.
+        outcomes: list[Any] = acked.outcomes
+        for token, tag, guid, status, queue in outcomes:
             if status is AckStatus.SUCCESS:
-                single = cast("Single", token)  # posts with a common outcome are counted below
-                if not single.done():
-                    single.set_result(Ack(guid, queue.uri_text))
+                # Posts with a common outcome are counted below.
+                if not token.done():
+                    token.set_result(Ack(guid, queue.uri_text))
                 continue
             # A post given up on a live connection has another cause.
             dead = status is AckStatus.TIMEOUT or not core.connected
@@ -118,11 +120,9 @@ class Settler:
                 token.failed(tag, error)
             elif not token.done():
                 token.set_exception(error)
-        for several, count in cast("list[tuple[Several, int]]", acked.accepted):
+        accepted: list[Any] = acked.accepted
+        for several, count in accepted:
             several.accepted(count)
-
-
-_Outcome: TypeAlias = "tuple[Single | Several, int, bytes, AckStatus, PostTarget]"
 
 
 def post_error(

@@ -32,8 +32,8 @@ _SMALLEST_SPACE = 64 * 1024
 #: Growth of the memory of an unfinished event, times the bytes that have arrived: a peer that announces a
 #: large event, and sends nothing, gets little.
 _GROWTH = 4
-#: Most bytes received at once: a message of 1 MiB with its headers. An event loop may read 32 times before the
-#: application has its turn.
+#: Most bytes received at once: a message of 1 MiB with its headers. An event loop may read 32 times before
+#: the application has its turn.
 _AT_ONCE = 1028 * 1024
 #: Largest memory kept from one large event to the next, in bytes.
 _KEPT = 4 * 1024 * 1024

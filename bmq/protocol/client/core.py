@@ -519,7 +519,10 @@ class ClientCore(Machine):
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
-        several = events and events[0] is not events[-1]
+        # Most reads have one event, or the acknowledgement and the delivery of one message.
+        several = len(events) > 2 or (
+            events and events[0] is not events[-1] and events[0][0] == events[-1][0]
+        )
         try:
             for event in join_events(events) if several else events:
                 if not self._dispatch(event, now):

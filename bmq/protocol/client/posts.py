@@ -38,7 +38,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import count, repeat
 from operator import itemgetter
-from typing import NoReturn, cast
+from typing import Any, NoReturn
 
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
@@ -63,7 +63,7 @@ __all__ = ["Batch", "Entry", "Posts"]
 #: An unacknowledged post: the message, ready to be sent again; the number of the batch; and the index among
 #: the token's posts, or the token itself in a batch of single posts. The garbage collector stops tracking a
 #: tuple of only bytes and numbers at first sight, and a deep window costs no collections.
-Entry = tuple[Outgoing, int, object]
+Entry = tuple[Outgoing, int, Any]
 
 # Interval between checks for overdue posts, in seconds.
 _EXPIRY_INTERVAL = 1.0
@@ -424,7 +424,7 @@ class Posts:
             if token is _ITS_OWN:
                 outcomes.append((tag, 0, guid, outcome, batch.queue))
             else:
-                outcomes.append((token, cast("int", tag), guid, outcome, batch.queue))
+                outcomes.append((token, tag, guid, outcome, batch.queue))
         if same:
             self._accepted(last, same)
         if queue is not None:
@@ -633,11 +633,11 @@ class Posts:
             yield posts.queue, posts
 
 
-def _outcome(batch: Batch, tag: object, guid: bytes, status: AckStatus) -> Outcome:
+def _outcome(batch: Batch, tag: Any, guid: bytes, status: AckStatus) -> Outcome:
     """Return the outcome of an entry, from its batch and its last item."""
     if batch.token is _ITS_OWN:
         return tag, 0, guid, status, batch.queue
-    return batch.token, cast("int", tag), guid, status, batch.queue
+    return batch.token, tag, guid, status, batch.queue
 
 
 def _known(guid: bytes) -> UsageError:
