@@ -15,6 +15,7 @@ import select
 import socket
 import threading
 import zlib
+from contextlib import suppress
 from typing import Any
 
 from acking import Peer
@@ -68,7 +69,10 @@ class Pusher(Peer):
     def receive(self, into: memoryview) -> int:
         # A blocking read would keep the limit of SO_RCVLOWAT that was valid at its start.
         select.select([self.socket], [], [])
-        return self.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
+        try:
+            return self.socket.recv_into(into, 0, socket.MSG_DONTWAIT)
+        except ConnectionResetError:
+            return 0  # the client has received enough messages, and has closed the connection
 
     def response(self, request: Any) -> Any:
         if isinstance(request, ConfigureStream):
@@ -103,7 +107,8 @@ def push(connection: socket.socket, made: list[bytes], writing: threading.Lock) 
 
 def push_all(connection: socket.socket, made: list[bytes]) -> None:
     push(connection, made, threading.Lock())
-    connection.shutdown(socket.SHUT_WR)
+    with suppress(OSError):  # the client may have closed the connection
+        connection.shutdown(socket.SHUT_WR)
 
 
 def main() -> None:
