@@ -45,6 +45,8 @@ _BROKER = (
     *(str(_BMQ / each) for each in ("broker", "testing", "protocol/broker")),
     str(Path(_HERE) / "fakes"),
 )
+#: The replacement of orjson, where orjson has no wheel. orjson makes no calls.
+_PLAIN_JSON = str(_BMQ / "_plain_json.py")
 #: Tests and event loops differ between machines and versions of Python, and are not counted. The client's
 #: functions called from there are counted.
 _OTHERS = (_HERE, str(Path(asyncio.__file__).parent), selectors.__file__, "<frozen")
@@ -164,7 +166,7 @@ _SKIPPED, _COUNTED, _HIDDEN = range(3)
 
 def _kind(file: str) -> int:
     """Return how functions of a file are treated: counted, skipped, or hidden with all their callees."""
-    if file.startswith(_BROKER):
+    if file.startswith(_BROKER) or file == _PLAIN_JSON:
         return _HIDDEN
     return _SKIPPED if file.startswith(_OTHERS) else _COUNTED
 

@@ -4,13 +4,14 @@
 ``tracemalloc`` counts objects, so the load of the machine does not matter. A message has a payload of 256
 bytes, two properties and a GUID. The numbers differ between versions of the interpreter (a waiting task takes
 1,435 to 1,678 bytes), and by up to a fifth with the tests that ran before in the same process. A budget is
-above the largest number seen.
+above the largest number seen. In a free-threaded interpreter, each object has a header of 16 bytes more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import sysconfig
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
@@ -26,6 +27,8 @@ from tests.waiting import eventually
 COUNT = 300
 #: Messages in the same state before: caches and tables of the process are made then.
 FIRST = 300
+#: Part of a budget for the larger headers of a free-threaded interpreter.
+MORE = 1.15 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.0
 PAYLOAD = bytes(256)
 PROPERTIES: dict[str, int | str] = {"number": 7, "CustomerId": "a customer"}
 DUE = {"number": 7, "bmq_due": 4_000_000_000_000}
@@ -45,7 +48,7 @@ class Held:
         gc.collect(1)
         grown = tracemalloc.get_traced_memory()[0] - self._start
         tracemalloc.stop()
-        assert grown / COUNT <= budget, "benchmarks/memory.py measures the parts"
+        assert grown / COUNT <= budget * MORE, "benchmarks/memory.py measures the parts"
 
 
 @pytest_asyncio.fixture
@@ -175,6 +178,9 @@ async def test_unacknowledged(server: Server, session: bmq.Session, post: Post, 
     memory = Held()
     waiting += post(queue, COUNT)
     await server.until(lambda: server.post_count == FIRST + COUNT)
-    memory.check(budget)
-    await session.close(timeout=0)
-    await asyncio.gather(*waiting, return_exceptions=True)
+    try:
+        memory.check(budget)
+    finally:
+        # Otherwise the next test would count the log of futures whose errors nobody took.
+        await session.close(timeout=0)
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -28,6 +28,8 @@ from tests.performance.server import Server
 __all__ = ["ACTIONS", "Trace", "measure"]
 
 PACKAGE = str(Path(bmq.__file__).parent)
+#: The replacement of orjson, where orjson has no wheel. orjson makes no calls.
+PLAIN_JSON = str(Path(PACKAGE) / "_plain_json.py")
 URI = "bmq://bmq.test.mem.priority/q"
 _ROUNDS = 12
 _WARM = 4
@@ -42,11 +44,17 @@ class Trace:
     """
 
     path: list[tuple[str, str]] = field(default_factory=list)
+    _hidden: FrameType | None = None
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
+        if self._hidden is not None:
+            if self._hidden is frame and event == "return":
+                self._hidden = None
+        elif event == "call" and code.co_filename == PLAIN_JSON:
+            self._hidden = frame
         # A comprehension is part of its function.
-        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name[0] != "<":
+        elif event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name[0] != "<":
             self.path.append((code.co_filename[len(PACKAGE) + 1 :], code.co_qualname))
 
     @contextmanager

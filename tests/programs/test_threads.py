@@ -20,20 +20,24 @@ import bmq
 app = bmq.App({uri!r})
 released = pathlib.Path(__file__).with_name("released")
 
+def say(text):
+    # One call for the text and the end of the line: both threads write.
+    print(text + "\\n", end="", flush=True)
+
 @app.on_startup
 def begin():
-    print("begun", flush=True)
+    say("begun")
 
 @app.on_shutdown
 def end():
-    print("ended", flush=True)
+    say("ended")
 
 @app.consumer({queue!r}, max_unconfirmed_messages=1)
 async def handle(message):
-    print(f"{{threading.get_ident()}} has {{message.data.decode()}}", flush=True)
+    say(f"{{threading.get_ident()}} has {{message.data.decode()}}")
     while not released.exists():
         await asyncio.sleep(0.01)
-    print(f"handled {{message.data.decode()}}", flush=True)
+    say(f"handled {{message.data.decode()}}")
 """
 
 
