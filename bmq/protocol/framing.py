@@ -29,8 +29,8 @@ _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 _BULKY = 256 * 1024
 #: Smallest memory for an unfinished event, in bytes.
 _SMALLEST_SPACE = 64 * 1024
-#: Growth of the memory of an unfinished event, times the bytes that have arrived: a peer that announces a
-#: large event, and sends nothing, gets little.
+#: Growth of the memory of an unfinished event, times the arrived bytes: a peer announcing a large event
+#: without sending the event gets little memory.
 _GROWTH = 4
 #: Most bytes received at once: a message of 1 MiB with its headers. An event loop may read 32 times before
 #: the application has its turn.
@@ -46,10 +46,10 @@ class Framer:
     The length of an event is checked as soon as the four bytes of the length have arrived, before any bytes
     are kept: at most ``max_event_size`` bytes and one chunk are ever buffered.
 
-    The bytes of an unfinished event are in one buffer, which belongs to the framer. A receiver that can write
-    into this buffer asks for :meth:`space`, and passes the filled part to :meth:`feed`. The kernel then
-    copies each byte of a large event into its place. The space stays the same from one large event to the
-    next: new memory for each event would cost as much as a copy.
+    The bytes of an unfinished event are in one buffer of the framer. A receiver able to write into the buffer
+    asks for :meth:`space`, and passes the filled part to :meth:`feed`. The kernel then copies each byte of a
+    large event into its place. The space stays the same from one large event to the next: new memory for each
+    event would cost as much as a copy.
 
     Args:
         max_event_size: largest event accepted, in bytes.
@@ -62,7 +62,7 @@ class Framer:
 
     Attributes:
         buffered: the number of bytes held of an unfinished event.
-        bulky: whether the next bytes probably belong to a large event, so that :meth:`space` is worthwhile.
+        bulky: whether the next bytes probably belong to a large event, worth a call of :meth:`space`.
     """
 
     __slots__ = (

@@ -520,9 +520,8 @@ class ClientCore(Machine):
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
         # Most reads have one event, or the acknowledgement and the delivery of one message.
-        several = len(events) > 2 or (
-            events and events[0] is not events[-1] and events[0][0] == events[-1][0]
-        )
+        count = len(events)
+        several = count > 2 or (count == 2 and events[0].type == events[1].type)
         try:
             for event in join_events(events) if several else events:
                 if not self._dispatch(event, now):
