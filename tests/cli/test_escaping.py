@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import io
 import json
 import logging
 import os
@@ -244,6 +243,8 @@ _OTHERS = {"broker"}
 _ALONE = {"check", "conform", "diff", "docs", "new", "run", "spark"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
+# Seconds until a verb fails the test because it does not end.
+_LONGEST = 60
 _OFFLINE = {"check", "conform", "contexts", "decode", "diff", "docs", "new", "run", "spark"}
 _WORKLOAD = f"""
 duration = 0.1
@@ -269,7 +270,7 @@ _DOMAIN = {
 _APP = f"""
 import bmq
 app = bmq.App()
-@app.consumer({OTHER!r})
+@app.consumer({QUEUE!r})
 async def handle(message):
     raise ValueError({HOSTILE!r})
 handle.__doc__ = "1 " + {HOSTILE!r}
@@ -278,6 +279,15 @@ handle.__doc__ = "1 " + {HOSTILE!r}
 
 def test_every_verb_is_tested() -> None:
     assert set(COMMANDS) | _OTHERS == set(VERBS)
+
+
+def _awaited(awaited: Any) -> Iterator[str]:
+    """Name the places at which a coroutine waits, from the outermost to the innermost."""
+    while hasattr(awaited, "cr_frame"):
+        frame = awaited.cr_frame
+        yield f"{awaited.__qualname__}, line {frame.f_lineno if frame else '?'}"
+        awaited = awaited.cr_await
+    yield repr(awaited)
 
 
 class _Screen:
@@ -289,7 +299,8 @@ class _Screen:
             termios.tcsetwinsize(writing, (40, 100))
         else:
             self._reading, writing = os.pipe()
-        self.file = io.TextIOWrapper(os.fdopen(writing, "wb", 0), "utf-8", write_through=True)
+        # As Python's own streams: a terminal may take a part of a write, and the buffer writes the rest.
+        self.file = os.fdopen(writing, "w", 1, "utf-8")
         self._shown = b""
         self._until = b""
         self._seen: Callable[[], object] = lambda: None
@@ -314,12 +325,14 @@ class _Screen:
             loop, seen = asyncio.get_running_loop(), asyncio.Event()
             self._seen = lambda: loop.call_soon_threadsafe(seen.set)
             task, waiting = asyncio.ensure_future(verb), asyncio.ensure_future(seen.wait())
-            patience = _PATIENCE if until else None
+            patience = _PATIENCE if until else _LONGEST
             await asyncio.wait({task, waiting}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             self._until = b""
             waiting.cancel()
+            assert task.done() or until, f"{arguments} still runs: {' > '.join(_awaited(verb))}"
             task.cancel()
-            await asyncio.wait({task, waiting})
+            await asyncio.wait({task, waiting}, timeout=_LONGEST)
+            assert task.done(), f"{arguments} ignores its cancellation: {' > '.join(_awaited(verb))}"
             return None if task.cancelled() else task.result()
 
         with monkeypatch.context() as streams:
