@@ -81,6 +81,9 @@ demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue
 # Tests run in processes of their own, one for each core. pytest-xdist replaces a process that hangs or crashes: the
 # test fails, and the other tests go on. ARGS="-n 0" runs the tests in pytest's own process, where a debugger works.
 PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
+# A process that hangs or crashes prints its stacks on standard error: they follow the report.
+REPORTED  = @errors=$$(mktemp); trap 'rm -f "$$errors"' EXIT; set -x; $(1) 2>"$$errors"; \
+    { status=$$?; set +x; } 2>/dev/null; cat "$$errors" >&2; exit $$status
 PROGRAMS := tests/programs tests/browser tests/spark tests/typing tests/frameworks \
     tests/cli/test_processes.py tests/cli/test_run.py tests/client/test_running.py tests/blocking/test_processes.py \
     tests/blocking/test_examples.py tests/taskiq/test_worker.py tests/testing/test_plugin.py tests/testing/test_documented.py
@@ -89,10 +92,10 @@ LONG     := tests/integration/test_lost_nodes.py tests/client/test_leaks.py
 SOAK     := $(addprefix tests/integration/test_,chaos.py groups_chaos.py delays.py answers_and_retries.py) $(LONG)
 
 test: setup ## the tests of the library, on all cores; choose with ARGS="-k name" or ARGS=tests/client
-	$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(SOAK))) $(ARGS)
+	$(call REPORTED,$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(SOAK))) $(ARGS))
 
 test-programs: setup ## the tests of Spark, pages, examples, packages and type checkers, and those that start programs
-	$(PYTEST) --dist loadfile $(if $(CHOSEN),,$(PROGRAMS)) $(ARGS)
+	$(call REPORTED,$(PYTEST) --dist loadfile $(if $(CHOSEN),,$(PROGRAMS)) $(ARGS))
 
 # BMQ_CHAOS_SECONDS is how long each run injects faults, BMQ_SPARK_KILLS how often a Spark pipeline is killed.
 soak: setup ## minutes of broken connections and killed brokers, on sockets; choose with BMQ_CHAOS_SECONDS
