@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _world
 
-__all__ = ["LoopThread", "change_protocol", "create_connection", "gathers", "new_event_loop", "timeout"]
+__all__ = ["LoopThread", "change_protocol", "create_connection", "new_event_loop", "of_uvloop", "timeout"]
 
 T = TypeVar("T")
 
@@ -32,11 +32,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def gathers(transport: asyncio.BaseTransport) -> bool:
-    """Whether a transport's ``writelines()`` sends the pieces unjoined and works correctly.
+def of_uvloop(transport: asyncio.BaseTransport) -> bool:
+    """Whether a transport is uvloop's.
 
-    Only uvloop's does. Before Python 3.12, asyncio's joins the pieces. In some later releases it never pauses
-    the protocol, and fails after the connection is lost.
+    Only uvloop's ``writelines()`` sends the pieces unjoined and works correctly: asyncio's joins the pieces
+    before Python 3.12. In some later releases it never pauses the protocol, and fails after the connection is
+    lost. A turn of uvloop reads up to 32 times while bytes arrive; a turn of asyncio's event loop reads once.
     """
     return type(transport).__module__.startswith("uvloop")
 
@@ -51,7 +52,7 @@ def change_protocol(
         protocol: the protocol; ``connection_made`` is not called.
         reading: whether the transport reads. uvloop looks at the kind of the protocol when reading starts.
     """
-    restart = reading and type(transport).__module__.startswith("uvloop")
+    restart = reading and of_uvloop(transport)
     if restart:
         transport.pause_reading()
     transport.set_protocol(protocol)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from bmq._loop import change_protocol, gathers
+from bmq._loop import change_protocol, of_uvloop
 from bmq._waiting import ended
 from bmq.engine.keepalive import limit_unacknowledged, probe, unacknowledged
 
@@ -92,7 +92,7 @@ class Channel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
-        self._gathers = False
+        self._of_uvloop = False
         self._tracer = tracer
         self.filling = False
         self.bytes_sent = 0
@@ -102,7 +102,7 @@ class Channel(asyncio.Protocol):
         """Called by the event loop."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_HIGH_WATER, low=_LOW_WATER)
-        self._gathers = gathers(transport)
+        self._of_uvloop = of_uvloop(transport)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             try:
@@ -217,7 +217,7 @@ class Channel(asyncio.Protocol):
         if self._tracer is not None:
             self._tracer.sent(b"".join(pieces))
         try:
-            if self._gathers:
+            if self._of_uvloop:
                 transport.writelines(pieces)
             else:
                 transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -242,12 +242,10 @@ class Channel(asyncio.Protocol):
                 limit_unacknowledged(raw, self._liveness if reading else None)
 
     def rest(self) -> None:
-        """Read no further bytes in this turn of the event loop.
-
-        A turn of uvloop reads up to 32 times while bytes arrive; a turn of asyncio's event loop reads once.
-        """
+        """Read no further bytes in this turn of the event loop."""
         transport = self._transport
-        if self._gathers and self._reading and not self._resting and transport and not transport.is_closing():
+        reads_on = self._of_uvloop and self._reading and not self._resting
+        if reads_on and transport is not None and not transport.is_closing():
             self._resting = True
             transport.pause_reading()
             self._loop.call_soon(self._rested)
