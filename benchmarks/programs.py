@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import harness
-import orjson
 
 import bmq
+from bmq._json import orjson
 
 Way = Callable[[bmq.Session, int], Awaitable[float]]
 

@@ -66,7 +66,8 @@ def dumps(value: object, default: _Default | None = None, option: int | None = N
         option: the sum of options.
 
     Raises:
-        JSONEncodeError: a value or a key has another type, or a text has half of a surrogate pair.
+        JSONEncodeError: a value or a key has another type, a text has half of a surrogate pair, or an integer
+            has too many digits for Python.
     """
     option = option or 0
     indent = 2 if option & OPT_INDENT_2 else None
@@ -78,6 +79,8 @@ def dumps(value: object, default: _Default | None = None, option: int | None = N
         raise JSONEncodeError("str is not valid UTF-8: surrogates not allowed") from None
     except RecursionError:
         raise JSONEncodeError("Recursion limit reached") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise JSONEncodeError(str(error)) from None
 
 
 def _plain(value: Any, default: _Default | None, option: int) -> Any:

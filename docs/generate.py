@@ -25,7 +25,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-import orjson
 from annotated import annotate, annotate_area, drawn, recording
 from construct import Construct
 from diagram import Edge, state_diagram
@@ -55,6 +54,7 @@ import bmq.subscriptions
 import bmq.taskiq
 import bmq.typed
 import bmq.types
+from bmq._json import orjson
 from bmq.client._line import ConsumerLife
 from bmq.conform import all_cases, client_cases
 from bmq.errors import AckStatus, ProtocolError, StatusCategory

@@ -86,7 +86,9 @@ def test_other_keys_and_other_types() -> None:
     assert plain.dumps(Order(1), default=lambda _: "order", option=passed) == b'"order"'
 
 
-@pytest.mark.parametrize("value", ["\ud800", {1: 2}, {b"k": 1}, object(), b"bytes", {1, 2}, ["\udfff"]])
+@pytest.mark.parametrize(
+    "value", ["\ud800", {1: 2}, {b"k": 1}, object(), b"bytes", {1, 2}, ["\udfff"], [10**5000]]
+)
 def test_what_is_no_json_value(value: Any) -> None:
     with pytest.raises(orjson.JSONEncodeError):
         orjson.dumps(value)

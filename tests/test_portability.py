@@ -267,7 +267,7 @@ def _without_encoding(node: ast.Call) -> bool:
 
 #: Runs a program without the names missing on Windows.
 ELSEWHERE = """
-import asyncio, os, runpy, signal, socket, sys, time
+import asyncio, os, runpy, signal, socket, sys, time, warnings
 
 for name in {modules}:
     sys.modules[name] = None
@@ -287,7 +287,8 @@ class Loop(asyncio.SelectorEventLoop):
 exact = time.monotonic
 time.monotonic = lambda: int(exact() * 64) / 64  # how finely Windows tells the time
 asyncio.new_event_loop = Loop
-asyncio.DefaultEventLoopPolicy._loop_factory = Loop
+with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # from Python 3.14 on
+    asyncio.DefaultEventLoopPolicy._loop_factory = Loop
 sys.argv = sys.argv[1:]
 if sys.argv[0] == "-m":
     sys.argv = sys.argv[1:]

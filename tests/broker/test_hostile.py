@@ -9,9 +9,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
+from bmq._json import orjson
 from bmq.broker._bounds import Bounds
 from bmq.broker._domain import DomainSource
 from bmq.errors import UsageError

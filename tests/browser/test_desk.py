@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 import pytest
 
+from bmq._json import orjson
 from tests.browser import ROOT, load
 
 PROGRAM = re.compile(r'```python(?: title="([^"]+)")?\n(.*?)```', re.S)

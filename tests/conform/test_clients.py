@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 import bmq
+from bmq._json import orjson
 from bmq.cli.conform_harness import Harness, in_process
 from bmq.conform.case import Level
 from bmq.conform.client_cases import EVERY_GROUP

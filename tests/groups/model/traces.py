@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
+from bmq._json import orjson
 
 __all__ = ["CROWNS", "FILE", "read"]
 
