@@ -105,12 +105,12 @@ def main() -> None:
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("build/tails"), metavar="NAME")
-    parser.add_argument("--add", action="store_true", help="add rounds to those in NAME.json")
+    parser.add_argument("--add", action="store_true", help="add rounds to those in NAME.json, if it exists")
     options = parser.parse_args()
     lines = [(case, rate) for case in options.cases for rate in options.rates]
     runs = {f"{case} {rate}": {name: list[dict[str, Any]]() for name in CLIENTS} for case, rate in lines}
-    if options.add:
-        runs |= json.loads(options.output.with_suffix(".json").read_text())["runs"]
+    if options.add and (earlier := options.output.with_suffix(".json")).exists():
+        runs |= json.loads(earlier.read_text())["runs"]
     for number in range(options.rounds):
         for case, rate in lines:
             for name in CLIENTS if number % 2 else reversed(CLIENTS):
