@@ -10,8 +10,9 @@ otherwise idle machine, for two to three hours. Each program runs with the optio
 results into ``build``. A failure does not stop the others: the program is named at the end, and ``--only``
 repeats it. Afterwards ``python benchmarks/page.py`` writes the page.
 
-``threads`` needs a free-threaded interpreter in addition: run this program with ``--only threads`` there. The
-hour of ``hour`` is left out unless named with ``--only``.
+``threads`` needs a free-threaded interpreter in addition: run this program with ``--only threads`` there.
+``interpreters`` needs the names of others in the variable ``BMQ_PYTHONS``. It and the hour of ``hour`` are
+left out unless named with ``--only``.
 """
 
 from __future__ import annotations
@@ -90,6 +91,9 @@ STEPS = {
     "observed": Step("observed.py --rounds 5 --count 20000 --output {output}/observed", "--rounds 1", 6),
     "blocking": Step("blocking.py --output {output}/blocking", "--rounds 1 --count 2000", 5, named=True),
     "threads": Step("threads.py --output {output}/threads", "--rounds 1 --count 10000", 3),
+    "interpreters": Step(
+        "interpreters.py {broker} --output {output}/interpreters", "--rounds 1 --count 10000", 4, alone=True
+    ),
     "cores": Step("cores.py {broker} --output {output}/cores", "--rounds 1 --count 200", 3),
     "hour": Step(
         "memory_hour.py --broker {broker} --samples {output}/hour.jsonl", "--seconds 20", 62, alone=True

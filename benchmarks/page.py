@@ -29,7 +29,7 @@ from report import Grid, made
 # Programs with a whole table as output.
 TABLES = (
     "startup", "memory", "idle", "tails", "payloads", "limits", "typed", "lanes", "observed", "waiting",
-    "properties", "threads", "cores", "blocking", "blocking_rates",
+    "properties", "interpreters", "threads", "cores", "blocking", "blocking_rates",
 )  # fmt: skip
 MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -116,6 +117,16 @@ def test_threads_of_sessions_have_a_floor(tmp_path: Path) -> None:
     run("threads.py", "--rounds", "1", "--count", "100", "--output", str(output))
     advised = "sessions, gc.set_threshold(50_000)"
     assert list(table(output)) == ["sessions", advised, "loops that compute"]
+
+
+def test_interpreters_are_compared_with_the_first(tmp_path: Path) -> None:
+    output = tmp_path / "interpreters"
+    quick = ("--rounds", "1", "--count", "100", "--round-trips", "2", "--output", str(output))
+    with BackgroundBroker() as broker:
+        run("interpreters.py", broker.uri, sys.executable, sys.executable, *quick)
+    name = f"CPython {platform.python_version()}"
+    first, _ = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [first[0], first[2], first[5], first[8]] == [name, "1.00", "1.00", "1.00"]
 
 
 @pytest.fixture
