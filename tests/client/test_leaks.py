@@ -74,22 +74,31 @@ class Footprint:
         )
 
 
-async def assert_flat(work: Callable[[], Awaitable[None]], *, times: int, warm_up: int) -> None:
-    """Repeat an action, and check that nothing is left."""
+async def assert_flat(work: Callable[[], Awaitable[None]], *, times: int, warm_up: int) -> int:
+    """Repeat an action, check that nothing is left, and return the number of repetitions."""
+    done = 0
 
     async def repeat(count: int) -> None:
+        nonlocal done
         for _ in range(count):
             async with asyncio.timeout(DEADLINE):
                 await work()
+        done += count
 
     await repeat(warm_up)
     before = await Footprint.take()
     await repeat(times)
     after = await Footprint.take()
+    if FREE_THREADED and after.blocks - before.blocks >= CHANCE:
+        # Without a GIL, the interpreter's own blocks also change in rare steps; a leak increases again.
+        before = after
+        await repeat(times)
+        after = await Footprint.take()
     assert after.descriptors == before.descriptors
     assert after.tasks == before.tasks
     assert after.objects - before.objects < CHANCE, f"{before} -> {after}"
     assert after.blocks - before.blocks < CHANCE, f"{before} -> {after}"
+    return done
 
 
 @pytest_asyncio.fixture
@@ -163,8 +172,8 @@ async def test_reconnecting_leaks_no_memory(
             message = await queue.receive()
             message.confirm()
 
-        await assert_flat(lose_and_restore, times=RECONNECTS, warm_up=LEVELLED)
-        assert session.stats().reconnects == RECONNECTS + LEVELLED
+        reconnects = await assert_flat(lose_and_restore, times=RECONNECTS, warm_up=LEVELLED)
+        assert session.stats().reconnects == reconnects
 
 
 async def test_posting_and_consuming_leaks_no_memory(
