@@ -81,7 +81,7 @@ demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue
 # Tests run in processes of their own, one for each core. pytest-xdist replaces a process that hangs or crashes: the
 # test fails, and the other tests go on. ARGS="-n 0" runs the tests in pytest's own process, where a debugger works.
 PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
-# A process that hangs or crashes prints its stacks on standard error: they follow the report.
+# A process that hangs or crashes prints its stacks on standard error, which follows the report.
 REPORTED  = @errors=$$(mktemp); trap 'rm -f "$$errors"' EXIT; set -x; $(1) 2>"$$errors"; \
     { status=$$?; set +x; } 2>/dev/null; cat "$$errors" >&2; exit $$status
 PROGRAMS := tests/programs tests/browser tests/spark tests/typing tests/frameworks \

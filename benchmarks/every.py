@@ -11,8 +11,8 @@ results into ``build``. A failure does not stop the others: the program is named
 repeats it. Afterwards ``python benchmarks/page.py`` writes the page.
 
 ``threads`` needs a free-threaded interpreter in addition: run this program with ``--only threads`` there.
-``interpreters`` needs the names of others in the variable ``BMQ_PYTHONS``. It and the hour of ``hour`` are
-left out unless named with ``--only``.
+``interpreters`` needs the names of the interpreters in the variable ``BMQ_PYTHONS``. ``interpreters`` and
+``hour``, which takes an hour, run only if named with ``--only``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _LONGEST = LENGTH.mask("length")
 #: Events that carry messages; all other events from a client are small.
 _LARGE = frozenset({int(EventType.PUT), int(EventType.CONFIRM)})
 #: Smallest number of missing bytes for which :attr:`Framer.bulky` asks for another way to receive. An event
-#: loop reads several smaller events at once, and they are processed together.
+#: loop reads several smaller events at once, and the session processes the events together.
 _BULKY = 256 * 1024
 #: Smallest memory for an unfinished event, in bytes.
 _SMALLEST_SPACE = 64 * 1024
@@ -89,7 +89,7 @@ class Framer:
         self.max_request_size = max_event_size if max_request_size is None else max_request_size
         self.tolerant = tolerant
         self._smallest = _LENGTH_BYTES + 1 if tolerant else HEADER_SIZE
-        # The unfinished event; followed by free space if the buffer is lent, and otherwise by nothing.
+        # The unfinished event; free space follows only in a lent buffer.
         self._buffer = bytearray()
         self._lent = False
         self.buffered = 0
@@ -104,18 +104,18 @@ class Framer:
     def space(self) -> memoryview:
         """Return memory for the next bytes; never empty.
 
-        Write at the beginning, and pass the written part to :meth:`feed`. The memory of large events of
-        messages returned by :meth:`feed` is used again: they are valid until the next call.
+        Write at the beginning, and pass the written part to :meth:`feed`. The next call uses the memory of
+        large PUSH events returned by :meth:`feed` again: the events are valid until this call.
         """
         have, need = self.buffered, self._need
         room = min(max(need, _SMALLEST_SPACE), max(have * _GROWTH, _SMALLEST_SPACE))
         if not self._lent or len(self._buffer) <= have:
-            # A new object: views of the old one may exist.
+            # A new object: views of the old object may exist.
             larger = bytearray(room)
             memoryview(larger)[:have] = memoryview(self._buffer)[:have]
             self._buffer = larger
             self._lent = True
-        # At most to the end of the event, so that the next event begins at the beginning.
+        # At most to the end of the event: the next event begins at offset 0.
         end = have + _AT_ONCE
         return memoryview(self._buffer)[have : min(need, end) if need > HEADER_SIZE else end]
 
@@ -127,7 +127,7 @@ class Framer:
         self.buffered += len(data)
 
     def _take(self, data: bytes | memoryview) -> bytes:
-        """Return the bytes held, followed by others, and hold nothing."""
+        """Return the held bytes, followed by ``data``, and hold nothing."""
         taken = b"".join((memoryview(self._buffer)[: self.buffered], data))
         self._drop()
         return taken
@@ -230,7 +230,7 @@ class Framer:
         return events, None
 
     def _go_on(self, events: list[Event], data: memoryview, start: int) -> None:
-        """Hold the bytes of :meth:`space` that belong to no event; decide about the next bytes."""
+        """Hold the bytes of :meth:`space` after the last event; decide about the next bytes."""
         left = len(data) - start
         self.bulky = (self._need if left >= _LENGTH_BYTES else len(events[-1].data)) >= _BULKY
         if not start:
@@ -242,7 +242,7 @@ class Framer:
             self._keep(data[start:])
 
     def _given(self, events: list[Event]) -> list[Event]:
-        """Return events of :meth:`space` with data of their own, except for large events of messages."""
+        """Return events of :meth:`space` with copied data, except for large PUSH events."""
         return [
             each if each.type == _PUSH and len(each.data) >= _BULKY else each._replace(data=bytes(each.data))
             for each in events
