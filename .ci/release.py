@@ -168,9 +168,6 @@ def _reasons_of_files(root: Path, version: str) -> Iterator[str]:
             yield f"CHANGELOG.md has no changes of {version}: describe them below the heading"
     if notes(root, "Unreleased"):
         yield f"CHANGELOG.md has unreleased changes: ARGS=--prepare moves them below {version}"
-    since = (root / "docs" / "since.toml").read_text(encoding="utf-8")
-    if count := len(re.findall(r'(?m)^.*= "next"$', since)):
-        yield f'docs/since.toml has {count} times "next": ARGS=--prepare writes the number'
     number = NUMBER.fullmatch(version)
     for path in sorted((root / "bmq").rglob("*.py")) if number else ():
         for major, minor in sorted({*re.findall(r"Added in (\d+)\.(\d+)", path.read_text(encoding="utf-8"))}):
@@ -207,7 +204,6 @@ def prepare(root: Path, version: str, date: str) -> None:
     for name, old, new in (
         ("bmq/_version.py", r'(?m)^__version__ = ".*"$', f'__version__ = "{version}"'),
         ("CHANGELOG.md", r"(?m)^## \[Unreleased\]$", f"## [Unreleased]\n\n## [{version}] - {date}"),
-        ("docs/since.toml", r'(?m)= "next"$', f'= "{version}"'),
     ):
         path = root / name
         path.write_text(re.sub(old, new, path.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")

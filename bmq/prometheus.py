@@ -16,6 +16,8 @@ from dataclasses import fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from bmq._version import install
+
 try:
     from prometheus_client.core import (
         CounterMetricFamily,
@@ -29,7 +31,7 @@ except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "prometheus_client":
         raise
     raise ModuleNotFoundError(
-        "bmq.prometheus needs prometheus-client, which is not installed: pip install 'bmq[prometheus]'",
+        f"bmq.prometheus needs prometheus-client, which is not installed: {install('prometheus')}",
         name=error.name,
     ) from error
 

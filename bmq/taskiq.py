@@ -9,13 +9,15 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Final, Unpack
 
+from bmq._version import install
+
 try:
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "taskiq":
         raise
     raise ModuleNotFoundError(
-        "bmq.taskiq needs taskiq, which is not installed: pip install 'bmq[taskiq]'", name=error.name
+        f"bmq.taskiq needs taskiq, which is not installed: {install('taskiq')}", name=error.name
     ) from error
 
 from bmq import _checks

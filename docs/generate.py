@@ -650,24 +650,7 @@ SOURCES = {"SessionFields": [bmq.SessionOptions], "ConnectOptions": [bmq.connect
 def api() -> Reference:
     """The API reference: the docstrings of all public names."""
     notes = {getattr(bmq.errors, name): _advice(name) for name in troubles()["error"]}
-    return Reference(MODULES, first=FIRST, sources=SOURCES, notes=notes, since=since())
-
-
-@cache
-def since() -> dict[str, dict[str, str]]:
-    """The version that added each public name, by module."""
-    found = tomllib.loads((Path(__file__).parent / "since.toml").read_text(encoding="utf-8"))
-    return cast("dict[str, dict[str, str]]", found)
-
-
-def api_version() -> str:
-    """The version that the API reference describes."""
-    return (
-        f"The reference describes version {bmq.__version__} and the names added since, marked *since the "
-        "next release*. Each name shows the version that added it. A member or an argument added to an "
-        'existing name says "Added in X.Y" in its text. The [changelog](changelog.md) has the compatibility '
-        "policy."
-    )
+    return Reference(MODULES, first=FIRST, sources=SOURCES, notes=notes)
 
 
 def api_index() -> str:
@@ -823,7 +806,6 @@ GENERATED: dict[str, Callable[..., str]] = {
     "errors": errors,
     "statuses": statuses,
     "api-index": api_index,
-    "api-version": api_version,
     "api-of": lambda module: api().index(f"bmq.{module}"),
     "trouble-errors": trouble_errors,
     "trouble-messages": trouble_messages,

@@ -40,7 +40,6 @@ class Reference:
         first: for each module, the names at the head of its list.
         sources: for the name of a ``TypedDict`` of arguments, the classes with the defaults and texts.
         notes: for some classes, a text below the docstring.
-        since: for each module, the version in which each name was added.
     """
 
     def __init__(
@@ -50,10 +49,8 @@ class Reference:
         first: Mapping[str, Sequence[str]],
         sources: Mapping[str, Sequence[Any]],
         notes: Mapping[type, str],
-        since: Mapping[str, Mapping[str, str]],
     ) -> None:
         self._modules = dict(modules)
-        self._since = since
         self._sources = dict(sources)
         self._notes = dict(notes)
         self._names: dict[str, dict[str, Any]] = {}
@@ -151,8 +148,7 @@ class Reference:
         kind = "class" if inspect.isclass(value) and name[0].isupper() else "function"
         if inspect.isclass(value) and issubclass(value, BaseException):
             kind = "error" if not issubclass(value, Warning) else "warning"
-        added = self._added(module, name)
-        parts = [f"# {name}", f"*{kind} of [`{module}`]({_page_of(module)}.md), {added}*"]
+        parts = [f"# {name}", f"*{kind} of [`{module}`]({_page_of(module)}.md)*"]
         if not inspect.isclass(value) or not _is_plain(value):
             parts.append(self._signature(name, value))
         if inspect.isclass(value):
@@ -169,11 +165,6 @@ class Reference:
             else:
                 parts += self._members(name, value)
         return "\n\n".join(filter(None, parts))
-
-    def _added(self, module: str, name: str) -> str:
-        """The version that added a name, in words."""
-        version = self._since[module][name]
-        return "since the next release" if version == "next" else f"since {version}"
 
     def _is_shown(self, base: type) -> bool:
         private = base.__module__.startswith("bmq") and base not in self._links

@@ -160,7 +160,7 @@ def run(
                 done.append(title)
     finally:
         # In reverse order, brokers after their users.
-        running.sort(key=lambda each: not each.command.startswith("bmq broker"))
+        running.sort(key=lambda each: "bmq broker" not in each.command)
         statuses = {each.command: each.end() for each in reversed(running)}
     assert set(statuses.values()) <= {0, 128 + signal.SIGTERM}, statuses  # in order, both of them
     return done

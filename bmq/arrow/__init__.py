@@ -5,6 +5,8 @@
 confirmations by the program. :class:`Tables`, created by :meth:`bmq.Queue.tables`, is the asyncio interface.
 """
 
+from bmq._version import install
+
 try:
     from bmq.arrow._source import Confirm, Source, reader
     from bmq.client.options import TablesOptions
@@ -14,7 +16,7 @@ except ModuleNotFoundError as error:
     if missing not in ("numpy", "pyarrow"):
         raise
     raise ModuleNotFoundError(
-        f"bmq.arrow needs {missing}, which is not installed: pip install 'bmq[arrow]'", name=missing
+        f"bmq.arrow needs {missing}, which is not installed: {install('arrow')}", name=missing
     ) from error
 
 __all__ = ["Confirm", "Source", "Tables", "TablesOptions", "reader"]

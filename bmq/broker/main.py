@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
+from bmq._version import install
 from bmq.broker._server import Broker
 from bmq.errors import Error, UsageError
 
@@ -27,7 +28,7 @@ __all__ = ["run"]
 _GC_ALLOCATIONS = 50_000
 _AUTH_VARIABLE = "BMQ_BROKER_AUTH"
 _CONSOLE = "30180"
-_NEEDS_EXTRA = "bmq broker: --console needs an extra: pip install 'bmq[console]'\n"
+_NEEDS_EXTRA = f"bmq broker: --console needs an extra: {install('console')}\n"
 _READY = "bmq broker ready on {uri}"
 
 

@@ -14,13 +14,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bmq._version import install
+
 if TYPE_CHECKING:
     from bmq.broker import Broker
     from bmq.console import Console
 
 __all__ = ["main", "script"]
 
-_NEEDS_EXTRA = "bmq: the command line needs an extra: pip install 'bmq[cli]' (bmq broker runs without it)\n"
+_NEEDS_EXTRA = f"bmq: the command line needs an extra: {install('cli')} (bmq broker runs without it)\n"
 
 # Verbs with the usual garbage collection: the broker, which does not use typer, and apps of the user.
 _UNCHANGED = ("broker", "run", "docs")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bmq._version import install
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
@@ -62,7 +63,7 @@ async def command(
     except ModuleNotFoundError as error:
         if error.name != "aiohttp":
             raise
-        raise BadInput("the page needs an extra: pip install 'bmq[console]'") from None
+        raise BadInput(f"the page needs an extra: {install('console')}") from None
     source = console.RemoteBroker(
         target.uri,
         credentials=target.credentials,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from bmq._version import install
 from bmq.cli.messages import BadInput
 
 __all__ = ["KEYS", "Contexts", "check_name", "config_folder", "contexts_file", "edit", "read"]
@@ -159,7 +160,7 @@ def edit() -> Generator[Contexts]:
     try:
         from filelock import FileLock, Timeout
     except ModuleNotFoundError:
-        raise BadInput("editing contexts needs filelock: pip install 'bmq[cli]'") from None
+        raise BadInput(f"editing contexts needs filelock: {install('cli')}") from None
     path = contexts_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

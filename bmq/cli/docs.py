@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypedDict
 import typer
 
 from bmq import asyncapi
+from bmq._version import install
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.run import find_app
@@ -120,7 +121,7 @@ def _as_yaml(document: dict[str, Any]) -> str:
     try:
         yaml: Any = import_module("yaml")  # some releases of its type stubs have unknown types
     except ModuleNotFoundError:
-        raise BadInput("--yaml needs an extra: pip install 'bmq[cli]'") from None
+        raise BadInput(f"--yaml needs an extra: {install('cli')}") from None
     # Values that occur twice would become anchors and aliases.
     plain = json.loads(json.dumps(document))
     return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100))

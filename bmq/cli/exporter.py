@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bmq._version import install
 from bmq.cli.completion import domains
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit
@@ -93,7 +94,7 @@ async def command(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "prometheus_client":
             raise
-        raise BadInput("the metrics need an extra: pip install 'bmq[cli,prometheus]'") from None
+        raise BadInput(f"the metrics need an extra: {install('cli,prometheus')}") from None
     if addresses is not None:
         if target.named:
             raise BadInput(f"give the brokers once: {addresses} or --broker {target.uri}")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from bmq._version import install
 from bmq.cli.messages import BadInput
 
 __all__ = ["forget", "load", "store", "why_unusable"]
 
-_EXTRA = "the keyring needs an extra: pip install 'bmq[keyring]'"
+_EXTRA = f"the keyring needs an extra: {install('keyring')}"
 
 
 def _service(context: str) -> str:

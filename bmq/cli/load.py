@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from bmq import _world
+from bmq._version import install
 from bmq.admin.words import number
 from bmq.cli.consoles import out, table
 from bmq.cli.messages import BadInput, parse_properties
@@ -257,7 +258,7 @@ def _histogram() -> Any:
     try:
         library: Any = importlib.import_module("hdrh.histogram")
     except ModuleNotFoundError:
-        raise BadInput("bmq load needs an extra: pip install 'bmq[load]'") from None
+        raise BadInput(f"bmq load needs an extra: {install('load')}") from None
     return library.HdrHistogram(1, _HIGHEST, 3)
 
 

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import os
 import re
+import shlex
 import sys
 from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import typer
 
@@ -110,9 +115,24 @@ def command(
         note("bmq new: all files exist, none was written")
         return
     where = "" if folder == Path() else f"cd {printable(str(folder))} && "
-    install = ".venv/bin/pip install --find-links wheels --editable '.[test]'"
-    note(f"next: {where}python3 -m venv .venv && {install} && .venv/bin/pytest")
+    steps = [".venv/bin/pip install --find-links wheels --editable '.[test]'", ".venv/bin/pytest"]
+    if source := _source():
+        steps.insert(0, f".venv/bin/pip wheel --no-deps --wheel-dir wheels {printable(source)}")
+    note(f"next: {where}python3 -m venv .venv && {' && '.join(steps)}")
     note(f"then: {_NEXT[kind].format(module=module)}")
+
+
+def _source() -> str:
+    """Return the quoted path that bmq was installed from, or nothing if bmq comes from a package index.
+
+    A package index may not have bmq: the project installs a wheel made from the same path.
+    """
+    try:
+        recorded = distribution("bmq").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return ""
+    url = urlsplit(json.loads(recorded)["url"]) if recorded else None
+    return shlex.quote(url2pathname(url.path)) if url is not None and url.scheme == "file" else ""
 
 
 def module_of(name: str) -> str:

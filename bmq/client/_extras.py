@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from bmq._version import install
+
 __all__ = ["importing_arrow"]
 
 
@@ -22,5 +24,5 @@ def importing_arrow() -> Generator[None]:
         if error.name not in ("numpy", "pyarrow"):
             raise
         raise ModuleNotFoundError(
-            f"tables need {error.name}, which is not installed: pip install 'bmq[arrow]'", name=error.name
+            f"tables need {error.name}, which is not installed: {install('arrow')}", name=error.name
         ) from error

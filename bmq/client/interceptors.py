@@ -140,7 +140,7 @@ class Interceptor:
 
         The operations: connecting for the first time, closing the session, opening a queue, changing the
         subscriptions of an open queue, and closing a queue. Restoring a connection is no operation of the
-        application. Added in 0.2.
+        application.
 
         Args:
             operation: the operation.
@@ -150,7 +150,7 @@ class Interceptor:
         """
 
     def on_operation_end(self, context: Any, error: BaseException | None) -> None:
-        """Called once at the end of an operation. Added in 0.2.
+        """Called once at the end of an operation.
 
         Args:
             context: return value of ``on_operation``; None if ``on_operation`` is not overridden.

@@ -177,7 +177,7 @@ class Message(Delivered):
         """The compression of the message as transmitted; :attr:`data` is decompressed in any case.
 
         ``len(message.raw)`` is the transmitted size, ``len(message.data)`` the size of the payload, which
-        must be decompressed first. Added in 0.2.
+        must be decompressed first.
 
         Raises:
             ProtocolError: the message is malformed, or has a compression unknown to this client.

@@ -468,7 +468,7 @@ class Session:
             SessionClosed: the session is closed.
             UsageError: an argument is not legal, or the call is outside the session's event loop.
 
-        Added in 0.2.
+
         """
         _checks.instance("trace", trace, Trace, "one of bmq.Trace")
         count = _checks.optional(_checks.integer, "count", count, 1)

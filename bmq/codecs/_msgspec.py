@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from bmq._version import install
 from bmq.codecs._media_types import JSON, MSGPACK
 from bmq.errors import UsageError
 
 try:
     import msgspec
 except ModuleNotFoundError:
-    raise UsageError(
-        "MessagePack, and the structs of msgspec, need msgspec: pip install 'bmq[msgspec]'"
-    ) from None
+    raise UsageError(f"MessagePack, and the structs of msgspec, need msgspec: {install('msgspec')}") from None
 
 __all__ = ["MsgspecJson", "MsgspecPack"]
 

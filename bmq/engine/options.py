@@ -119,7 +119,7 @@ class SessionOptions:
         process_name: name of this process in the broker's log.
         user_agent: name of a library or program that wraps bmq, for the broker's log and telemetry: at most
             127 printable ASCII characters. The broker receives the name before bmq's own, as in
-            ``orders/1.2 bmq-py:0.1.0``. Added in 0.2.
+            ``orders/1.2 bmq-py:0.1.0``.
         connect_timeout: timeout of an attempt to connect, for all addresses together: TCP, TLS,
             authentication and negotiation.
         liveness: tolerated silence of the broker. After a third of this time without a byte from the broker,
@@ -172,7 +172,7 @@ class SessionOptions:
             configuration, the trace goes to standard error. The environment variable BMQ_TRACE sets the
             default: 1, or ``payloads``. The trace is slow.
         log_stats_every: seconds between two lines of statistics in the log, written by the logger
-            ``bmq.stats`` at INFO; a last line follows at the end of the session. 0 writes none. Added in 0.2.
+            ``bmq.stats`` at INFO; a last line follows at the end of the session. 0 writes none.
         is_retryable: function deciding, from the error of a failed attempt, whether to make another.
     """
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, TypeVar, cast, overload
 
+from bmq._version import install
+
 try:
     import sqlalchemy as sa
     from sqlalchemy.dialects import postgresql, sqlite
@@ -15,7 +17,7 @@ try:
     from sqlalchemy.schema import CreateIndex, CreateTable
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "bmq.inbox.SqlAlchemyInbox needs SQLAlchemy, which is not installed: pip install 'bmq[inbox]'",
+        f"bmq.inbox.SqlAlchemyInbox needs SQLAlchemy, which is not installed: {install('inbox')}",
         name=error.name,
     ) from error
 

@@ -5,6 +5,8 @@
 :class:`ContextCodec` writes contexts to messages and reads contexts from messages.
 """
 
+from bmq._version import install
+
 try:
     from bmq.otel._interceptor import OpenTelemetry
     from bmq.otel.codecs import BinaryCodec, ContextCodec, TextCodec
@@ -13,7 +15,7 @@ except ModuleNotFoundError as error:
     if missing != "opentelemetry":
         raise
     raise ModuleNotFoundError(
-        "bmq.otel needs opentelemetry-api, which is not installed: pip install 'bmq[otel]'", name=missing
+        f"bmq.otel needs opentelemetry-api, which is not installed: {install('otel')}", name=missing
     ) from error
 
 __all__ = ["BinaryCodec", "ContextCodec", "OpenTelemetry", "TextCodec"]

@@ -127,7 +127,7 @@ class OpenTelemetry(Interceptor):
 
     - ``bmq.session.start``, ``bmq.session.stop``, ``bmq.queue.open``, ``bmq.queue.configure`` and
       ``bmq.queue.close`` (CLIENT): the operations of the application, with the names of BlazingMQ's own
-      clients. Added in 0.2.
+      clients.
 
     Args:
         tracer_provider: makes the spans; if None, the process's provider.

@@ -9,6 +9,8 @@ streaming queries.
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from bmq._version import install
+
 if TYPE_CHECKING:
     from bmq.spark._confirm import confirm
     from bmq.spark._datasource import BmqDataSource
@@ -38,7 +40,7 @@ __all__ = [
 
 def _missing(name: str, cause: BaseException | None = None) -> ModuleNotFoundError:
     error = ModuleNotFoundError(
-        f"bmq.spark needs {name}, which is not installed: pip install 'bmq[spark]'", name=name
+        f"bmq.spark needs {name}, which is not installed: {install('spark')}", name=name
     )
     error.__cause__ = cause
     return error

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
 
 from bmq import _checks
+from bmq._version import install
 
 __all__ = ["BATCH_SECONDS", "QueryMetrics", "QueryStats"]
 
@@ -281,7 +282,7 @@ def _prometheus() -> Any:
 
 def _missing(package: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     return ModuleNotFoundError(
-        f"these metrics need {package}, which is not installed: pip install 'bmq[{extra}]'", name=error.name
+        f"these metrics need {package}, which is not installed: {install(extra)}", name=error.name
     )
 
 

@@ -60,7 +60,6 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "CHANGELOG.md": CHANGELOG,
         "bmq/_version.py": '__version__ = "1.2.3"\n',
         "bmq/new.py": '"""Adds coffee. Added in 1.2."""\n',
-        "docs/since.toml": 'Coffee = "1.2.3"\n',
         "pyproject.toml": LINKS,
         ".ci/release-tools.txt": "hatchling==1\n",
     }.items():
@@ -91,7 +90,6 @@ def test_a_release_that_is_ready_has_no_reasons_against_it(release: ModuleType, 
         ("CHANGELOG.md", "2026-01-31", "2026-02-31", "no date beside 1.2.3"),
         ("CHANGELOG.md", " - 2026-01-31", "", "no date beside 1.2.3"),
         ("CHANGELOG.md", "[Unreleased]\n", "[Unreleased]\n\n- Cake.\n", "unreleased changes"),
-        ("docs/since.toml", "1.2.3", "next", '1 times "next"'),
         ("bmq/new.py", "1.2", "1.3", "bmq/new.py has 'Added in 1.3'"),
         ("pyproject.toml", "https://git.shop.test/team/bmq", "", "repository = ''"),
         ("pyproject.toml", "git.shop.test/team", "github.com/OWNER", "OWNER"),
@@ -130,13 +128,11 @@ def test_a_version_has_three_numbers(release: ModuleType, ready: Path, version: 
 def test_files_are_prepared_for_a_release(release: ModuleType, ready: Path) -> None:
     changelog = ready / "CHANGELOG.md"
     changelog.write_text(CHANGELOG.replace("ed]\n", "ed]\n\n### Added\n\n- Cake.\n", 1), encoding="utf-8")
-    (ready / "docs" / "since.toml").write_text('Coffee = "1.2.3"\nCake = "next"\n', encoding="utf-8")
     release.prepare(ready, "1.3.0", "2026-02-28")
     git(ready, "commit", "--quiet", "--all", "--message", "Release 1.3.0")
     assert release.reasons(ready, "1.3.0") == []
     assert release.notes(ready, "1.3.0") == "### Added\n\n- Cake."
     assert release.notes(ready, "Unreleased") == ""
-    assert (ready / "docs" / "since.toml").read_text(encoding="utf-8") == 'Coffee = "1.2.3"\nCake = "1.3.0"\n'
     for version in ("1.3.0", "1.4.0"):  # it has a heading; nothing was changed since
         with pytest.raises(release.Refused):
             release.prepare(ready, version, "2026-03-01")
