@@ -42,6 +42,9 @@ def _domains() -> dict[str, DomainConfig | Redirect]:
         "bmq.test.mem.priority": _PRIORITY,
         "bmq.test.mem.fanout": _FANOUT,
         "bmq.test.mem.broadcast": replace(_PRIORITY, mode=Mode.BROADCAST),
+        # The official client's examples use these names.
+        "bmq.test.mmap.priority": replace(_PRIORITY, file_backed=True),
+        "bmq.test.mmap.fanout": replace(_FANOUT, file_backed=True),
         "bmq.test.persistent.priority": replace(_PRIORITY, file_backed=True),
         "bmq.test.persistent.fanout": replace(_FANOUT, file_backed=True),
         "bmq.test.persistent.priority.sc": replace(_PRIORITY, file_backed=True, consistency="strong"),

@@ -20,6 +20,8 @@ _MISSING = -1
 _FILE_NAME = re.compile(r"[-a-zA-Z0-9._~]+\Z")
 #: File names have at most 255 bytes, ``.json`` included.
 _LONGEST_NAME = 250
+#: Domains that the error for an unknown domain names.
+_LISTED = 20
 
 
 class Unavailable(Exception):
@@ -139,7 +141,12 @@ class DomainSource:
                     return parse_domain(name, path.read_bytes(), source=shown)
         except OSError as error:
             raise InvalidDomain(shown, "", f"cannot be read: {error.strerror}") from error
-        raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, f"Domain file '{shown}' doesn't exist")
+        text = f"Domain file '{shown}' doesn't exist"
+        if self.missing == Path():  # with a folder of a real broker, the text is a real broker's
+            names = self.names()
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            text += f"; the domains of this broker: {', '.join(names[:_LISTED]) or 'none'}{more}"
+        raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, text)
 
 
 def _is_file_name(name: str) -> bool:

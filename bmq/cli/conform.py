@@ -115,8 +115,8 @@ async def broker(
     are the names of the embedded broker; --domain gives other names. A case without its domain is not tested.
     The suite creates queues of its own, and leaves messages in them: do not use a broker in production.
 
-    The exit status is 0 if all must cases passed, 1 if one failed or the broker died, 2 for wrong usage, and
-    3 without a broker.
+    The exit status is 0 if all tested must cases passed, 1 if one failed, the broker died, or the domain of
+    kind priority, fanout or broadcast cannot be opened, 2 for wrong usage, and 3 without a broker.
 
     [bold]Examples[/]
 
@@ -342,7 +342,7 @@ def _print(report: Report, output: Form, *, quiet: bool, what: str = "broker") -
         emit("", f"not tested: {reason}", f"  {' '.join(numbers)}")
     if report.died:
         emit("", report.died)
-    emit("", f"the {what} conforms" if report.conforms else f"the {what} does not conform")
+    emit("", f"the {what} {report.verdict}")
 
 
 def _explain(result: Result, *, quiet: bool) -> None:

@@ -17,7 +17,10 @@ from bmq.conform.peer import Peer
 from bmq.errors import StatusCategory, UsageError
 from bmq.wire.control import Codec
 
-__all__ = ["KINDS", "Address", "Bench", "Domains"]
+__all__ = ["BASIC", "KINDS", "Address", "Bench", "Domains"]
+
+#: The kinds of domains without which a broker cannot be judged: one for each mode.
+BASIC: Final = ("priority", "fanout", "broadcast")
 
 #: The kinds of domains, each with the name of the usual domain and its settings.
 KINDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(

@@ -50,6 +50,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "broker": report.broker,
         "version": report.version,
         "conforms": report.conforms,
+        "verdict": report.verdict,
         "died": report.died,
         "seconds": round(report.seconds, 3),
         "passed": report.count(Outcome.PASSED),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bmq import _world
-from bmq.conform.bench import Address, Bench, Domains, Opener
+from bmq.conform.bench import BASIC, Address, Bench, Domains, Opener
 from bmq.conform.case import Case, Level, Mismatch, Untested
 from bmq.conform.connection import Traced
 from bmq.errors import Error, UsageError
@@ -66,6 +66,7 @@ class Report:
         results: the results.
         seconds: duration of the run.
         died: what happened if the broker stopped accepting connections; empty otherwise.
+        missing: for each kind of domain that cannot be used, the reason.
     """
 
     broker: str
@@ -83,8 +84,22 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """Whether no ``must`` case failed and the broker survived."""
-        return not self.died and not self.count(Outcome.FAILED, Level.MUST)
+        """Whether no ``must`` case failed, the broker survived, and no basic domain was missing."""
+        return not self.died and not self.count(Outcome.FAILED, Level.MUST) and not self.lacking
+
+    @property
+    def lacking(self) -> list[str]:
+        """The reasons why domains of the basic kinds cannot be used."""
+        return [reason for kind, reason in self.missing.items() if kind in BASIC]
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence, with the share of the cases that were tested."""
+        tested = len(self.results) - self.count(Outcome.NOT_TESTED)
+        share = f"{tested} of {len(self.results)} cases were tested"
+        if self.lacking:
+            return f"does not conform: {'; '.join(self.lacking)}; {share}"
+        return f"{'conforms' if self.conforms else 'does not conform'}; {share}"
 
 
 async def run_suite(

@@ -249,7 +249,12 @@ def test_domain_files_of_a_real_broker_are_read(tmp_path: Path) -> None:
     assert answer("other.name") is None
     assert set(core.node.queues) == {"bmq://good/q"}, "a redirection is the same queue"
     missing = answer("missing")
-    assert missing == (UNKNOWN, -1, "Domain file 'domains/missing.json' doesn't exist")
+    there = "broken, good, nothing, other.name, twice, unsupported, wrong"
+    assert missing == (
+        UNKNOWN,
+        -1,
+        f"Domain file 'domains/missing.json' doesn't exist; the domains of this broker: {there}",
+    )
     for name, category, code, start in (
         ("broken", UNKNOWN, -2, "Error while decoding domain configuration"),
         ("nothing", UNKNOWN, -2, "Error while decoding domain configuration"),

@@ -167,7 +167,10 @@ async def test_a_case_without_its_domain_is_not_tested(embedded: bmq.broker.Brok
     assert found["3.2.2"].outcome is Outcome.NOT_TESTED
     assert "no domain no.such" in found["3.2.2"].reason
     assert found["3.2.1"].outcome is Outcome.PASSED
+    assert not report.conforms  # a mode was not tested at all
+    report = await judged(embedded.uri, choose(["4.6"]), domains=Domains({"small": "no.such"}))
     assert report.conforms
+    assert f" of {len(report.results)} cases were tested" in report.verdict
 
 
 async def test_a_broker_that_dies_is_reported() -> None:
@@ -370,8 +373,19 @@ def test_the_command_judges_a_broker(
     junit = tmp_path / "conform.xml"
     assert bmq_command("conform", "broker", aside.uri, "--only", "2.3", "--junit", str(junit)) == 0
     out = capsys.readouterr().out
-    assert "the broker conforms" in out
+    cases = len(choose(["2.3"]))
+    assert f"the broker conforms; {cases} of {cases} cases were tested" in out
     assert ElementTree.parse(junit).getroot().get("tests") == str(len(choose(["2.3"])))
+
+
+def test_a_broker_without_a_basic_domain_does_not_conform(
+    aside: BackgroundBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = [f"--domain={kind}=no.such.domain" for kind in ("priority", "fanout", "broadcast")]
+    assert bmq_command("conform", "broker", aside.uri, "--only", "3.4", "--only", "must", *absent) == 1
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("the broker does not conform: no domain no.such.domain")
+    assert verdict.endswith(f" of {len(choose(['3.4', 'must']))} cases were tested")
 
 
 def test_a_difference_is_explained_and_counts_only_when_strict(
