@@ -689,7 +689,7 @@ def taskiq(world: World) -> Scene:
 def asked(world: World) -> Scene:
     """Admin sessions query a restarting broker: an answer or an error, and correct answers without faults."""
     uri = world.uri("stock")
-    answers = 0
+    answers = lives = 0
 
     async def ask(recorder: Recorder) -> None:
         nonlocal answers
@@ -698,15 +698,20 @@ def asked(world: World) -> Scene:
                 async with asyncio.timeout(300), bmq.admin.connect(world.broker.uri) as admin:
                     for _ in range(5):
                         depth = await admin.queue(uri).depth()
-                        assert 0 <= depth.messages <= 40
+                        assert 0 <= depth.messages <= 40 * lives  # each life of the producer posts 40
                         answers += 1
                         await asyncio.sleep(some(world))
             await asyncio.sleep(0.5)
 
+    async def produce(recorder: Recorder) -> None:
+        nonlocal lives
+        lives += 1
+        await world.post(recorder, uri, 40, over=12)
+
     async def main() -> None:
         world.program("admin", ask)
         world.program("reader", lambda recorder: world.read(recorder, uri))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
+        producer = world.program("producer", produce)
         await end_of_trouble(world, producer)
         await world.settle()
         before = answers

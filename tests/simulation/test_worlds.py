@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from bmq.broker._history import History
 from bmq.testing import Simulation
 from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
 from tests.simulation.services import SERVICES
+from tests.simulation.world import World
 from tests.simulation.worlds import WORLDS
 
 SEEDS = range(2, 11)
@@ -80,3 +82,33 @@ def test_first_seed_keeps_every_promise_with_one_digest_for_all_hash_seeds() -> 
     names = [line.partition(":")[0] for line in first[0].splitlines()]
     assert names == [*WORLDS, *SERVICES, *PEACE], "".join(first)
     assert first == second, "the digests, with two hash seeds"
+
+
+@pytest.mark.parametrize("stored", [1, 2])
+def test_a_broker_that_forgets_confirmed_messages_is_seen(
+    stored: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgement of a message is lost; the post is repeated after the confirmation."""
+    if stored == 2:  # a bug planted in the broker: no option makes it forget
+        monkeypatch.setattr(History, "add", lambda *_: None)
+    sim = Simulation(1)
+
+    async def main() -> None:
+        world = World(sim)
+        uri = world.uri("twice")
+        async with world.connect(world.history.process("producer")) as session:
+            queue = await session.open_queue(uri, write=True)
+            (connection,) = sim.network.connections
+            connection.stall(3600, towards_client=True)
+            outcome = queue.post_nowait(b"x")
+            world.program("reader", lambda recorder: world.read(recorder, uri))
+            counts = world.broker.broker.queues[uri].stats
+            await sim.until(lambda: counts().confirmed)
+            connection.cut()
+            await outcome
+            await sim.until(lambda: counts().posted == stored)
+            assert world.stored_twice() == (
+                [f"{uri} stored 2 messages, and 1 GUIDs were posted"] if stored == 2 else []
+            )
+
+    sim.run(main)

@@ -224,6 +224,8 @@ class World:
             await self.sim.until(lambda: not self.wrong(), timeout=60, every=0.5)
         except TimeoutError:
             raise AssertionError(f"the broker's books do not balance: {'; '.join(self.wrong())}") from None
+        twice = self.stored_twice()
+        assert not twice, f"the broker stored a message twice: {'; '.join(twice)}"
 
     def wrong(self) -> list[str]:
         """Return wrong sums of the broker and of living sessions, and forgotten messages."""
@@ -236,6 +238,19 @@ class World:
             if app.consumers and app.pending
         ]
         return unsettled(self.broker, living) + kept
+
+    def stored_twice(self) -> list[str]:
+        """Return queues with more stored messages than posted GUIDs: repeated posts were not recognised."""
+        if self.broker.process.incarnation > 1:
+            return []  # a restart forgets the GUIDs of confirmed messages
+        queues, posted = self.broker.broker.queues, dict[str, set[str]]()
+        for event in self.history.events(op="post", type="invoke"):
+            posted.setdefault(event["queue"], set()).add(event["message"])
+        return [
+            f"{uri} stored {queues[uri].stats().posted} messages, and {len(posted[uri])} GUIDs were posted"
+            for uri in queues
+            if uri in posted and queues[uri].stats().posted > len(posted[uri])
+        ]
 
     def check(self, **rules: Any) -> Verdict:
         """Check the history; a failure has the last events as a note."""
