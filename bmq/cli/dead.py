@@ -16,6 +16,7 @@ from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, to_json
 from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
+from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget, verb
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
 
@@ -53,13 +54,16 @@ async def command(
     idle: Annotated[
         float, typer.Option("--idle", metavar="SECONDS", min=0, help="End after this time without a message.")
     ] = 1.0,
+    force: FORCE = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """List dead letters, show single letters, or put letters back.
 
     Letters stay in the queue unless --back is given. Then the command posts each letter in its original form,
-    and confirms the letter after the broker has accepted the post. While the command runs, other consumers of
-    the queue do not receive the letters that the command holds.
+    and confirms the letter after the broker has accepted the post. To read letters, the command receives the
+    messages of the queue and returns them. A broker may deliver nothing to other readers afterwards: the
+    command refuses a queue with readers, unless --force is given, or --all with --back, which leaves nothing
+    to return.
 
     [bold]Examples[/]
 
@@ -75,6 +79,9 @@ async def command(
         raise BadInput("--all and --to need --back, which puts dead letters back")
     if back and not (every or wanted):
         raise BadInput("name the dead letters to put back, or --all")
+    if not force and not every:
+        instead = f"Use bmq peek {queue}, which receives no message, or stop the readers"
+        await refuse_to_take(target, queue, instead)
     async with target.connect() as session:
         opened = await session.open_queue(
             queue, read=True, max_unconfirmed_messages=_MOST, max_unconfirmed_bytes=_MOST_BYTES

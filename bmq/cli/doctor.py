@@ -16,18 +16,22 @@ import typer
 from rich.text import Text
 
 import bmq
+from bmq.admin.taking import objection
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out, styled
+from bmq.cli.messages import BadInput
 from bmq.cli.output import note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
+from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget, status_of, verb
+from bmq.conventions import derived_guid
 from bmq.engine.address import Address, parse_addresses
 
 __all__ = ["FIELDS", "command", "examine"]
 
-#: Fields of the records; a step has either ``what`` or ``warning``, and ``advice`` stands alone.
-FIELDS = ("step", "ok", "seconds", "what", "warning", "advice")
+#: Fields of the records; ``advice`` stands alone.
+FIELDS = ("step", "ok", "seconds", "what", "advice")
 _NO_ANSWER: Final = (
     "The broker did not answer. In a cluster, the queue has no primary: fewer than half of the nodes are up, "
     "or an election is under way. Run bmq doctor for each node, and start the missing nodes."
@@ -37,10 +41,6 @@ T = TypeVar("T")
 _PROPERTY = "bmqDoctor"
 # Before every other consumer: no other consumer may receive the message.
 _PRIORITY = 1_000_000
-# Messages in front of the probe, at most; all of them return to the queue.
-_MOST_TAKEN: Final = 10_000
-# Seconds for taking the probe back when the command is interrupted.
-_RETRIEVAL: Final = 5.0
 _READ = "The broker refuses to read: a reader of a fanout queue names its application, ?id=APPID."
 
 
@@ -49,6 +49,10 @@ class _Stopped(Exception):
 
     def __init__(self, status: ExitStatus) -> None:
         self.status = status
+
+
+class _NotDelivered(bmq.Error):
+    """The probe did not arrive."""
 
 
 class _Steps:
@@ -67,23 +71,17 @@ class _Steps:
         started = time.perf_counter()
         try:
             result = await step
-        except (bmq.Error, OSError, TimeoutError) as error:
+        except (bmq.Error, BadInput, OSError) as error:
             reason = str(error) or type(error).__name__
             self.show(name, time.perf_counter() - started, reason, ok=False)
             self._advise(_NO_ANSWER if isinstance(error, bmq.RequestTimeout) else advice)
-            status = status_of(error)
-            raise _Stopped(ExitStatus.UNREACHABLE if status is ExitStatus.USAGE else status) from None
+            status = ExitStatus.FAILED if isinstance(error, _NotDelivered) else status_of(error)
+            wrong = isinstance(error, BadInput | bmq.UsageError)
+            raise _Stopped(
+                ExitStatus.UNREACHABLE if status is ExitStatus.USAGE and not wrong else status
+            ) from None
         self.show(name, time.perf_counter() - started, tell(result), ok=True)
         return result
-
-    def warn(self, name: str, what: str) -> None:
-        """Print a problem of a successful step."""
-        if self._records is not None:
-            self._records.write({"step": name, "ok": False, "warning": what})
-            return
-        line = Text("WARN  ", style="bold yellow")
-        line.append(f"{name:<13}", style="not bold default").append(printable(what), style="not bold default")
-        self._console.print(line, soft_wrap=True)
 
     def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
         """Print the result of a step."""
@@ -112,32 +110,40 @@ async def command(
         typer.Argument(
             autocompletion=queues,
             metavar="[QUEUE|BROKER]",
-            help="A queue to post to and receive from, with ?id=APPID for a fanout queue; or a broker.",
+            help="A queue to open, with ?id=APPID for a fanout queue; or a broker.",
             show_default=False,
         ),
     ] = None,
+    post: Annotated[
+        bool,
+        typer.Option("--post", help="Post a marked message to the queue, receive it, and confirm it."),
+    ] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Try each step from here to a broker, and print a remedy for the step that fails.
 
     The steps are name resolution, connection, TLS, authentication and negotiation. With a queue, the command
-    also opens the queue, and posts, receives and confirms one marked message. No other consumer of a priority
-    queue receives the marked message; the other applications of a fanout queue and all consumers of a
-    broadcast queue receive a copy. The command always takes the marked message back, or prints the GUID.
+    also asks for the queue's mode and applications, and opens the queue. The command posts and receives
+    nothing, unless --post is given.
 
-    The exit status is 1 if the marked message did not arrive, or arrived only after the command had moved
-    earlier messages out of the queue for a moment.
+    With --post, the command posts one marked message, receives the message for each application of the queue,
+    and confirms the message. No other consumer receives the message. The message is removed for all
+    applications also if it does not arrive; the exit status is 1 then. On a broadcast queue with readers
+    --post is refused, because all readers would receive the message.
 
     [bold]Examples[/]
 
     $ bmq doctor
     $ bmq doctor tcp://broker.example:30114
-    $ bmq doctor bmq://bmq.test.mem.priority/doctor --broker prod
+    $ bmq doctor bmq://bmq.test.mem.priority/orders --broker prod
+    $ bmq doctor bmq://bmq.test.mem.priority/doctor --post
     """
-    return await examine(target, queue, output)
+    if post and queue is None:
+        raise BadInput("--post needs a queue")
+    return await examine(target, queue, output, post=post)
 
 
-async def examine(target: BrokerTarget, queue: str | None, output: Form) -> ExitStatus:
+async def examine(target: BrokerTarget, queue: str | None, output: Form, *, post: bool = False) -> ExitStatus:
     """Try each step, print the results, and return the exit status."""
     steps = _Steps(output)
     try:
@@ -146,7 +152,7 @@ async def examine(target: BrokerTarget, queue: str | None, output: Form) -> Exit
         async with AsyncExitStack() as stack:
             session = await _negotiate(steps, target, stack)
             if queue is not None:
-                return await _use(steps, session, queue, target.timeout)
+                return await _use(steps, session, target, queue, post=post)
     except _Stopped as stopped:
         return stopped.status
     return ExitStatus.OK
@@ -209,121 +215,128 @@ async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack)
     )
 
 
-async def _use(steps: _Steps, session: bmq.Session, uri: str, timeout: float) -> ExitStatus:
+async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the mode and the applications of a queue's domain; empty if the broker does not say.
+
+    Raises:
+        BadInput: the application does not exist, or the readers of a broadcast queue would receive the probe.
+        Error: the broker does not say, and a message is to be posted.
+    """
+    try:
+        async with target.admin() as admin:
+            asked = admin.queue(uri)
+            domain = await admin.domain(asked.domain)
+            if asked.app_id:
+                check_application(uri, asked.app_id, domain.app_ids)
+            if post and domain.mode == "broadcast" and await objection(asked, may_be_new=True):
+                raise BadInput("each reader of a broadcast queue would receive the message of --post")
+    except bmq.errors.AdminError:
+        if post:
+            raise
+        return "", ()  # the next step tells the reason
+    if post and not domain.mode:
+        raise bmq.ProtocolError("the broker does not say which applications would receive a message")
+    return domain.mode, domain.app_ids
+
+
+async def _use(
+    steps: _Steps, session: bmq.Session, target: BrokerTarget, uri: str, *, post: bool
+) -> ExitStatus:
     plain, _, app_id = uri.partition("?id=")
+    mode, app_ids = await steps.do(
+        "ask",
+        _ask(target, uri, post=post),
+        lambda found: (
+            f"{found[0] or 'unknown'} mode" + (f", applications {', '.join(found[1])}" if found[1] else "")
+        ),
+        "Nothing was opened or posted. The name of a queue is bmq://DOMAIN/QUEUE, with ?id=APPID for a "
+        "fanout queue.",
+    )
+    # Each application receives a message, and each copy of the probe has to be removed.
+    apps = list(app_ids) if mode == "fanout" and post else [app_id] if app_id or mode != "fanout" else []
     writer = await steps.do(
         "open",
-        session.open_queue(plain, write=True, read=not app_id, priority=_PRIORITY),
-        lambda opened: f"{opened.uri} for {'writing' if app_id else 'reading and writing'}",
+        session.open_queue(plain, write=True, read="" in apps, default_subscription=False),
+        lambda opened: f"{opened.uri} for {'reading and ' if '' in apps else ''}writing",
         "The broker refused the queue, for the reason above. Check the domain's name, and that the broker "
-        "has the domain's configuration. A reader of a fanout queue names its application (?id=APPID).",
+        "has the domain's configuration.",
     )
-    reader = writer
-    if app_id:
-        reader = await steps.do(
+    readers = {"": writer} if "" in apps else {}
+    for app in filter(None, apps):
+        readers[app] = await steps.do(
             "open",
-            session.open_queue(uri, read=True, priority=_PRIORITY),
+            session.open_queue(f"{plain}?id={app}", read=True, default_subscription=False),
             lambda opened: f"{opened.uri} for reading",
             _READ,
         )
-    mark = uuid.uuid4().hex
-    consumer = await steps.do(
-        "subscribe",
-        reader.subscribe(f'{_PROPERTY} == "{mark}"', priority=_PRIORITY).open(),
-        lambda each: f"to {each.expressions[0]}",
-        _READ,
-    )
-    ack = await steps.do(
-        "post",
-        writer.post(b"bmq doctor", properties={_PROPERTY: mark}, timeout=timeout),
-        lambda ack: f"accepted as {ack.guid}",
-        "The broker did not accept the message: LIMIT_MESSAGES and LIMIT_BYTES mean a full quota (bmq "
-        "queues, bmq explain); for any other reason, see the broker's log.",
-    )
-    probe = _Probe(consumer, ack.guid)
-    status = ExitStatus.OK
-    try:
-        if not await probe.comes(steps, timeout):
-            # The only obstacle for the first consumer: a broker delivers no message behind
-            # a returned message without a matching subscription. A consumer of everything takes this message.
-            await steps.do(
-                "move earlier messages",
-                probe.clear_the_way(timeout),
-                lambda taken: f"{taken} messages taken, and returned afterwards",
-                "The message was accepted but not delivered, for no visible reason: see the broker's log,"
-                f" and bmq explain {uri} {ack.guid} -p {_PROPERTY}={mark}",
-            )
-            steps.warn(
-                "blocked",
-                "returned messages (of bmq tail, or of a closed consumer) match no subscription, and the "
-                "broker delivers no later messages until a consumer takes the returned messages: bmq "
-                f"explain {plain}",
-            )
-            status = ExitStatus.FAILED
-    finally:
-        await probe.retrieve()
-
+    if post:
+        status = await _send(steps, session, target, writer, readers)
+    else:
+        status = ExitStatus.OK
+        note("bmq doctor: nothing was posted; --post posts, receives and confirms one marked message")
     await steps.do(
-        "confirm",
-        reader.close(),
-        lambda _: "and closed",
-        "The queue could not be closed: see the broker's log.",
+        "close",
+        session.close(),
+        lambda _: "the session",
+        "The session could not be closed: see the broker's log.",
     )
     return status
 
 
-class _Probe:
-    """The posted message: waits for the message, and always takes the message back.
+async def _send(
+    steps: _Steps,
+    session: bmq.Session,
+    target: BrokerTarget,
+    writer: bmq.Queue,
+    readers: dict[str, bmq.Queue],
+) -> ExitStatus:
+    """Post the probe, receive it for each application, and remove it in any case."""
+    mark = uuid.uuid4().hex
+    guid = derived_guid(mark)
+    left = dict(readers)
+    consumers: dict[str, bmq.Consumer] = {}
+    for app, reader in readers.items():
+        consumers[app] = await steps.do(
+            "subscribe",
+            reader.subscribe(f'{_PROPERTY} == "{mark}"', priority=_PRIORITY).open(),
+            lambda each: f"to {each.expressions[0]}",
+            _READ,
+        )
 
-    Args:
-        consumer: receives the probe and nothing else.
-        guid: the probe's GUID.
-    """
-
-    def __init__(self, consumer: bmq.Consumer, guid: str) -> None:
-        self._consumer = consumer
-        self._guid = guid
-        self._retrieved = False
-
-    async def comes(self, steps: _Steps, timeout: float) -> bool:
-        """Return whether the probe arrives in time; confirm the probe."""
-
-        started = time.perf_counter()
+    async def receive(app: str) -> str:
         try:
-            message = await self._consumer.receive(timeout)
+            message = await consumers[app].receive(target.timeout)
         except bmq.TimedOut:
-            steps.warn("receive", f"the message was accepted, and did not arrive within {timeout:g} s")
-            return False
-        self._confirm(message)
-        what = f"{message.guid}, {len(message.data)} bytes"
-        steps.show("receive", time.perf_counter() - started, what, ok=True)
-        return True
-
-    async def clear_the_way(self, timeout: float) -> int:
-        """Take every message until the probe arrives; return the number of other messages.
-
-        Raises:
-            TimedOut: the probe did not arrive.
-        """
-        await self._consumer.configure("", max_unconfirmed_messages=_MOST_TAKEN)
-        taken = 0
-        async with asyncio.timeout(timeout):
-            while True:
-                message = await self._consumer.receive(timeout)
-                if message.guid == self._guid:
-                    self._confirm(message)
-                    return taken
-                taken += 1
-
-    def _confirm(self, message: bmq.Message) -> None:
+            raise _NotDelivered(
+                f"the message was accepted, and did not arrive within {target.timeout:g} s"
+            ) from None
         message.confirm()
-        self._retrieved = True
+        del left[app]
+        return f"{message.guid}, {len(message.data)} bytes" + (f", for {app}" if app else "")
 
-    async def retrieve(self) -> None:
-        """Take a posted probe back if the probe has not arrived."""
-        if self._retrieved:
-            return
-        try:
-            await asyncio.wait_for(self.clear_the_way(_RETRIEVAL), _RETRIEVAL)
-        except (bmq.Error, TimeoutError):
-            note(f"bmq doctor: the probe stays in the queue until it expires: GUID {self._guid}")
+    try:
+        await steps.do(
+            "post",
+            writer.post(b"bmq doctor", properties={_PROPERTY: mark}, guid=guid, timeout=target.timeout),
+            lambda ack: f"accepted as {ack.guid}",
+            "The broker did not accept the message: LIMIT_MESSAGES and LIMIT_BYTES mean a full quota (bmq "
+            "queues, bmq explain); for any other reason, see the broker's log.",
+        )
+        for app in readers:
+            await steps.do(
+                "receive",
+                receive(app),
+                str,
+                f"If bmq explain {writer.uri} reports messages to be redelivered, these were returned (by "
+                "bmq tail, or by a closed consumer) and match no subscription: the broker delivers nothing "
+                "else until a consumer takes them. Otherwise see the broker's log.",
+            )
+    except _Stopped:
+        if left and session.state is not bmq.SessionState.STARTED:
+            note(f"bmq doctor: the message {guid} may stay in the queue until it expires")
+        raise
+    finally:
+        # Nothing is printed here: output may have failed, and the probe has to go all the same.
+        for reader in left.values():
+            reader.confirm(guid)
+    return ExitStatus.OK

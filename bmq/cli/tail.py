@@ -20,6 +20,7 @@ from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_ba
 from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
+from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget, verb
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ async def command(
         ),
     ] = None,
     old_name: Annotated[str | None, typer.Option("--subscription", "--filter", hidden=True)] = None,
+    limit_name: Annotated[str | None, typer.Option("--limit", "--max", hidden=True)] = None,
     tags: Annotated[
         list[str] | None,
         typer.Option("--tag", "-t", metavar="TAG", help="Only messages with one of these tags."),
@@ -110,17 +112,19 @@ async def command(
         int,
         typer.Option("--max-unconfirmed", min=1, help="Maximum number of unconfirmed messages."),
     ] = 1000,
+    force: FORCE = False,
 ) -> int:
     """Print the messages of a queue.
 
-    Without --confirm, all printed messages return to the queue at the end. While the command runs, other
-    consumers of the queue do not receive the printed messages. Afterwards the broker delivers the returned
-    messages first: if no subscription matches a returned message, later messages wait too. [bold]bmq peek[/]
-    receives no message.
+    Without --confirm, all printed messages return to the queue at the end. The broker then delivers the
+    returned messages first, and delivers no later message while no subscription matches a returned message.
+    The command therefore refuses a queue with readers, unless --force is given. [bold]bmq peek[/] and
+    [bold]bmq explain[/] receive no message. With --confirm, the command takes messages away from the readers.
 
     A broker keeps no history: --since prints the messages that are still in the queue and arrived at the
     broker at this time or later. The command also receives the older messages, prints and confirms
-    none of these messages, and returns all of them at the end.
+    none of these messages, and returns all of them at the end: --since is refused like the command without
+    --confirm.
 
     [bold]Examples[/]
 
@@ -133,6 +137,8 @@ async def command(
 
     if old_name is not None:
         raise BadInput("the option is now called --expression")
+    if limit_name is not None:
+        raise BadInput(f"the option is called --count: --count {limit_name}")
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
     wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
@@ -144,8 +150,14 @@ async def command(
     printer = _Printer(output, fields=names)
     shown = taken = 0
     earlier: set[str] = set()
-    if since is not None:
-        begin = _time(since)
+    begin = _time(since) if since is not None else None
+    if not force and (not confirm or begin is not None):
+        await refuse_to_take(
+            target,
+            queue,
+            f"Use bmq peek {queue} and bmq explain {queue}, which receive no message, or stop the readers",
+        )
+    if begin is not None:
         earlier = await _arrived_before(target, queue, begin)
         limit += len(earlier)
     async with target.connect() as session:
@@ -153,14 +165,11 @@ async def command(
         async with opened if wanted is None else opened.subscribe(wanted) as consumer:
             while count is None or shown < count:
                 try:
-                    batch = await consumer.receive_many(
-                        min(_BATCH, (count or _BATCH) - shown or _BATCH), wait
-                    )
+                    most = _BATCH if count is None else min(_BATCH, count - shown)
+                    batch = await consumer.receive_many(most, wait)
                 except TimeoutError:
                     break
-                chosen = [message for message in batch if message.guid not in earlier] if earlier else batch
-                for message in chosen:
-                    printer.show(message)
+                chosen = [m for m in batch if m.guid not in earlier and printer.show(m)]
                 sys.stdout.flush()
                 shown += len(chosen)
                 taken += len(batch)
@@ -177,8 +186,8 @@ async def command(
     returned = taken - (shown if confirm else 0)
     if returned:
         note(
-            f"bmq tail: {several(returned, 'message')} returned to the queue. Until a consumer takes them "
-            "again, other subscriptions may receive no messages; bmq peek takes no messages"
+            f"bmq tail: {several(returned, 'message')} returned to the queue. The broker delivers them "
+            "before all others, and nothing else until a consumer takes them; bmq peek takes no messages"
         )
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 
@@ -248,14 +257,16 @@ class _Printer:
         self._fields = fields
         self._console: Console | None = out() if sys.stdout.isatty() and table and not fields else None
 
-    def show(self, message: bmq.Message) -> None:
-        """Print one message; report an undecodable message without an error."""
+    def show(self, message: bmq.Message) -> bool:
+        """Print one message; report an undecodable message, and return False."""
         import bmq
 
         try:
             self._show(message)
         except bmq.ProtocolError as error:
-            note(f"bmq tail: {message.guid} cannot be decoded: {error}")
+            note(f"bmq tail: {message.guid} cannot be decoded, and stays in the queue: {error}")
+            return False
+        return True
 
     def _show(self, message: bmq.Message) -> None:
         if self._fields:

@@ -12,8 +12,10 @@ from typing import Protocol
 import bmq
 from bmq import _checks, _world
 from bmq.admin import Admin, DomainInfo, QueueStatistics
+from bmq.admin.taking import objection
 from bmq.client.message import beginning_of
 from bmq.console.quota import limits_of, use_of
+from bmq.wire.control.messages import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES
 
 __all__ = ["MOST_SHOWN", "Contents", "Figures", "NotNow", "RemoteBroker", "Source"]
@@ -246,26 +248,18 @@ class RemoteBroker:
         marked as redelivered; see :class:`NotNow` for the cases of harm.
 
         Raises:
-            NotNow: a consumer reads the queue.
+            NotNow: a consumer reads the queue, or the broker does not say.
         """
+        address = f"{uri}?id={app_id}" if app_id and app_id != DEFAULT_APP_ID else uri
         async with await self.admin() as admin:
-            queue_admin = admin.queue(uri)
-            standing = await queue_admin.standing()
-            if standing.gap:
-                raise NotNow(
-                    f"{standing.gap}, and does not show whether the queue has readers at other nodes"
-                )
-            internals = await queue_admin.internals()
-        mine = [app for app in internals.apps if app.app_id == (app_id or "__default")]
-        if any(app.consumers for app in mine):
+            reason = await objection(admin.queue(address))
+        if reason:
             raise NotNow(
-                "this queue has readers. A broker shows the content of messages to consumers only: to "
-                "show the content, the console would take messages away from the readers and return the "
-                "messages out of order. Try again when the queue has no readers."
+                f"a broker shows the content of messages to consumers only, and the console would return the "
+                f"messages: {reason}. Try again when the queue has no readers."
             )
         missing = set(guids)
         held = 0
-        address = f"{uri}?id={app_id}" if app_id and app_id != "__default" else uri
         async with self.connect() as session:
             queue = await session.open_queue(
                 address,

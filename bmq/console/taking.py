@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes one message out of a queue: a dead letter to post again, or a delayed message to cancel."""
+"""Removes one message from a queue: a dead letter to post again, or a delayed message to cancel."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import bmq
+from bmq.admin import Stream
+from bmq.admin.taking import objection
 from bmq.console.source import MOST_HELD, NotNow, Source
 from bmq.conventions import DEAD_GUID, DUE, is_guid
+from bmq.subscriptions import Expression
 from bmq.workers import original_of
 
 __all__ = ["cancel", "post_again"]
@@ -18,6 +21,9 @@ _MOST_BYTES = 64 * 1024 * 1024
 _IDLE = 2.0
 # Above the subscriptions of all usual consumers.
 _FIRST = 2**30
+_NOTHING = (
+    "message {} cannot be taken: a reader may hold the message, or the message is gone. Nothing was changed."
+)
 
 
 async def post_again(
@@ -46,7 +52,7 @@ async def post_again(
         The destination, and the GUID of the post.
 
     Raises:
-        NotNow: the letter is held by a reader, or gone.
+        NotNow: the queue has readers, or the letter is gone.
         UsageError: the message is not a dead letter, or cannot be posted.
     """
     if not is_guid(first):
@@ -63,19 +69,38 @@ async def post_again(
 
 
 async def cancel(source: Source, uri: str, guid: str, due: int) -> None:
-    """Confirm a delayed message, so that the message is never passed on.
+    """Confirm a delayed message by its GUID, so that the message is never passed on. No message is received.
 
     Args:
         source: the broker.
         uri: the delay queue.
         guid: the message.
-        due: due time in milliseconds since 1970; only messages with this time are taken.
+        due: due time in milliseconds since 1970; a mover whose subscription matches the time may hold the
+            message already.
 
     Raises:
-        NotNow: the message is held by a mover, or gone.
+        NotNow: the message may be held by a mover, or is gone.
     """
-    async with _taken(source, uri, guid, f"{DUE} == {due}") as (_, message):
-        message.confirm()
+    async with await source.admin() as admin:
+        queue = admin.queue(uri)
+        if gap := (await queue.standing()).gap:
+            raise NotNow(gap)
+        internals = await queue.internals()
+        held = any(_may_hold(stream, due) for client in internals.clients for stream in client.streams)
+        if held or not any([each.guid == guid async for each in queue.all_messages()]):
+            raise NotNow(_NOTHING.format(guid))
+    async with source.connect() as session:
+        opened = await session.open_queue(uri, read=True, default_subscription=False)
+        opened.confirm(guid)
+        await opened.close()
+
+
+def _may_hold(stream: Stream, due: int) -> bool:
+    """Whether a client has unconfirmed messages, and the due time matches one of its subscriptions."""
+    expressions = [each.expression for each in stream.subscriptions] or [""]
+    return stream.unconfirmed != 0 and any(
+        not text or bool(Expression(text, strict=False).matches({DUE: due})) for text in expressions
+    )
 
 
 @asynccontextmanager
@@ -83,6 +108,9 @@ async def _taken(
     source: Source, uri: str, guid: str, expression: str
 ) -> AsyncGenerator[tuple[bmq.Session, bmq.Message]]:
     """Take a message with an expression for few messages; all others of these are returned at the end."""
+    async with await source.admin() as admin:
+        if reason := await objection(admin.queue(uri)):
+            raise NotNow(f"{reason}. Nothing was changed.")
     async with source.connect() as session:
         queue = await session.open_queue(uri, read=True, default_subscription=False)
         async with queue.subscribe(
@@ -99,7 +127,4 @@ async def _taken(
                 if message.guid == guid:
                     yield session, message
                     return
-    raise NotNow(
-        f"message {guid} was not delivered: a reader holds the message, or the message is gone. Nothing was "
-        "changed."
-    )
+    raise NotNow(_NOTHING.format(guid))
