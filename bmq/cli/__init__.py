@@ -29,6 +29,23 @@ _UNCHANGED = ("broker", "run", "docs")
 _WINDOWS = os.name == "nt"
 
 
+def _open_closed_descriptors() -> None:
+    """Open the null device where standard input, output or error was closed (``bmq post QUEUE hi <&-``).
+
+    Otherwise a socket or an event loop gets one of these numbers, and uvloop ends the process. Standard
+    output is opened for reading only: data that goes nowhere is an error, and is not confirmed as printed.
+    """
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest free number
+            if number == 1:
+                sys.stdout = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            elif number == 2:
+                sys.stderr = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
 def _write_any_character() -> None:
     """Make standard output and error accept every character, instead of failing at the first unknown one.
 
@@ -126,6 +143,7 @@ def script() -> int:
     Returns:
         The process's exit status.
     """
+    _open_closed_descriptors()
     verb = sys.argv[1] if len(sys.argv) > 1 else ""
     if verb in _UNCHANGED:
         return main()

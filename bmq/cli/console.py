@@ -17,7 +17,7 @@ from bmq.cli.target import BrokerTarget, verb
 __all__ = ["command"]
 
 
-@verb("console")
+@verb("console", service=True)
 async def command(
     target: BrokerTarget,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",

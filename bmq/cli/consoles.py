@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.style import Style
@@ -19,8 +20,10 @@ __all__ = ["out", "stderr", "styled", "table"]
 
 #: A pipe has no width: tables are as wide as their cells.
 _NO_TERMINAL = 10_000
-#: Least width for the names of queues, on narrow terminals too.
-_NAME_WIDTH = 24
+#: Least width of texts on narrow terminals; longer ones continue in the next line.
+_NAME_WIDTH = 12
+#: Spaces beside a cell, and the line between columns.
+_MARGIN = 3
 
 
 class _Output(Console):
@@ -50,25 +53,44 @@ def stderr() -> Console:
     return _Output(file=sys.stderr, highlight=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, expendable: Sequence[int] = ()
+) -> Table:
     """Return a table; a column whose name ends in ``>`` holds numbers.
 
-    Cells are plain text, never markup.
+    Cells are plain text, never markup. Numbers are never cut: a table that is too wide for the terminal has
+    fewer columns, and says so. Columns are left out in the order of ``expendable``, then from the right.
     """
+    cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
+    least = [
+        max(cell_len(name.removesuffix(">")), *(cell_len(row[index].plain) for row in cells), 1)
+        if name.endswith(">")
+        else min(max((cell_len(row[index].plain) for row in cells), default=0), _NAME_WIDTH)
+        for index, name in enumerate(columns)
+    ]
+    shown, width = list(range(len(columns))), out().width
+    for index in [*expendable, *reversed(shown[1:])]:
+        if sum(least[each] + _MARGIN for each in shown) <= width or len(shown) == 1:
+            break
+        if index in shown:
+            shown.remove(index)
     made = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None)
     made.pad_edge = False
-    for name in columns:
-        right = name.endswith(">")
+    if left := len(columns) - len(shown):
+        made.caption = f"{left} column{'s' if left > 1 else ''} left out: widen the terminal"
+        made.caption_justify = "left"
+    for index in shown:
+        right = columns[index].endswith(">")
         made.add_column(
-            name.removesuffix(">"),
+            columns[index].removesuffix(">"),
             justify="right" if right else "left",
             no_wrap=right,
             overflow="fold",
-            min_width=_NAME_WIDTH if name == "queue" else None,
+            min_width=min(least[index], width),
             header_style="bold",
         )
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else styled(cell) for cell in row))
+    for row in cells:
+        made.add_row(*(row[index] for index in shown))
     return made
 
 

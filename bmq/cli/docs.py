@@ -19,7 +19,7 @@ import typer
 from bmq import asyncapi
 from bmq._version import install
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note
+from bmq.cli.output import emit, note, write_utf8
 from bmq.cli.run import find_app
 from bmq.cli.target import offline
 
@@ -105,6 +105,7 @@ async def command(
         await _serve(asyncapi.page(app, **texts), asyncapi.document(app, **texts), host, port)
     else:
         document = asyncapi.document(app, **texts)
+        write_utf8()
         emit(*(_as_yaml(document) if yaml else _as_json(document)).splitlines())
 
 

@@ -18,8 +18,8 @@ from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.folding import Row, folded
-from bmq.cli.messages import BadInput, parse_properties
-from bmq.cli.output import emit
+from bmq.cli.messages import BadInput, assumed_types, parse_properties
+from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
@@ -109,6 +109,8 @@ async def command(
                 if hit is not None:
                     found[app.app_id] = hit
     status = tell(standing)
+    if told := assumed_types(properties):
+        note(told)
     if guid is not None and not found:
         status = ExitStatus.FAILED
     explanation = Explanation(internals, domain, message, hint=_HINT)

@@ -20,7 +20,7 @@ __all__ = ["command"]
 _DEFAULT = "127.0.0.1:30190"
 
 
-@verb("exporter")
+@verb("exporter", service=True)
 async def command(
     target: BrokerTarget,
     addresses: Annotated[

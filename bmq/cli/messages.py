@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MESSAGE_FIELDS",
     "BadInput",
+    "assumed_types",
     "from_json",
     "parse_properties",
     "property_text",
@@ -31,6 +34,7 @@ MESSAGE_FIELDS = ("guid", "queue", "properties", "types", "data", "base64")
 _TYPES = ("bool", "char", "short", "int32", "int64", "string", "binary")
 _MEMBERS = {"data", "json", "base64", "properties", "types", "tags", "guid", "queue"}
 _TRUTH = {"true": True, "false": False}
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BadInput(ValueError):
@@ -62,6 +66,21 @@ def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
                 "2^63-1 become integers"
             )
     return properties
+
+
+def assumed_types(texts: list[str] | None) -> str:
+    """Name the types that :func:`parse_properties` takes for values without a type; empty without any."""
+    told: list[str] = []
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if ":" not in name:
+            guess = _guessed(value)
+            kind = "BOOL" if isinstance(guess, bool) else "INT64" if isinstance(guess, int) else "STRING"
+            told.append(f"{name} is taken as {kind}")
+    return "; ".join(told) and (
+        f"{'; '.join(told)}. A message whose property has another type is routed differently: give the type "
+        "as NAME:TYPE=VALUE."
+    )
 
 
 def _is_number(value: str) -> bool:
@@ -158,8 +177,9 @@ def from_json(line: bytes) -> bmq.PutMessage:
     import bmq
 
     try:
-        decoded = orjson.loads(line)
-    except ValueError as error:
+        # Lone surrogates, for bytes of a property that are not UTF-8: json reads them, and orjson does not.
+        decoded = json.loads(line) if _SURROGATE.search(line) else orjson.loads(line)
+    except (ValueError, RecursionError) as error:
         cut = "" if line.endswith(b"\n") else " (the input ends in the middle of this line)"
         raise BadInput(f"not JSON{cut}: {error}") from None
     if not isinstance(decoded, dict):
@@ -195,12 +215,15 @@ def _payload(entry: dict[str, Any]) -> bytes:
     if len(chosen) != 1:
         raise BadInput("a message must have exactly one of data, json and base64")
     value = entry[chosen[0]]
-    if chosen == ["json"]:
-        return orjson.dumps(value)
+    try:
+        if chosen == ["json"]:
+            return orjson.dumps(value)
+        if chosen == ["data"] and isinstance(value, str):
+            return value.encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise BadInput(f"{chosen[0]} is not UTF-8: {error}; use base64 for such a payload") from None
     if not isinstance(value, str):
         raise BadInput(f"{chosen[0]} must be a string; use json for a payload that is a JSON value")
-    if chosen == ["data"]:
-        return value.encode()
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:

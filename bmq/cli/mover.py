@@ -17,7 +17,7 @@ from bmq.cli.target import BrokerTarget, verb
 __all__ = ["command"]
 
 
-@verb("mover")
+@verb("mover", service=True)
 async def command(
     target: BrokerTarget,
     queues: Annotated[

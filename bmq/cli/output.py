@@ -12,6 +12,7 @@ This module does not import rich, which takes a tenth of the time of a short com
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -30,6 +31,7 @@ __all__ = [
     "note_failure",
     "printable",
     "printable_lines",
+    "write_utf8",
 ]
 
 # Failures of a verb with a line each.
@@ -77,6 +79,12 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
+
+
+def write_utf8() -> None:
+    """Write standard output as UTF-8: data for programs is the same on every terminal and in every locale."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def note(message: str, *, end: str = "\n") -> None:

@@ -196,6 +196,8 @@ async def command(
         raise BadInput("give payloads or files, not both")
     if lines and ndjson:
         raise BadInput("--lines and --ndjson exclude each other: give one of the two")
+    if payloads == ["-"] and (lines or ndjson):
+        raise BadInput("standard input is read without a PAYLOAD: leave out the -, or write --file -")
     if payloads and (lines or ndjson):
         raise BadInput("--lines and --ndjson are for files and standard input; each PAYLOAD is one message")
     if not payloads and not names and made is None:

@@ -19,6 +19,7 @@ from bmq.admin.words import number
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
+from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 from bmq.engine.address import Address, parse_addresses
 from bmq.errors import ProtocolError
@@ -34,7 +35,7 @@ _CHUNK = 64 * 1024
 _HIDDEN = b"hidden:hidden"
 
 
-@verb("record")
+@verb("record", service=True)
 async def command(
     target: BrokerTarget,
     file: Annotated[
@@ -48,12 +49,13 @@ async def command(
     secrets: Annotated[
         bool, typer.Option("--with-credentials", help="Record the clients' credentials too.")
     ] = False,
-) -> None:
+) -> int:
     """Record the conversation between clients and a broker.
 
     The command is a proxy. Clients connect to the proxy without TLS; the proxy connects to the broker, with
     TLS if the address is tcps://. The recording ends with Ctrl-C. bmq decode shows a recording, bmq replay
-    plays a recording.
+    plays a recording. If the file cannot be written any more, the command says so at once, and passes on
+    without recording; the exit status is 1 then.
 
     [bold]Examples[/]
 
@@ -73,10 +75,14 @@ async def command(
             emit(f"bmq record ready on tcp://{host}:{bound}", flush=True)
             try:
                 await asyncio.Event().wait()  # until Ctrl-C or SIGTERM
+            except asyncio.CancelledError:
+                if not recorder.failed:
+                    raise
             finally:
                 await recorder.close()
                 what = f"{number(recorder.events)} events of {number(recorder.connections)} connections"
                 note(f"{what} in {file}")
+    return ExitStatus.FAILED
 
 
 def _private(file: Path, *, over: bool) -> BinaryIO:
@@ -116,6 +122,7 @@ class _Recorder:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.connections = 0
         self.events = 0
+        self.failed = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on one connection."""
@@ -182,10 +189,19 @@ class _Recorder:
             writer.write_eof()
 
     def _write(self, connection: int, direction: str, data: bytes) -> None:
-        self.events += bool(data)
+        if self.failed:
+            return
         seconds = time.monotonic() - self._started
-        self._output.write(line_of(Recorded(connection, seconds, direction, data)))
-        self._output.flush()
+        try:
+            self._output.write(line_of(Recorded(connection, seconds, direction, data)))
+            self._output.flush()
+        except OSError as error:
+            self.failed = True
+            note(f"bmq record: {error}: from now on, traffic is passed on and not recorded")
+            with suppress(OSError):  # it would write the rest, and fail again
+                self._output.close()
+        else:
+            self.events += bool(data)
 
     def _hidden(self, event: Event) -> bytes:
         """Return an event; remove the client's credentials unless the recording includes credentials."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import os
 import sys
@@ -185,13 +186,18 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
         BadInput: the module does not exist, or has no app.
     """
     name, _, attribute = target.partition(":")
+    if not all(part.isidentifier() for part in (*name.split("."), attribute or "app")):
+        raise BadInput(f"the app is MODULE or MODULE:APP, for example shop.orders:app, not {target!r}")
     sys.path.insert(0, str(directory.resolve()))
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise BadInput(f"cannot import {name}: {error}; looked in {directory.resolve()} first") from None
     app = getattr(module, attribute or "app", None)
-    if app is not None and not isinstance(app, bmq.App) and callable(app):
+    if inspect.isfunction(app) and all(
+        each.default is not each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        for each in inspect.signature(app).parameters.values()
+    ):
         app = app()
     if not isinstance(app, bmq.App):
         there = [each for each, value in vars(module).items() if isinstance(value, bmq.App)]

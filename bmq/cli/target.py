@@ -22,8 +22,8 @@ import typer
 
 from bmq.cli.context_file import config_folder
 from bmq.cli.messages import BadInput
-from bmq.cli.output import log_to_stderr, note
-from bmq.cli.records import JSON_FLAG, form_of
+from bmq.cli.output import log_to_stderr, note, write_utf8
+from bmq.cli.records import JSON_FLAG, Form, form_of
 from bmq.cli.status import ExitStatus
 
 if TYPE_CHECKING:
@@ -432,11 +432,14 @@ Plain = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 OnError = Callable[[dict[str, Any], ExitStatus], ExitStatus]
 
 
-def verb(name: str, *, on_error: OnError | None = None) -> Callable[[Async], Callable[..., None]]:
+def verb(
+    name: str, *, on_error: OnError | None = None, service: bool = False
+) -> Callable[[Async], Callable[..., None]]:
     """Make a command of a coroutine function: its first parameter is the :class:`BrokerTarget`.
 
     The function returns the exit status; None means OK. The command has the broker's options besides its own.
-    ``on_error`` changes the exit status of an error, by the command's own arguments.
+    ``on_error`` changes the exit status of an error, by the command's own arguments. For a service, SIGTERM
+    is the orderly end, with status 0.
     """
 
     def decorate(function: Async) -> Callable[..., None]:
@@ -466,7 +469,8 @@ def verb(name: str, *, on_error: OnError | None = None) -> Callable[[Async], Cal
                     _complete_queues(arguments, in_domain, target.domain)
                 return _run(partial(function, target, **arguments))
 
-            _guarded(name, run, on_error=partial(on_error, arguments) if on_error is not None else None)
+            changed = partial(on_error, arguments) if on_error is not None else None
+            _guarded(name, run, on_error=changed, service=service)
 
         return _with_signature(command, parameters)
 
@@ -529,6 +533,8 @@ def _refuse_infinite(arguments: dict[str, Any]) -> None:
 def _choose_form(arguments: dict[str, Any]) -> None:
     if "output" in arguments:
         arguments["output"] = form_of(arguments["output"], json=arguments.pop("json"))
+        if arguments["output"] is not Form.TABLE:
+            write_utf8()
 
 
 def _take_address(shared: dict[str, Any], address: str) -> None:
@@ -595,6 +601,7 @@ def _guarded(
     *,
     logs: bool = True,
     on_error: Callable[[ExitStatus], ExitStatus] | None = None,
+    service: bool = False,
 ) -> None:
     """Run a verb, and turn its result or its error into an exit status.
 
@@ -610,8 +617,18 @@ def _guarded(
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
+    except SystemExit as end:  # SIGTERM: see bmq.run
+        if not service or end.code != ExitStatus.TERMINATED:
+            raise
+        status = ExitStatus.OK
     except BrokenPipeError:
         status = ExitStatus.NO_READER  # main() sees to the buffered output
+    except UnicodeEncodeError as error:
+        note(
+            f"bmq {name}: {error.object[:40]!r} is not UTF-8: give such data in a file (--file), or as "
+            "base64 in a line of --ndjson"
+        )
+        status = ExitStatus.USAGE
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
         note(f"bmq {name}: {error}")
         status = status_of(error)

@@ -121,8 +121,8 @@ _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
     "readers>": lambda line: number(line.readers),
     "unconf>": lambda line: number(line.unconfirmed),
 }
-#: Columns that need a wide terminal, with the width.
-_WIDE = {"~": 90, "~ ": 90, "bytes>": 120, "writers>": 120, "readers>": 100}
+#: Columns that a narrow terminal lacks first.
+_EXPENDABLE = [[*_COLUMNS].index(name) for name in ("writers>", "bytes>", "readers>", "~", "~ ")]
 
 
 @verb("top")
@@ -181,13 +181,14 @@ async def command(
                         raise
                     view: RenderableType = styled(f"no broker: {error}; trying again", "bold red")
                 else:
+                    head = _head(lines, admin.broker, watch)
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if writer is not None:
                         for line in lines:
                             writer.write(_object(line) | ({"gap": watch.gap} if watch.gap else {}))
                         view = ""
                     else:
-                        view = _view(lines, admin.broker, watch, clients=bool(queue and "://" in queue))
+                        view = _view(head, lines, watch, clients=bool(queue and "://" in queue))
                 if shown is not None:
                     shown.update(view, refresh=True)
                 elif table_wanted:
@@ -245,23 +246,24 @@ async def _internals(admin: Admin, uri: str) -> Internals | None:
         return None  # the queue is gone, but still in the statistics
 
 
-def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> RenderableType:
+def _head(lines: list[_Line], broker: str, watch: _Watch) -> Text:
+    """Return the totals over all queues, also over those without a line."""
     assert watch.statistics is not None
     posting, confirming = sum(line.posting for line in lines), sum(line.confirming for line in lines)
     held = sum(line.messages for line in lines)
-    head = Text.assemble(
+    return Text.assemble(
         (printable(broker), "bold"),
         f"  {watch.statistics.time:%T} UTC  {several(len(lines), 'queue')}  {several(held, 'message')}  ",
         f"{number(posting)} posted/s  {number(confirming)} confirmed/s",
     )
+
+
+def _view(head: Text, lines: list[_Line], watch: _Watch, *, clients: bool) -> RenderableType:
     rows = [[cell(line) for cell in _COLUMNS.values()] for line in lines]
-    width = out().width
-    shown = [index for index, name in enumerate(_COLUMNS) if width >= _WIDE.get(name, 0)]
-    names = [name.strip("~ ") for name in _COLUMNS]
     parts: list[RenderableType] = [
         head,
         *([styled(watch.gap, "bold red")] if watch.gap else []),
-        table([names[index] for index in shown], [[row[index] for index in shown] for row in rows]),
+        table([name.strip("~ ") for name in _COLUMNS], rows, expendable=_EXPENDABLE),
     ]
     if clients:
         parts.extend(_clients(line.internals) for line in lines if line.internals is not None)

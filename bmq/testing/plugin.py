@@ -24,6 +24,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,24 +44,31 @@ _POSTS_KEPT = 10_000
 #: The numbers of the domains of ``bmq_domain``, in the whole run: brokers may be shared by tests.
 _domain_numbers = itertools.count(1)
 _SEEDS = 20
+#: The names of the fixtures that need an event loop.
+_async_names: set[str] = set()
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """Make a fixture of an async generator; without pytest-asyncio, the fixture explains the problem."""
+    """Make a fixture of an async generator; without pytest-asyncio, no test gets as far as the fixture."""
+    _async_names.add(function.__name__)
     if importlib.util.find_spec("pytest_asyncio") is not None:
         import pytest_asyncio
 
         return pytest_asyncio.fixture(function)
+    return pytest.fixture(function)
 
-    def missing() -> None:
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Explain to each test with an async fixture that pytest-asyncio is missing or inactive."""
+    needed = sorted(_async_names.intersection(getattr(item, "fixturenames", ())))
+    active = sys.modules.get("pytest_asyncio.plugin")
+    if needed and (active is None or not item.config.pluginmanager.is_registered(active)):
         pytest.fail(
-            f"{function.__name__} needs pytest-asyncio, which is not installed: pip install pytest-asyncio "
-            "(or use bmq_background_broker, which needs no event loop)",
+            f"{needed[0]} needs the plugin pytest-asyncio, which is not active: pip install pytest-asyncio, "
+            "and run without -p no:asyncio (or use bmq_background_broker, which needs no event loop)",
             pytrace=False,
         )
-
-    missing.__doc__ = function.__doc__
-    return pytest.fixture(name=function.__name__)(missing)
 
 
 def _check_loop(request: pytest.FixtureRequest) -> None:

@@ -180,7 +180,7 @@ def explain(scene: Scene) -> None:
 @step
 def doctor(scene: Scene) -> None:
     blocked = scene.handed_back
-    ran = scene.run("doctor", scene.uri, "--timeout", "2", status=1 if blocked else 0)
+    ran = scene.run("doctor", scene.uri, "--post", "--timeout", "2", status=1 if blocked else 0)
     assert ("returned" in ran.out) == blocked
 
 

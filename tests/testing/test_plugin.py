@@ -91,11 +91,19 @@ class TestModes:
         assert run.returncode == 1
         assert "set asyncio_default_fixture_loop_scope = 'module'" in run.stdout
 
-    def test_missing_pytest_asyncio_is_reported_and_other_tests_run(self, suite: Suite) -> None:
-        code = "def test_other(): pass\n\ndef test_broker(bmq_broker): pass\n"
-        run = suite.run(code, ini="", script=WITHOUT_ASYNCIO)
-        assert "1 passed, 1 error" in run.stdout, run.stdout
-        assert "bmq_broker needs pytest-asyncio, which is not installed" in run.stdout
+    @pytest.mark.parametrize("how", ["missing", "inactive"])
+    def test_missing_pytest_asyncio_is_reported_by_each_test_and_other_tests_run(
+        self, suite: Suite, how: str
+    ) -> None:
+        code = "def test_other(): pass\n" + "".join(
+            f"async def test_{number}({fixture}): pass\n"
+            for number, fixture in enumerate(("bmq_broker", "bmq_broker", "bmq_session", "bmq_connect"))
+        )
+        how_run = {"script": WITHOUT_ASYNCIO} if how == "missing" else {}
+        run = suite.run(code, "-p", "no:asyncio", ini="", **how_run)
+        assert "1 passed, 4 errors" in run.stdout, run.stdout
+        assert run.stdout.count("needs the plugin pytest-asyncio, which is not active") == 4
+        assert "AssertionError" not in run.stdout
 
     def test_the_background_broker_needs_no_event_loop(self, suite: Suite) -> None:
         code = (
