@@ -9,7 +9,7 @@ import ssl as ssl_module
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Final, TypeVar
 
 import typer
@@ -169,27 +169,33 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
         f"The name {address.host} does not resolve here: check its spelling, and this machine's DNS.",
     )
     where = dict.fromkeys(str(info[4][0]) for info in found)
-    _, writer = await steps.do(
-        "connect",
-        asyncio.wait_for(_first(list(where), address.port), target.timeout),
-        lambda pair: "TCP to {}:{}".format(*pair[1].get_extra_info("peername")[:2]),
-        f"No server accepts connections at {address}: check that the broker runs, that the port "
-        "is right, and that no firewall blocks it.",
-    )
-    if address.tls:
-        context = target.ssl or ssl_module.create_default_context()
-        name = target.server_hostname or address.host
-        await steps.do(
-            "TLS",
-            asyncio.wait_for(writer.start_tls(context, server_hostname=name), target.timeout),
-            lambda _: "{} with {}".format(
-                writer.get_extra_info("cipher")[1], writer.get_extra_info("cipher")[0]
-            ),
-            "The certificate was refused, or this port has no TLS: --ca names the trusted "
-            "authorities, --server-name the name in the certificate, --cert and --key this client's "
-            "certificate.",
+    with ExitStack() as closing:  # also if the output fails
+
+        async def connect() -> asyncio.StreamWriter:
+            _, writer = await asyncio.wait_for(_first(list(where), address.port), target.timeout)
+            closing.callback(writer.transport.abort)
+            return writer
+
+        writer = await steps.do(
+            "connect",
+            connect(),
+            lambda writer: "TCP to {}:{}".format(*writer.get_extra_info("peername")[:2]),
+            f"No server accepts connections at {address}: check that the broker runs, that the port "
+            "is right, and that no firewall blocks it.",
         )
-    writer.transport.abort()
+        if address.tls:
+            context = target.ssl or ssl_module.create_default_context()
+            name = target.server_hostname or address.host
+            await steps.do(
+                "TLS",
+                asyncio.wait_for(writer.start_tls(context, server_hostname=name), target.timeout),
+                lambda _: "{} with {}".format(
+                    writer.get_extra_info("cipher")[1], writer.get_extra_info("cipher")[0]
+                ),
+                "The certificate was refused, or this port has no TLS: --ca names the trusted "
+                "authorities, --server-name the name in the certificate, --cert and --key this client's "
+                "certificate.",
+            )
 
 
 async def _first(hosts: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -45,11 +45,13 @@ async def refuse_to_take(target: BrokerTarget, queue: str, instead: str) -> None
             reason = await objection(asked, may_be_new=True)
             if not reason and asked.app_id:
                 check_application(queue, asked.app_id, (await admin.domain(asked.domain)).app_ids)
-    except (bmq.ConnectionFailed, bmq.UsageError):
+    except (bmq.AuthenticationError, bmq.UsageError):
         raise
     except bmq.errors.AdminError:
         return  # of the domain, which the broker refuses by itself
     except bmq.Error as error:
+        if isinstance(error, bmq.ConnectionFailed) and not isinstance(error, bmq.NegotiationError):
+            raise
         reason = f"who reads the queue is unknown: {error}"
     if reason:
         raise BadInput(f"nothing was received: {reason}. {instead}; --force receives messages all the same")

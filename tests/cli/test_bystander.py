@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A healthy consumer on the same queue: no verb that looks stops its messages, or takes one away."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+import bmq
+from bmq.admin import Internals
+from bmq.broker import Action, ActionKind
+from bmq.cli import main
+from bmq.cli.verbs import VERBS
+from bmq.testing import BackgroundBroker
+from tests.cli.conftest import Aside, Bmq
+
+NewUri = Callable[..., str]
+FANOUT = "bmq.test.mem.fanout"
+APPS = ("foo", "bar", "baz")
+STANDARD = 'kind == "standard"'
+
+#: The verbs that look at a queue, and their statuses beside a consumer: 2 is the refusal to take messages.
+LOOKS: list[tuple[int, tuple[str, ...]]] = [
+    (2, ("tail", "QUEUE")),
+    (2, ("tail", "QUEUE", "--count", "1")),
+    (2, ("tail", "QUEUE", "--json", "--follow", "--idle", "0.1")),
+    (2, ("tail", "QUEUE", "-e", 'kind == "express"')),
+    (2, ("tail", "QUEUE", "--since", "1m")),
+    (2, ("tail", "QUEUE", "--since", "2099-01-01", "--confirm")),
+    (2, ("dead", "QUEUE")),
+    (2, ("dead", "QUEUE", "GUID")),
+    (2, ("dead", "QUEUE", "GUID", "--back")),
+    (2, ("bench", "QUEUE", "--messages", "1", "--rounds", "1")),
+    (0, ("peek", "QUEUE")),
+    (0, ("peek", "QUEUE", "--json")),
+    (0, ("explain", "QUEUE")),
+    (0, ("explain", "QUEUE", "GUID", "-p", "kind=express")),
+    (0, ("doctor", "QUEUE")),
+    (0, ("doctor", "QUEUE", "--post")),
+    (0, ("doctor", "QUEUE", "--post", "--json")),
+    (0, ("queues", "--apps")),
+    (0, ("stat",)),
+    (0, ("top", "QUEUE", "--count", "1")),
+    (0, ("admin", "DOMAINS DOMAIN bmq.test.mem.priority INFOS")),
+]
+#: Verbs that change a queue, that have other queues, or that have none.
+NO_LOOKS = {
+    *("post", "move", "mover", "purge", "load", "run", "spark", "domains"),
+    *("check", "contexts", "diff", "conform", "decode", "record", "replay", "new", "docs", "broker"),
+    *("exporter", "console"),  # the tests of both have a bystander, too
+}
+
+
+@dataclass
+class Bystander:
+    """A consumer of some messages of a queue, and the message of another kind in the queue."""
+
+    aside: Aside
+    broker: str
+    queue: bmq.Queue
+    consumers: list[bmq.Consumer]
+    guid: str
+
+    def internals(self) -> Internals:
+        async def ask() -> Internals:
+            async with bmq.admin.connect(self.broker) as admin:
+                return await admin.queue(self.queue.uri).internals()
+
+        return self.aside.do(ask())
+
+    def still_receives(self) -> None:
+        """Every new message arrives, and the other one is as untouched as before."""
+        posted = [b"%d" % number for number in range(5)]
+        for data in posted:
+            self.aside.do(self.queue.post(data, properties={"kind": "standard"}))
+        for consumer in self.consumers:
+            assert self.aside.do(_take(consumer, len(posted))) == posted
+        assert {app.redelivery for app in self.internals().apps if app.consumers} == {0}
+
+
+async def _take(consumer: bmq.Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    for _ in range(count):
+        async with await consumer.receive(30) as message:
+            found.append(message.data)
+    return found
+
+
+def _bystander(aside: Aside, uri: str, broker: str, readers: list[str], text: str = STANDARD) -> Bystander:
+    queue = aside.do(aside.session.open_queue(uri, write=True))
+    consumers = []
+    for each in readers:
+        reading = aside.do(aside.session.open_queue(each, read=True))
+        consumers.append(aside.do(reading.subscribe(text, strict=False).open()))
+    guid = aside.do(queue.post(b"express", properties={"kind": "express"})).guid
+    return Bystander(aside, broker, queue, consumers, str(guid))
+
+
+def _readers(uri: str) -> list[str]:
+    return [f"{uri}?id={app}" for app in APPS] if FANOUT in uri else [uri]
+
+
+def test_every_verb_is_tried_or_changes_something() -> None:
+    assert {words[0] for _, words in LOOKS} | NO_LOOKS == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), LOOKS, ids=lambda value: "-".join(value)[:40] if isinstance(value, tuple) else ""
+)
+def test_a_look_changes_nothing(
+    run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str, status: int, words: tuple[str, ...]
+) -> None:
+    bystander = _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri))
+    names = {"QUEUE": bmq_queue_uri, "GUID": bystander.guid}
+    ran = run(*(names.get(word, word) for word in words))
+    assert ran.status == status, ran
+    if status == 2 and words[0] != "bench":
+        assert ran.out == ""
+        assert "this queue has readers" in ran.err
+        assert "bmq peek" in ran.err
+        assert "--force" in ran.err
+    bystander.still_receives()
+    run("purge", bmq_queue_uri, "--yes")
+
+
+@pytest.mark.parametrize("words", [["tail", "QUEUE?id=foo"], ["doctor", "QUEUE"], ["doctor", "QUEUE?id=foo"]])
+@pytest.mark.parametrize("post", [[], ["--post"]])
+def test_a_look_at_one_application_changes_no_application(
+    run: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: NewUri, words: list[str], post: list[str]
+) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    bystander = _bystander(aside, queue, uri, _readers(queue))
+    looks = words[0] == "doctor"
+    ran = run(*(word.replace("QUEUE", queue) for word in words), *(post if looks else []))
+    assert ran.status == (0 if looks else 2), ran
+    bystander.still_receives()
+    run("purge", queue, "--yes")
+
+
+def test_readers_of_another_application_do_not_matter(
+    run: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: NewUri
+) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    bystander = _bystander(aside, queue, uri, [f"{queue}?id=foo"])
+    assert run("tail", f"{queue}?id=bar", "--fields", "data").lines == ["express"]
+    bystander.still_receives()
+    ran = run("tail", f"{queue}?id=typo")
+    assert (ran.status, ran.out) == (2, "")
+    assert "its applications: foo, bar, baz" in ran.err
+    run("purge", queue, "--yes")
+
+
+def test_taking_on_purpose_takes(run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str) -> None:
+    bystander = _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri))
+    ran = run("tail", bmq_queue_uri, "-e", 'kind == "express"', "--confirm", "--fields", "data")
+    assert ran.lines == ["express"]
+    bystander.still_receives()
+    assert bystander.internals().depth.messages == 0
+
+
+def test_force_takes_and_says_what_follows(run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str) -> None:
+    _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri))
+    ran = run("tail", bmq_queue_uri, "--force", "--fields", "data")
+    assert ran.lines == ["express"]
+    assert "nothing else until a consumer takes them" in ran.err
+    run("purge", bmq_queue_uri, "--yes")
+
+
+#: A subscription whose text looks like the end of a broker's answer.
+FORGED = (
+    'x == " ] consumers = [ ] ] [ sId = 1 expression = [ version = E text = " || kind == "standard"',
+    f'x == " ] consumers = [ ] ] [ sId = {"9" * 5000} expression = [ version = E text = " || {STANDARD}',
+)
+
+
+@pytest.mark.parametrize("text", FORGED, ids=["short", "long"])
+def test_a_reader_cannot_be_overlooked(
+    run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str, text: str
+) -> None:
+    """The text of a subscription belongs to its client, and never hides the client."""
+    bystander = _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri), text)
+    assert run("tail", bmq_queue_uri).status == 2
+    assert [app.redelivery for app in bystander.internals().apps] == [0]
+    run("purge", bmq_queue_uri, "--yes")
+
+
+@pytest.mark.parametrize("kind", [ActionKind.CONNECT_ADMIN, ActionKind.EXECUTE_ADMIN_COMMAND])
+def test_without_an_answer_nothing_is_taken(offline: Bmq, kind: ActionKind) -> None:
+    async def refuse(action: Action) -> bool:
+        return action.kind is not kind
+
+    with BackgroundBroker(authorize=refuse) as broker:
+        queue = "bmq://bmq.test.mem.priority/q"
+        at = ["--broker", broker.uri]
+        assert offline("post", queue, "hello", *at).status == 0
+        for verb in ("tail", "dead"):
+            ran = offline(verb, queue, *at)
+            assert (ran.status, ran.out) == (2, ""), ran
+            assert "--force" in ran.err
+        ran = offline("doctor", queue, "--post", *at)
+        assert ran.status == 4
+        assert "post " not in ran.out
+        assert broker.call(lambda broker: broker.queues[queue].pushed) == 0
+        assert offline("tail", queue, "--force", "--fields", "data", *at).lines == ["hello"]
+
+
+class _Closing(io.StringIO):
+    """Standard output whose reader goes after some lines."""
+
+    def __init__(self, lines: int) -> None:
+        super().__init__()
+        self._left = lines
+
+    def write(self, text: str) -> int:
+        if self._left <= 0:
+            raise BrokenPipeError
+        self._left -= text.count("\n")
+        return super().write(text)
+
+    def fileno(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("lines", range(14))
+@pytest.mark.parametrize("output", [[], ["--json"]], ids=["table", "json"])
+def test_doctor_removes_its_message_whatever_happens_to_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+    aside: Aside,
+    uri: str,
+    bmq_new_queue_uri: NewUri,
+    lines: int,
+    output: list[str],
+) -> None:
+    queue = bmq_new_queue_uri(FANOUT)
+    bystander = _bystander(aside, queue, uri, [f"{queue}?id=foo"])
+    monkeypatch.setattr("bmq.cli._give_up_output", lambda: None)
+    monkeypatch.setattr(sys, "stdout", _Closing(lines))
+    assert main(["doctor", queue, "--post", *output, "--broker", uri]) in (0, 141)
+    monkeypatch.undo()
+    assert {app.messages for app in bystander.internals().depth.apps} == {1}, "only the other message"
+    bystander.aside.do(bystander.queue.close())
