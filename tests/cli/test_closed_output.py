@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from bmq.cli import main
+from tests.cli.conftest import Bmq
 
 
 class _Full(io.FileIO):
@@ -82,3 +84,23 @@ def test_a_verb_reports_a_full_disk_once(
 ) -> None:
     assert run(["check", "x == 1"], full_disk, monkeypatch) == 2
     assert capfd.readouterr().err == f"bmq check: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_descriptor_is_no_number_for_a_socket(
+    run: Bmq, uri: str, bmq_queue_uri: str, closed: str
+) -> None:
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "bmq", *words, "--broker", uri]
+        shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *line]
+        return subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+
+    posted = command("post", bmq_queue_uri, "hi")
+    assert posted.returncode == 0, posted
+    assert run("peek", bmq_queue_uri, "--json").lines != []
+    taken = command("tail", bmq_queue_uri, "--confirm", "--fields", "data")
+    if ">&-" in closed.replace("2>&-", ""):
+        assert taken.returncode == 2, "what nobody could read is not confirmed"
+        assert run("tail", bmq_queue_uri, "--confirm", "--fields", "data").lines == ["hi"]
+    else:
+        assert (taken.returncode, taken.stdout) == (0, "hi\n")

@@ -38,6 +38,18 @@ def test_a_character_outside_the_encoding_is_no_error(
     assert expected in file.getvalue().decode(encoding)
 
 
+@pytest.mark.parametrize("output", ["json", "csv"])
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-16"])
+@pytest.mark.parametrize("chosen", ["", "cp1252"])
+def test_data_for_programs_is_utf8_whatever_the_terminal_is(
+    monkeypatch: pytest.MonkeyPatch, output: str, encoding: str, chosen: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", chosen)
+    file = redirect(monkeypatch, encoding)
+    assert main(["check", 'city == "Łódź \U0001f600"', "--output", output]) == 0
+    assert "Łódź \U0001f600" in file.getvalue().decode("utf-8")
+
+
 def test_an_encoding_with_all_characters_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     file = redirect(monkeypatch, "UTF-8")
     assert main(["--version"]) == 0

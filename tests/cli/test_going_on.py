@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
 import sys
@@ -265,16 +266,26 @@ async def test_closed_output_ends_every_verb(
         await admin.queue(bmq_queue_uri).purge()
 
 
-@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("columns", [20, 30, 40, 60, 100])
 async def test_output_fits_the_width_of_the_terminal(uri: str, bmq_queue_uri: str, columns: int) -> None:
-    """No line is wider than the terminal; names and GUIDs are complete, on several lines if needed."""
+    """No line is wider than the terminal; names and GUIDs are complete, on several lines if needed.
+
+    Numbers are complete, or their column is left out and the table says so.
+    """
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(bmq_queue_uri, write=True)
         guid = (await queue.post(b"m")).guid
+        await queue.post_many([b"m"] * 19_999)
         shown = {}
         for arguments in (["peek", bmq_queue_uri], ["queues"], ["top", bmq_queue_uri, "--count", "1"]):
-            shown[arguments[0]] = await _on_a_terminal(columns, *arguments, "--broker", uri)
-            assert max(map(len, shown[arguments[0]])) <= columns
+            lines = shown[arguments[0]] = await _on_a_terminal(columns, *arguments, "--broker", uri)
+            assert max(len(line) for line in lines if " of 20,000 " not in line) <= columns
+            told = "left out" in re.sub(r"\s+", " ", " ".join(lines))
+            assert told or columns > 30, lines
+            assert not told or columns < 100, lines
+            numbers = re.findall(r"(?m)(?<=\s)20(?:,\S*)?(?=\s)", "\n".join(lines))
+            assert set(numbers) <= {"20,000", "20"}, lines
+            assert "20,000" in numbers or told
         assert guid in _joined(shown["peek"])
         assert bmq_queue_uri in _joined(shown["queues"])
         assert bmq_queue_uri in _joined(shown["top"])
@@ -370,6 +381,63 @@ async def test_a_recording_can_be_replayed(uri: str, bmq_queue_uri: str, tmp_pat
         status, out, _ = await ended(player)
         assert status == 1
         assert "MISSING   1 x openQueue" in out
+
+
+async def test_a_recording_on_a_full_disk_passes_traffic_on(
+    uri: str, bmq_queue_uri: str, tmp_path: Path
+) -> None:
+    """The first failure is told at once, and no client suffers."""
+    recording = tmp_path / "conversation.ndjson"
+    words = shlex.join([sys.executable, "-m", "bmq", "record", str(recording), "--broker", uri])
+    started = await asyncio.create_subprocess_shell(
+        f"ulimit -f 32; exec {words}", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    assert started.stdout is not None
+    assert started.stderr is not None
+    address = (await asyncio.wait_for(started.stdout.readline(), 60)).decode().split()[-1]
+    async with bmq.connect(address, reconnect=False) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+        for number in range(40):
+            await queue.post(b"x" * 2000, properties={"n": number})
+        told = await asyncio.wait_for(started.stderr.readline(), 60)
+        assert b"traffic is passed on and not recorded" in told
+        for number in range(40):
+            async with await queue.receive(60) as message:
+                assert message.properties["n"] == number
+    started.send_signal(signal.SIGTERM)
+    status, _, err = await ended(started)
+    assert (status, len(err.splitlines())) == (1, 1), err
+    async with process("decode", "--file", str(recording), "--brief") as decoder:
+        assert "clientIdentity" in (await ended(decoder))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["exporter", "--listen", "127.0.0.1:0"], 0),
+        (["console", "--port", "0"], 0),
+        (["mover", "QUEUE.delayed", "--longest", "1e9"], 0),
+        (["record", "FILE"], 0),
+        (["tail", "QUEUE", "--follow"], 143),
+        (["top", "--interval", "0.1"], 143),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else str(value),
+)
+async def test_sigterm_is_the_orderly_end_of_a_service(
+    uri: str, bmq_queue_uri: str, tmp_path: Path, words: list[str], status: int
+) -> None:
+    async with bmq.connect(uri) as session:
+        await (await session.open_queue(bmq_queue_uri, write=True)).post(b"one")
+        names = {"QUEUE": bmq_queue_uri, "FILE": str(tmp_path / "file")}
+        line = [names.get(word, word.replace("QUEUE", bmq_queue_uri)) for word in words]
+        async with process(*line, "--broker", uri) as started:
+            stream = started.stderr if words[0] == "mover" else started.stdout
+            assert stream is not None
+            assert await asyncio.wait_for(stream.readline(), 60)
+            started.send_signal(signal.SIGTERM)
+            returned, _, err = await ended(started)
+            assert returned == status
+            assert "Traceback" not in err
 
 
 async def test_recording_is_private_and_ends_on_signal(uri: str, tmp_path: Path) -> None:

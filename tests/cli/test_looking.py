@@ -84,6 +84,20 @@ def test_top_shows_the_queues(run: Bmq, aside: Aside, bmq_queue_uri: str) -> Non
     assert run("top", "--sort", "name").status == 2
 
 
+def test_totals_of_top_are_over_all_queues(run: Bmq, aside: Aside, bmq_new_queue_uri: NewUri) -> None:
+    uris = [bmq_new_queue_uri() for _ in range(3)]
+    for uri in uris:
+        aside.do(aside.do(aside.session.open_queue(uri, write=True)).post_many([b"m"] * 1000))
+    while True:
+        ran = run("top", "bmq.test.mem.priority", "--count", "1", "--limit", "1", "--sort", "depth")
+        if int(ran.lines[0].split(" queue")[0].split()[-1]) >= 3:
+            break
+    assert int(ran.lines[0].split(" message")[0].split()[-1].replace(",", "")) >= 3000
+    assert sum(line.startswith("bmq://") for line in ran.lines) == 1
+    for uri in uris:
+        run("purge", uri, "--yes")
+
+
 # ---- explain
 
 
@@ -138,6 +152,15 @@ def test_explain_reports_unmatched_messages(
     assert "The message goes to" in ran.out
     order = [line.split()[0] for line in ran.lines if "x == " in line]
     assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
+
+
+def test_explain_names_the_types_that_it_assumes(run: Bmq, bmq_queue_uri: str) -> None:
+    run("post", bmq_queue_uri, "a", "-p", "CustomerId:string=1234")
+    ran = run("explain", bmq_queue_uri, "-p", "CustomerId=1234", "-p", "vip=true", "-p", "n:int32=1")
+    assert "CustomerId is taken as INT64; vip is taken as BOOL." in ran.err
+    assert "NAME:TYPE=VALUE" in ran.err
+    assert "taken as" not in run("explain", bmq_queue_uri, "-p", "CustomerId:string=1234").err
+    run("purge", bmq_queue_uri, "--yes")
 
 
 def test_explain_reports_complete_delivery(

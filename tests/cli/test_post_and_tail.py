@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Bmq
+from tests.cli.conftest import Aside, Bmq
 
 FANOUT = "bmq.test.mem.fanout"
 
@@ -62,6 +62,57 @@ def test_output_of_tail_can_be_posted(
     assert after.pop("guid") != before.pop("guid")
     assert after == before
     assert before["types"]["n"] == "int32"
+
+
+def test_text_that_is_not_utf8_makes_the_round_trip(
+    run: Bmq, aside: Aside, bmq_queue_uri: str, tmp_path: Path
+) -> None:
+    """Other clients post such texts, and a line of JSON has them as lone surrogates."""
+    queue = aside.do(aside.session.open_queue(bmq_queue_uri, read=True, write=True))
+    properties = {"city": "M\udcfcnchen", "raw": b"\xff", "n": 7}
+    aside.do(queue.post(b"\xff\xfe", properties=properties))
+    (tmp_path / "saved").write_text(run("tail", bmq_queue_uri, "--json", "--confirm").out)
+    assert run("post", bmq_queue_uri, "--ndjson", "--file", str(tmp_path / "saved")).status == 0
+    message = aside.do(queue.receive(20))
+    assert (message.data, dict(message.properties)) == (b"\xff\xfe", properties)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r'{"data": "\udcff"}', "data is not UTF-8"),
+        (r'{"json": {"a": "\udcff"}}', "json is not UTF-8"),
+        (r'{"data": "\ud83d\ude00"}', ""),
+    ],
+)
+def test_a_payload_that_is_not_utf8_needs_base64(
+    run: Bmq, bmq_queue_uri: str, tmp_path: Path, line: str, words: str
+) -> None:
+    (tmp_path / "lines").write_text(line + "\n")
+    ran = run("post", bmq_queue_uri, "--ndjson", "--file", str(tmp_path / "lines"))
+    assert ran.status == (1 if words else 0)
+    assert words in ran.err
+    assert not words or "use base64" in ran.err
+
+
+def test_a_payload_argument_that_is_not_utf8_is_named(run: Bmq, bmq_queue_uri: str) -> None:
+    ran = run("post", bmq_queue_uri, "caf\udce9")
+    assert ran.status == 2
+    assert "is not UTF-8: give such data in a file (--file)" in ran.err
+    assert "codec" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tail", "QUEUE", "--limit", "5"], "the option is called --count: --count 5"),
+        (["post", "QUEUE", "--lines", "-"], "standard input is read without a PAYLOAD"),
+    ],
+)
+def test_a_slip_of_the_hand_gets_the_right_word(offline: Bmq, arguments: list[str], words: str) -> None:
+    ran = offline(*arguments)
+    assert ran.status == 2
+    assert words in ran.err
 
 
 def test_invalid_lines_are_listed_and_valid_lines_posted(

@@ -35,6 +35,9 @@ async def handle(message):
 
 def make():
     return app
+
+def with_argument(name):
+    return app
 """
 
 
@@ -92,6 +95,12 @@ def test_a_health_address_in_use_is_named_in_a_line(tmp_path: Path, broker: str)
         ("shoop", "cannot import shoop: No module named 'shoop'"),
         ("shop:ap", "shop has no bmq.App with the name 'ap'; known apps: shop:app"),
         ("shop:bmq", "shop has no bmq.App with the name 'bmq'"),
+        ("", "the app is MODULE or MODULE:APP, for example shop.orders:app, not ''"),
+        ("../x", "the app is MODULE or MODULE:APP"),
+        ("shop:a b", "the app is MODULE or MODULE:APP"),
+        ("os:system", "os has no bmq.App with the name 'system'"),
+        ("sys:exit", "sys has no bmq.App with the name 'exit'"),
+        ("shop:with_argument", "shop has no bmq.App with the name 'with_argument'; known apps: shop:app"),
     ],
 )
 def test_missing_app_is_an_error(tmp_path: Path, broker: str, target: str, why: str) -> None:
