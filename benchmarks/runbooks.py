@@ -194,9 +194,9 @@ class Place:
         """Repeat both checks of a node until both succeed; add the last output only."""
         before, began, attempts = len(self.lines), time.monotonic(), 1
         async with asyncio.timeout(DEADLINE):
-            while "FAIL" in await self.run("doctor", uri, "--broker", address) or not await self.status(
-                address
-            ):
+            while "FAIL" in await self.run(
+                "doctor", uri, "--post", "--broker", address
+            ) or not await self.status(address):
                 del self.lines[before:]
                 attempts += 1
                 await asyncio.sleep(0.5)
@@ -209,6 +209,9 @@ class Place:
 class Traffic:
     """A producer with numbered messages, and a consumer that confirms each message.
 
+    With ``kind``, each message has this property ``order_type``, and the consumer subscribes to no other
+    message: a bystander on a queue with a problem.
+
     Attributes:
         posted: numbers of the acknowledged messages.
         received: how often each number arrived.
@@ -216,8 +219,9 @@ class Traffic:
         longest: longest time between two acknowledgements, in seconds.
     """
 
-    def __init__(self, place: Place, uri: str, **options: Any) -> None:
+    def __init__(self, place: Place, uri: str, *, kind: str = "", **options: Any) -> None:
         self._place, self._uri, self._options = place, uri, options
+        self._properties = {"order_type": kind} if kind else None
         self._numbers = itertools.count()
         self._end = asyncio.Event()
         self.posted: list[int] = []
@@ -254,7 +258,7 @@ class Traffic:
             data = json.dumps({"number": number}).encode()
             while True:
                 try:
-                    await queue.post(data)
+                    await queue.post(data, properties=self._properties)
                 except bmq.PostError as error:
                     # The broker did not accept the message: a producer posts it again.
                     self.refused[error.status.name] += 1
@@ -266,9 +270,12 @@ class Traffic:
             await asyncio.sleep(0.01)
 
     async def _receive(self, queue: bmq.Queue) -> None:
-        async for message in queue:
-            async with message:
-                self.received[json.loads(message.data)["number"]] += 1
+        kind = self._properties
+        text = f'order_type == "{kind["order_type"]}"' if kind else None
+        async with queue.subscribe(text) as consumer:
+            async for message in consumer:
+                async with message:
+                    self.received[json.loads(message.data)["number"]] += 1
 
     async def flows(self, count: int = 20) -> None:
         """Wait until so many more messages were acknowledged."""
@@ -309,32 +316,38 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def wrong_expression(place: Place) -> None:
-    """A consumer is deployed with a misspelt property: its messages wait and match nothing."""
+    """A consumer is deployed with a misspelt property: its messages wait and match nothing.
+
+    The bystander's consumer reads other messages of the same queue, and must receive them all the time.
+    """
     await place.start()
     uri = f"{DOMAIN}/orders"
-    traffic = Traffic(place, f"{DOMAIN}/other")
-    async with traffic.running(), bmq.connect(place.addresses) as session:
+    traffic = Traffic(place, uri, kind="STANDARD")
+    async with bmq.connect(place.addresses) as session:
         producer = await session.open_queue(uri, write=True)
         consumer_session = await bmq.connect(place.addresses, process_name="kitchen")
         queue = await consumer_session.open_queue(uri, read=True)
         wrong = await queue.subscribe('order_typ == "EXPRESS"')
-        began = time.monotonic()
-        for number in range(20):
-            await producer.post(b"%d" % number, properties={"order_type": "EXPRESS"})
-        place.say("# symptom: the queue grows, and the consumer is connected and idle")
-        await place.run("queues")
-        place.say("# confirm: the properties of the waiting messages, and the expressions of the readers")
-        assert "no subscription matches" in await place.run("explain", uri)
-        after = time.monotonic() - began
-        await place.run("tail", uri, "--count", "1")
-        place.say("# the right expression, tried before it is deployed")
-        await place.run("check", 'order_type == "EXPRESS"', "-p", "order_type=EXPRESS")
-        place.say("# remedy: deploy the right expression (here: consumer.configure)")
-        began = time.monotonic()
-        await wrong.configure('order_type == "EXPRESS"')
-        got = [await wrong.receive(timeout=DEADLINE) for _ in range(20)]
-        for message in got:
-            message.confirm()
+        async with traffic.running():
+            began = time.monotonic()
+            for number in range(20):
+                await producer.post(b"%d" % number, properties={"order_type": "EXPRESS"})
+            place.say("# symptom: the queue grows, and the consumer is connected and idle")
+            await place.run("queues")
+            place.say("# confirm: what the readers want, and who would get an EXPRESS order")
+            assert "no subscription matches" in await place.run("explain", uri)
+            after = time.monotonic() - began
+            express = ("-p", "order_type=EXPRESS")
+            assert "No subscription matches" in await place.run("explain", uri, *express)
+            place.say("# the right expression, tried before it is deployed")
+            await place.run("check", 'order_type == "EXPRESS"', *express)
+            await traffic.flows()
+            place.say("# remedy: deploy the right expression (here: consumer.configure)")
+            began = time.monotonic()
+            await wrong.configure('order_type == "EXPRESS"')
+            got = [await wrong.receive(timeout=DEADLINE) for _ in range(20)]
+            for message in got:
+                message.confirm()
         await consumer_session.close()
         place.say("# verify: the queue is empty")
         assert "No messages wait" in await place.run("explain", uri)
@@ -591,7 +604,7 @@ async def rolling_restart(place: Place) -> None:
         await _wait_for_later(place)
         place.say("# before: each node is examined")
         for address in cluster.ways["nodes"]:
-            await place.run("doctor", own, "--broker", address)
+            await place.run("doctor", own, "--post", "--broker", address)
             assert await place.status(address)
         for node in await _replicas_first(place, cluster):
             place.say(f"# node {node}: stop it with SIGTERM, start it, repeat both checks until they succeed")
@@ -643,7 +656,7 @@ async def upgrade(place: Place) -> None:
                 await _replace(place, cluster, traffic, node, own)
         place.say("# the proxies follow when all nodes have the new program; verify: each node is examined")
         for address in cluster.ways["nodes"]:
-            await place.run("doctor", own, "--broker", address)
+            await place.run("doctor", own, "--post", "--broker", address)
             assert await place.status(address)
     place.row = {
         "cause": ("the same program again" if place.old == new else "a new program")

@@ -69,18 +69,14 @@ def parse_properties(texts: list[str] | None) -> dict[str, PropertyInput]:
 
 
 def assumed_types(texts: list[str] | None) -> str:
-    """Name the types that :func:`parse_properties` takes for values without a type; empty without any."""
+    """Name the types other than text that :func:`parse_properties` takes for values without a type."""
     told: list[str] = []
     for text in texts or ():
         name, _, value = text.partition("=")
-        if ":" not in name:
-            guess = _guessed(value)
-            kind = "BOOL" if isinstance(guess, bool) else "INT64" if isinstance(guess, int) else "STRING"
-            told.append(f"{name} is taken as {kind}")
-    return "; ".join(told) and (
-        f"{'; '.join(told)}. A message whose property has another type is routed differently: give the type "
-        "as NAME:TYPE=VALUE."
-    )
+        guess = "" if ":" in name else _guessed(value)
+        if not isinstance(guess, str):
+            told.append(f"{name} is taken as {'BOOL' if isinstance(guess, bool) else 'INT64'}")
+    return f"{'; '.join(told)}: for a message with another type, give NAME:TYPE=VALUE" if told else ""
 
 
 def _is_number(value: str) -> bool:

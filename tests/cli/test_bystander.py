@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import io
+import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -206,6 +209,40 @@ def test_without_an_answer_nothing_is_taken(offline: Bmq, kind: ActionKind) -> N
         assert "post " not in ran.out
         assert broker.call(lambda broker: broker.queues[queue].pushed) == 0
         assert offline("tail", queue, "--force", "--fields", "data", *at).lines == ["hello"]
+
+
+RUNBOOKS = sorted((Path(__file__).parents[2] / "docs" / "runbooks").glob("*.md"))
+
+
+def _prescribed(page: Path) -> list[list[str]]:
+    """The commands of a runbook that look: those in its text, not in its recorded output."""
+    text = page.read_text(encoding="utf-8").partition("## Output")[0]
+    found = [shlex.split(line) for line in re.findall(r"`bmq ([a-z]+(?: [^`]*)?)`", text)]
+    looks = {words[0] for _, words in LOOKS} - {"admin"}
+    return [words for words in found if words[0] in looks and not {"--back", "--force"} & set(words)]
+
+
+@pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
+def test_a_runbook_changes_nothing_before_its_remedy(
+    run: Bmq, offline: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: NewUri, page: Path
+) -> None:
+    queue, letters = bmq_new_queue_uri(), bmq_new_queue_uri()
+    run("post", letters, "a letter")
+    bystander = _bystander(aside, queue, uri, _readers(queue))
+    names = {"QUEUE": queue, "OLD": queue, "NEW": queue, "QUEUE_OF_DEAD_LETTERS": letters, "NODE": uri}
+    names |= {"GUID": bystander.guid, "EXPRESSION": "x == 1", "NAME=VALUE": "x=1"}
+    for words in _prescribed(page):
+        line = [names.get(word, word) for word in words]
+        if words[0] in ("peek", "explain") and len(words) == 1:
+            line.append(queue)  # a mention of a command that stands in full elsewhere
+        for option in ("--user", "--password-file"):
+            if option in line:
+                del line[line.index(option) : line.index(option) + 2]
+        ran = offline(*line) if uri in line or words[0] == "check" else run(*line)
+        assert ran.status == 0, (words, ran)
+        bystander.still_receives()
+    run("purge", queue, "--yes")
+    run("purge", letters, "--yes")
 
 
 class _Closing(io.StringIO):

@@ -157,7 +157,7 @@ def test_explain_reports_unmatched_messages(
 def test_explain_names_the_types_that_it_assumes(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "a", "-p", "CustomerId:string=1234")
     ran = run("explain", bmq_queue_uri, "-p", "CustomerId=1234", "-p", "vip=true", "-p", "n:int32=1")
-    assert "CustomerId is taken as INT64; vip is taken as BOOL." in ran.err
+    assert "CustomerId is taken as INT64; vip is taken as BOOL: " in ran.err
     assert "NAME:TYPE=VALUE" in ran.err
     assert "taken as" not in run("explain", bmq_queue_uri, "-p", "CustomerId:string=1234").err
     run("purge", bmq_queue_uri, "--yes")

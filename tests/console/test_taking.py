@@ -110,3 +110,39 @@ async def test_taking_is_guarded_as_other_changes(
     async with http.post(console.url + path, data=b"[]", headers={"Content-Type": "application/json"}) as bad:
         assert bad.status == 400
     assert len(broker.queues[DEAD]) == 1
+
+
+@pytest.mark.parametrize(("path", "status"), [("contents", 409), ("again", 409), ("cancel", 200)])
+async def test_no_action_stops_a_reader_of_the_queue(
+    http: aiohttp.ClientSession,
+    serve: Serve,
+    broker: bmq.broker.Broker,
+    session: bmq.Session,
+    path: str,
+    status: int,
+) -> None:
+    """A returned message would stop all messages behind it; two messages have the same due time here."""
+    queue = await session.open_queue(LATER, read=True, write=True, default_subscription=False)
+    reader = await queue.subscribe(f"{DUE} <= 15")
+    properties: dict[str, Any] = {DUE: 20, DEAD_QUEUE: ORDERS, DEAD_GUID: FIRST, DESTINATION: ORDERS}
+    _, guid = [str((await queue.post(b"x", properties=properties)).guid) for _ in range(2)]
+    held = await queue.post(b"x", properties={DUE: 10})
+    assert (await reader.receive(30)).guid == held.guid
+    body = {"uri": LATER, "guid": guid, "guids": [guid], "app": "", "first": FIRST, "due": "20"}
+    await _post(http, await serve(), f"api/{path}", status, **body)
+    assert len(broker.queues[LATER]) == (2 if path == "cancel" else 3)
+    await queue.post(b"y", properties={DUE: 1})
+    assert (await reader.receive(30)).data == b"y"
+    assert broker.queues[LATER].pushed == 2, "no message was taken"
+
+
+async def test_a_message_that_a_mover_may_hold_is_not_cancelled(
+    http: aiohttp.ClientSession, serve: Serve, broker: bmq.broker.Broker, session: bmq.Session
+) -> None:
+    queue = await session.open_queue(LATER, read=True, write=True, default_subscription=False)
+    mover = await queue.subscribe(f"{DUE} <= 15")
+    guid = (await queue.post(b"x", properties={DUE: 10, DESTINATION: ORDERS})).guid
+    await mover.receive(30)
+    said = await _post(http, await serve(), "api/cancel", 409, uri=LATER, guid=guid, due="10")
+    assert "a reader may hold the message" in said["error"]
+    assert len(broker.queues[LATER]) == 1
