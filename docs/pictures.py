@@ -254,7 +254,7 @@ def commands(uri: str, scene: Scene) -> None:
     arguments = ["check", "x > 0 && exists(OrderType)", "x == 1", "-P", "5", "-P", "10", "-p", "x=1"]
     shown = terminal(*arguments, uri=uri) + "$ bmq check 'x = 1'\n" + terminal("check", "x = 1", uri=uri)
     picture("check", shlex.join(["bmq", *arguments]), shown)
-    arguments = ["doctor", "bmq://bmq.test.mem.priority/doctor"]
+    arguments = ["doctor", "bmq://bmq.test.mem.priority/doctor", "--post"]
     shown = terminal(*arguments, uri=uri) + "$ bmq doctor --broker tcp://127.0.0.1:9\n"
     shown += terminal("doctor", "--broker", "tcp://127.0.0.1:9", uri=uri)
     picture("doctor", " ".join(["bmq", *arguments]), shown)

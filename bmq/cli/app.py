@@ -22,7 +22,8 @@ _DESCRIPTION = """Tools for BlazingMQ.
 BMQ_CONTEXT, then BMQ_BROKER_URI, then the context in use, then tcp://localhost:30114 is used.
 
 [bold]Exit status[/]: 0 done; 1 partly done, or a check failed; 2 wrong usage; 3 no broker or no answer;
-4 refused by the broker; 130 and 143 interrupted; 141 the reader of the output has gone.
+4 refused by the broker; 130 and 143 interrupted (a service ends
+with 0 after SIGTERM); 141 the reader of the output has gone.
 """
 
 

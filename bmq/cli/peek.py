@@ -41,10 +41,10 @@ async def command(
     ] = 0,
     output: OUTPUT = Form.TABLE,
 ) -> int:
-    """List the messages that wait in a queue, oldest first, without taking them.
+    """List the messages that wait in a queue, oldest first, without receiving them.
 
     The broker lists GUIDs, sizes and times. Only a consumer sees the content of a message: [bold]bmq tail[/]
-    prints messages and returns them.
+    prints messages and returns them, if the queue has no readers.
 
     [bold]Examples[/]
 
