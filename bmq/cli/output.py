@@ -83,8 +83,9 @@ def _jsonable(value: Any) -> Any:
 
 def write_utf8() -> None:
     """Write standard output as UTF-8: data for programs is the same on every terminal and in every locale."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
+    stream: object = sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8")
 
 
 def note(message: str, *, end: str = "\n") -> None:
