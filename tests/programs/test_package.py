@@ -136,6 +136,7 @@ def test_wheel_has_its_metadata(metadata: email.message.Message) -> None:
     assert [r.split(">")[0] for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r] == [
         "construct",
         "google-crc32c",
+        "msgspec",
         "orjson",
     ]
 
@@ -289,6 +290,7 @@ def test_chosen_libraries_are_declared_dependencies() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project, groups = pyproject["project"], pyproject["dependency-groups"]
     for library, where in {
+        "msgspec": project["dependencies"],
         "orjson": project["dependencies"],
         "construct": project["dependencies"],
         "pyspark": project["optional-dependencies"]["spark"],
