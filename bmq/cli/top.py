@@ -241,8 +241,8 @@ class _Watch:
 async def _internals(admin: Admin, uri: str) -> Internals | None:
     try:
         return await admin.queue(uri).internals()
-    except bmq.errors.AdminError:
-        return None  # the queue is gone, but still in the statistics
+    except (bmq.errors.AdminError, bmq.ProtocolError):
+        return None  # the queue is gone, but still in the statistics; or its answer cannot be read
 
 
 def _view(lines: list[_Line], broker: str, watch: _Watch, *, clients: bool) -> RenderableType:

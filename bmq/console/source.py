@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Protocol
 
 import bmq
 from bmq import _checks, _world
+from bmq._log_limit import LogLimit
 from bmq.admin import Admin, DomainInfo, QueueStatistics
 from bmq.client.message import beginning_of
 from bmq.console.quota import limits_of, use_of
@@ -30,6 +32,9 @@ _LIMITS_KEPT = 10.0
 _NO_LIMITS = ((0, 0), (0, 0))
 #: Seconds without a message after which no more messages are expected.
 _IDLE = 1.0
+
+
+log = LogLimit(logging.getLogger("bmq.console"))
 
 
 class NotNow(bmq.Error):
@@ -210,6 +215,8 @@ class RemoteBroker:
                 domains.append(await admin.domain(summary.name))
             except bmq.errors.AdminError:
                 continue  # the queue has gone meanwhile
+            except bmq.ProtocolError as error:
+                log.warning(summary.name, "domain %s is left out: %s", summary.name, error)
         found: list[Figures] = []
         for domain in domains:
             limits = limits_of(domain.configuration)
@@ -366,8 +373,8 @@ class Embedded(RemoteBroker):
             if name not in self._limits:
                 try:
                     self._limits[name] = limits_of((await admin.domain(name)).configuration)
-                except bmq.errors.AdminError:
-                    self._limits[name] = _NO_LIMITS  # the domain has gone meanwhile
+                except (bmq.errors.AdminError, bmq.ProtocolError):
+                    self._limits[name] = _NO_LIMITS  # the domain has gone meanwhile, or cannot be read
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages from the broker's store, unnoticed by clients."""

@@ -16,7 +16,7 @@ from bmq._json import orjson
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.explanation import Explanation
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
-from bmq.console.source import Figures, Source
+from bmq.console.source import Figures, Source, log
 
 __all__ = ["Watch"]
 
@@ -198,13 +198,14 @@ class Watch:
     async def _look_once(self) -> None:
         try:
             await self._look(await self.admin())
-        except bmq.Error as error:
+        except Exception as error:
             self.refused = isinstance(error, _REFUSALS)
-            if not self.error and self.refused:
-                logger.warning("the broker refuses the console: %s; trying again", error)
-            elif not self.error:
-                logger.warning("the broker does not answer: %s; trying again", error)
-            self.error = str(error) + self._hint(error)
+            expected = isinstance(error, bmq.Error)
+            if not self.error:
+                what = "refuses the console" if self.refused else "does not answer"
+                what = what if expected else "could not be asked"
+                logger.warning("the broker %s: %s; trying again", what, error if expected else repr(error))
+            self.error = str(error) + self._hint(error) if expected else f"the console failed: {error!r}"
             self._before = {}
         else:
             if self.error and self.number:
@@ -215,7 +216,7 @@ class Watch:
             self.number += 1
             self._looked.notify_all()
 
-    def _hint(self, error: bmq.Error) -> str:
+    def _hint(self, error: Exception) -> str:
         """A broker that requires a user closes the connection of an anonymous client without a reason."""
         if (
             isinstance(error, bmq.ConnectionFailed)
@@ -316,8 +317,8 @@ class Watch:
                 if queue.domain not in domains:
                     try:
                         domains[queue.domain] = await admin.domain(queue.domain)
-                    except bmq.errors.AdminError:
-                        continue  # the domain has gone meanwhile
+                    except (bmq.errors.AdminError, bmq.ProtocolError):
+                        continue  # the domain has gone meanwhile, or cannot be read
                 asked.append(queue)
                 questions.append(self._ask(admin, queue.uri, seen[queue.uri], domains[queue.domain]))
             for failed in await asyncio.gather(*questions, return_exceptions=True):
@@ -340,6 +341,9 @@ class Watch:
             oldest = next(iter((await asked.messages(0, 1)).messages), None)
         except (bmq.errors.AdminError, bmq.UsageError):
             return  # the queue has gone meanwhile
+        except bmq.ProtocolError as error:
+            log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
+            return
         before, sight.suspected = (
             sight.suspected,
             worst(inside(internals, explanation, self._dead, oldest)),
