@@ -8,6 +8,7 @@ import logging
 
 from bmq import _checks, _world
 from bmq.admin.client import Admin
+from bmq.client.dead_letters import described
 from bmq.errors import AdminError, Error
 
 __all__ = ["check", "longest_delay", "watch"]
@@ -94,7 +95,9 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
                 f"the oldest message has waited for {age:.0f} s, and is deleted after {ttl} s (messageTtl of "
                 f"{queue.domain}), due or not"
             )
-    limits = domain.configuration.get("storage", {}).get("queueLimits", {})
+    storage = domain.configuration.get("storage")
+    limits = storage.get("queueLimits") if isinstance(storage, dict) else None
+    limits = limits if isinstance(limits, dict) else {}
     usage = domain.usage
     held = next((each for each in domain.queues if each.uri == queue.uri), None)
     for what, there, limit in (
@@ -127,9 +130,10 @@ async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: 
     while True:
         try:
             problems = await check(admin, uri, longest=longest)
-        except Error as error:
+        except Exception as error:
             if "" not in known:
-                logger.info("the messages in %s cannot be checked: %s", uri, error)
+                level = logging.INFO if isinstance(error, Error) else logging.ERROR
+                logger.log(level, "the messages in %s cannot be checked: %s", uri, described(error))
             known.add("")
         else:
             kinds = {_kind(problem) for problem in problems}
