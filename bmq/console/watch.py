@@ -201,10 +201,11 @@ class Watch:
         except Exception as error:
             self.refused = isinstance(error, _REFUSALS)
             expected = isinstance(error, bmq.Error)
-            if not self.error:
+            if not expected:
+                log.warning(type(error), "a round of the console failed: %r; trying again", error)
+            elif not self.error:
                 what = "refuses the console" if self.refused else "does not answer"
-                what = what if expected else "could not be asked"
-                logger.warning("the broker %s: %s; trying again", what, error if expected else repr(error))
+                logger.warning("the broker %s: %s; trying again", what, error)
             self.error = str(error) + self._hint(error) if expected else f"the console failed: {error!r}"
             self._before = {}
         else:
