@@ -202,10 +202,11 @@ class Watch:
             self.refused = isinstance(error, _REFUSALS)
             expected = isinstance(error, bmq.Error)
             if not expected:
-                log.warning(type(error), "a round of the console failed: %r; trying again", error)
+                log.warning(type(error).__name__, "a round of the console failed: %r; trying again", error)
+            elif not self.error and self.refused:
+                logger.warning("the broker refuses the console: %s; trying again", error)
             elif not self.error:
-                what = "refuses the console" if self.refused else "does not answer"
-                logger.warning("the broker %s: %s; trying again", what, error)
+                logger.warning("the broker does not answer: %s; trying again", error)
             self.error = str(error) + self._hint(error) if expected else f"the console failed: {error!r}"
             self._before = {}
         else:

@@ -14,6 +14,7 @@ from bmq import _checks, _world
 from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import described
 from bmq.client.delivered import push_of
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
@@ -297,9 +298,9 @@ class DueMessages:
             pass  # closed or suspended: callers that wait for messages get the error
         except Exception as error:
             logger.warning(
-                "%s: messages with a later due time could not be requested; the request will be repeated: %r",
+                "%s: messages with a later due time could not be requested; the request will be repeated: %s",
                 self._consumer.queue.uri,
-                error,
+                described(error),
             )
             self._move_at = self._clock() + self._tick
 

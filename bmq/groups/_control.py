@@ -13,6 +13,10 @@ from bmq.groups._protocol import Crown, Order, Report
 __all__ = ["FROM", "TO", "decoded", "encoded"]
 
 
+# Bytes of a message that names as many members as a crown may.
+_LONGEST = 2 * 1024 * 1024
+
+
 class _Sender(msgspec.Struct):
     group: str = ""
 
@@ -33,6 +37,8 @@ def decoded(payload: bytes) -> tuple[Report | Order | Crown, str]:
         ProtocolError: the payload is not a control message of this version, or a value is out of its range.
     """
     try:
+        if len(payload) > _LONGEST:
+            raise ValueError(f"it has {len(payload)} bytes")
         return _message.decode(payload), _sender.decode(payload).group
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"{payload[:100]!r} is not a control message of a group: {error}") from error
