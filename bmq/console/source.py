@@ -34,9 +34,6 @@ _NO_LIMITS = ((0, 0), (0, 0))
 _IDLE = 1.0
 
 
-log = LogLimit(logging.getLogger("bmq.console"))
-
-
 class NotNow(bmq.Error):
     """The request would do harm now; the text names the harm and the victim."""
 
@@ -171,6 +168,7 @@ class RemoteBroker:
         self._ssl = ssl
         self._server_hostname = server_hostname
         self._timeout = timeout
+        self._log = LogLimit(logging.getLogger("bmq.console"))
 
     @property
     def authenticates(self) -> bool:
@@ -216,7 +214,7 @@ class RemoteBroker:
             except bmq.errors.AdminError:
                 continue  # the queue has gone meanwhile
             except bmq.ProtocolError as error:
-                log.warning(summary.name, "domain %s is left out: %s", summary.name, error)
+                self._log.warning(summary.name, "domain %s is left out: %s", summary.name, error)
         found: list[Figures] = []
         for domain in domains:
             limits = limits_of(domain.configuration)

@@ -13,10 +13,11 @@ from typing import Any
 import bmq
 from bmq import _world
 from bmq._json import orjson
+from bmq._log_limit import LogLimit
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.explanation import Explanation
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
-from bmq.console.source import Figures, Source, log
+from bmq.console.source import Figures, Source
 
 __all__ = ["Watch"]
 
@@ -133,6 +134,7 @@ class Watch:
         self._source = source
         self._dead = dead
         self._interval = interval
+        self._log = LogLimit(logger)
         self._admin: Admin | None = None
         self._queues: dict[str, _Sight] = {}
         self._before: dict[str, Figures] = {}
@@ -202,7 +204,9 @@ class Watch:
             self.refused = isinstance(error, _REFUSALS)
             expected = isinstance(error, bmq.Error)
             if not expected:
-                log.warning(type(error).__name__, "a round of the console failed: %r; trying again", error)
+                self._log.warning(
+                    type(error).__name__, "a round of the console failed: %r; trying again", error
+                )
             elif not self.error and self.refused:
                 logger.warning("the broker refuses the console: %s; trying again", error)
             elif not self.error:
@@ -344,7 +348,7 @@ class Watch:
         except (bmq.errors.AdminError, bmq.UsageError):
             return  # the queue has gone meanwhile
         except bmq.ProtocolError as error:
-            log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
+            self._log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
             return
         before, sight.suspected = (
             sight.suspected,

@@ -2,7 +2,8 @@
 """Answers of another type: an error of their command, and nothing else.
 
 Each member of each recorded answer is replaced by values of other types. Only errors of bmq leave a call; a
-round of the exporter and of the console is a failed round at most, and the next round with good answers works.
+round of the exporter and of the console is a failed round at most, and the next round with good answers
+works.
 """
 
 from __future__ import annotations
