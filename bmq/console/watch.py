@@ -202,16 +202,14 @@ class Watch:
             await self._look(await self.admin())
         except Exception as error:
             self.refused = isinstance(error, _REFUSALS)
-            expected = isinstance(error, bmq.Error)
-            if not expected:
-                self._log.warning(
-                    type(error).__name__, "a round of the console failed: %r; trying again", error
-                )
+            if not isinstance(error, bmq.Error):
+                name = type(error).__name__
+                self._log.warning(name, "a round of the console failed: %r; trying again", error)
             elif not self.error and self.refused:
                 logger.warning("the broker refuses the console: %s; trying again", error)
             elif not self.error:
                 logger.warning("the broker does not answer: %s; trying again", error)
-            self.error = str(error) + self._hint(error) if expected else f"the console failed: {error!r}"
+            self.error = f"{error}{self._hint(error)}" if isinstance(error, bmq.Error) else repr(error)
             self._before = {}
         else:
             if self.error and self.number:
