@@ -90,6 +90,10 @@ _SUBSCRIPTION = re.compile(
     r"consumers = \[ (?P<consumers>(?:\[ [^\[\]\"]* \] ?)*)\] \] ",
     re.DOTALL,
 )
+_UNREADABLE = (
+    "the subscriptions of this queue cannot be told apart: the text of one imitates the broker's own words. "
+    "Find the client in the printed answer: bmq admin DOMAINS DOMAIN name QUEUE name INTERNALS"
+)
 _TEXT_ENDS = '" ] consumers = ['
 _CONSUMER = re.compile(
     r"\[ maxUnconfirmedMessages = (-?\d{1,20}) maxUnconfirmedBytes = (-?\d{1,20}) "
@@ -470,7 +474,7 @@ def _readable(queue: Any) -> None:
     another.
     """
     if orjson.dumps(_TEXT_ENDS)[1:-1] in orjson.dumps(queue):
-        raise ProtocolError("the text of a subscription imitates a broker's printed text", field="expression")
+        raise ProtocolError(_UNREADABLE, field="expression")
 
 
 def _app(state: Any, status: str, at_end: bool | None) -> AppState:
@@ -515,7 +519,7 @@ def _subscriptions(printed: str, app_id: str) -> Iterator[ReaderSubscription]:
         at = each.end()
     idle = sum(not each["consumers"] for each in found)
     if printed[at:].strip() != end or (idle and len(found) > 1):
-        raise ProtocolError("the subscriptions of a client are unreadable", field="parametersJson")
+        raise ProtocolError(_UNREADABLE, field="parametersJson")
     for each in found:
         for messages, size, priority, count in _CONSUMER.findall(each["consumers"]):
             yield _made(
