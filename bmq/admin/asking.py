@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from bmq import _checks
 from bmq.errors import AdminError, InvalidURI, ProtocolError
@@ -74,7 +74,7 @@ def failure_of(result: dict[str, Any]) -> str | None:
     if "error" not in result:
         return None
     error = result["error"]
-    return str(error.get("message", "") if isinstance(error, dict) else error)
+    return str(cast("dict[str, Any]", error).get("message", "") if isinstance(error, dict) else error)
 
 
 def word(text: str, what: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -64,6 +64,7 @@ __all__ = [
     "depth",
     "domain_info",
     "internals",
+    "limits_of",
     "message_page",
     "purged",
     "statistics",
@@ -364,6 +365,22 @@ def domain_info(content: Any) -> DomainInfo:
         usage=_usage(content["capacityMeter"]),
         queues=_stored(content["storageContent"].get("storages", ())),
     )
+
+
+def limits_of(configuration: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the limits of a domain and of each of its queues, each as messages and bytes; 0 for no limit."""
+    storage = _member(configuration, "storage")
+    return _amount(_member(storage, "domainLimits")), _amount(_member(storage, "queueLimits"))
+
+
+def _member(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+
+def _amount(found: Mapping[str, Any]) -> tuple[int, int]:
+    messages, size = found.get("messages"), found.get("bytes")
+    return (messages if isinstance(messages, int) else 0, size if isinstance(size, int) else 0)
 
 
 # ---- queues

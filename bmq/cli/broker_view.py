@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from bmq import _world
 from bmq.admin import (
@@ -471,7 +471,8 @@ class Watch:
         info = domains.get(domain)
         messages, size = _depths(domains).get(uri, (0, 0)) if info is not None else (None, None)
         details = self._details.get(uri) if messages else None
-        limit = None if info is None else _limit(info)
+        limit = None if info is None else parsing.limits_of(info.configuration)[1]
+        limit = limit if limit is not None and any(limit) else None
         if details is not None and details.usage is not None:
             limit = details.usage.message_limit, details.usage.byte_limit
         ttl = None if info is None else info.configuration.get("messageTtl")
@@ -510,13 +511,3 @@ def _domain(info: DomainInfo, own: Iterable[str]) -> DomainView:
     return DomainView(
         info, len(queues), sum(each.messages for each in queues), sum(each.bytes for each in queues)
     )
-
-
-def _limit(info: DomainInfo) -> tuple[int, int] | None:
-    storage = info.configuration.get("storage")
-    limits = cast("Mapping[str, Any]", storage).get("queueLimits") if isinstance(storage, Mapping) else None
-    if not isinstance(limits, Mapping):
-        return None
-    numbers = cast("Mapping[str, Any]", limits)
-    messages, size = numbers.get("messages"), numbers.get("bytes")
-    return (messages, size) if isinstance(messages, int) and isinstance(size, int) else None

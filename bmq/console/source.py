@@ -14,8 +14,9 @@ import bmq
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq.admin import Admin, DomainInfo, QueueStatistics
+from bmq.admin.parsing import limits_of
 from bmq.client.message import beginning_of
-from bmq.console.quota import limits_of, use_of
+from bmq.console.quota import use_of
 from bmq.wire.message import NO_PROPERTIES
 
 __all__ = ["MOST_SHOWN", "Contents", "Figures", "NotNow", "RemoteBroker", "Source"]

@@ -13,6 +13,7 @@ import json
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from bmq.cli.target import BrokerTarget
 from bmq.console import RemoteBroker
 from bmq.console.findings import DeadLetters
 from bmq.console.watch import Watch
+from bmq.delays import check
 from bmq.engine.address import parse_addresses
 
 URI = "tcp://127.0.0.1:1"
@@ -177,6 +179,8 @@ class Surroundings:
         await self.exporter.ask_all()
         generate_latest(self.registry)
         await self.watch._look_once()
+        with suppress(bmq.errors.AdminError, bmq.ProtocolError):
+            await check(self.admin, ORDERS)
         for past in (True, False):
             orjson.loads(b"".join(self.watch._written({}, list(self.watch._queues.values()), past=past)))
         return self.broker.view is not None, not self.watch.error
