@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+import traceback
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
 from typing import Final
 
 from bmq import _world
@@ -60,3 +62,21 @@ class LogLimit:
     def error(self, kind: Hashable, message: str, *args: object) -> bool:
         """Log an error; see :meth:`log`."""
         return self.log(logging.ERROR, kind, message, *args)
+
+    @contextmanager
+    def surviving(self, what: str, *, but: type[Exception] | tuple[()] = ()) -> Generator[None]:
+        """Keep any exception in the block from ending a loop that runs as long as its program.
+
+        The exception is logged as one line; cancellation passes.
+
+        Args:
+            what: the round, as the subject of a sentence.
+            but: errors that pass too.
+        """
+        try:
+            yield
+        except but:
+            raise
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            self.error((what, type(error)), "%s failed: %r, at %s:%s", what, error, at.filename, at.lineno)

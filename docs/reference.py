@@ -133,7 +133,7 @@ class Reference:
         for name, value in names.items():
             if "#" not in self._place(module, name, value):
                 continue
-            parts += [f"## {name}", f"*{self._added(module, name)}*"]
+            parts.append(f"## {name}")
             if inspect.isroutine(value):
                 parts += [self._signature(name, value), self._render(inspect.getdoc(value) or "", value)]
             else:

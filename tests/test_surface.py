@@ -115,23 +115,6 @@ def test_every_class_has_a_page_and_every_other_name_is_on_that_of_its_module(
             assert f"[`{name}`](" in module
 
 
-def test_every_public_name_has_the_version_that_added_it(generate: ModuleType) -> None:
-    listed = generate.since()
-    assert listed.keys() == generate.MODULES.keys()
-    for module, part in generate.MODULES.items():
-        names = {name for name in part.__all__ if not name.startswith("_")}
-        modules = {name for name in names if inspect.ismodule(getattr(part, name))}
-        assert listed[module].keys() - modules == names - modules, module
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    for version in {version for names in listed.values() for version in names.values()} - {"next"}:
-        assert f"## [{version}]" in changelog
-
-
-def test_the_page_of_a_name_shows_the_version_that_added_it(reference: Any) -> None:
-    assert "*class of [`bmq`](bmq.md), since 0.1.0*" in reference.page_of(bmq.Queue)
-    assert "## derived_guid\n\n*since 0.1.0*" in reference.pages()["api/conventions.md"]
-
-
 @pytest.mark.parametrize("name", [each for each in bmq.__all__ if not inspect.ismodule(getattr(bmq, each))])
 def test_every_name_of_the_package_has_an_example(reference: Any, name: str) -> None:
     if name == "__version__":

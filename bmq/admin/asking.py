@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from bmq import _checks
 from bmq.errors import AdminError, InvalidURI, ProtocolError
 from bmq.wire.printable import printable
 
-__all__ = ["Asked", "ask", "refused", "word"]
+__all__ = ["Asked", "ask", "failure_of", "refused", "results_of", "word"]
 
 # Longer names in commands are mistakes without a use at the broker.
 _LONGEST_NAME = 1000
@@ -43,21 +43,38 @@ async def ask(broker: Asked, text: str, kind: str) -> Any:
 
 
 def _join(text: str, responses: Any, kind: str) -> dict[str, Any]:
+    parts = [result[kind] for _, result in results_of(text, responses) if kind in result]
+    if kind != "purgedQueues":
+        return {kind: parts[0]} if parts else {}
+    try:
+        return {kind: {"queues": [each for part in parts for each in part.get("queues", ())]}}
+    except (AttributeError, TypeError) as error:
+        raise ProtocolError(f"{text!r} was answered with malformed queues", field=kind) from error
+
+
+def results_of(text: str, responses: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return the nodes and their results of an answer that has one for each node.
+
+    Raises:
+        AdminError: a node did not carry out the command.
+        ProtocolError: the answer has another form.
+    """
     try:
         results = [(str(each["sourceNodeDescription"]), dict(each["result"])) for each in responses]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"{text!r} was answered with malformed responses", field="responses") from error
-    failures = [
-        f"{node}: {result['error'].get('message', '')}" for node, result in results if "error" in result
-    ]
-    if failures:
-        raise refused(text, "; ".join(failures))
-    parts = [result for _, result in results if kind in result]
-    if not parts:
-        return {}
-    if kind == "purgedQueues":
-        return {kind: {"queues": [each for part in parts for each in part[kind].get("queues", ())]}}
-    return {kind: parts[0][kind]}
+    failures = [(node, failure_of(result)) for node, result in results]
+    if refusals := [f"{node}: {failure}" for node, failure in failures if failure is not None]:
+        raise refused(text, "; ".join(refusals))
+    return results
+
+
+def failure_of(result: dict[str, Any]) -> str | None:
+    """Return the broker's text if the result is a failure; None otherwise."""
+    if "error" not in result:
+        return None
+    error = result["error"]
+    return str(cast("dict[str, Any]", error).get("message", "") if isinstance(error, dict) else error)
 
 
 def word(text: str, what: str) -> str:

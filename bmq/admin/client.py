@@ -17,7 +17,7 @@ from bmq import _checks
 from bmq._json import orjson
 from bmq._local import is_loopback
 from bmq.admin import parsing
-from bmq.admin.asking import ask, refused, word
+from bmq.admin.asking import ask, failure_of, refused, word
 from bmq.admin.cluster import ClusterAdmin, TunableAdmin
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
@@ -314,8 +314,8 @@ class Admin:
         if not isinstance(answer, dict) or not answer:
             raise ProtocolError(f"{text!r} was answered with {printed[:80]!r}", field="adminCommandResponse")
         result = cast("dict[str, Any]", answer)
-        if "error" in result:
-            raise refused(text, str(result["error"].get("message", "")))
+        if (failure := failure_of(result)) is not None:
+            raise refused(text, failure)
         return result
 
     # the other nodes
@@ -701,8 +701,12 @@ class QueueAdmin:
 
         Another node of a cluster appears as a client in place of its own clients. These are in ``behind`` of
         the node, if the node's address was given and the node answers.
+
+        Raises:
+            ProtocolError: the answer cannot be understood. A client can cause this for a queue: brokers print
+                expressions without escapes, and a text that imitates the broker's is refused.
         """
-        found = await self._internals()
+        found = parsing.internals(await self._ask_internals())
         nodes = await self._forwarding([client.description for client in found.clients])
         behind = dict(zip(nodes, await asyncio.gather(*map(self._clients_of, nodes.values())), strict=True))
         clients = [replace(each, behind=behind.get(each.description, ())) for each in found.clients]
@@ -726,10 +730,10 @@ class QueueAdmin:
 
     async def depth(self) -> Depth:
         """Return how many messages and bytes the queue holds, by application too."""
-        return (await self._internals()).depth
+        return parsing.depth(await self._ask_internals())
 
-    async def _internals(self) -> Internals:
-        return parsing.internals(await self._ask(f"{self._prefix} INTERNALS", "queueInternals"))
+    async def _ask_internals(self) -> Any:
+        return await self._ask(f"{self._prefix} INTERNALS", "queueInternals")
 
     async def statistics(self) -> QueueStatistics | None:
         """Return the queue's statistics; None without statistics."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from bmq import _checks
 from bmq.admin import parsing
-from bmq.admin.asking import Asked, ask, refused, word
+from bmq.admin.asking import Asked, ask, results_of, word
 from bmq.admin.results import (
     ClusterStatus,
     ClusterStorage,
@@ -89,16 +89,10 @@ class TunableAdmin:
         answer = await self._broker.query(command)
         if kind in answer:
             return [("", answer[kind])]
-        try:
-            results = [(str(each["sourceNodeDescription"]), each["result"]) for each in answer["responses"]]
-            failures = [
-                f"{node}: {each['error'].get('message', '')}" for node, each in results if "error" in each
-            ]
-            if failures:
-                raise refused(command, "; ".join(failures))
-            return [(node, each[kind]) for node, each in results]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ProtocolError(f"{command!r} has an answer of unknown form", field=kind) from error
+        results = results_of(command, answer.get("responses"))
+        if any(kind not in each for _, each in results):
+            raise ProtocolError(f"{command!r} has an answer of unknown form", field=kind)
+        return [(node, each[kind]) for node, each in results]
 
 
 def _printed(value: TunableValue) -> str:

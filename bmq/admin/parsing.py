@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the JSON of brokers to :mod:`bmq.admin.results`.
 
-The names are the names of the broker's command schema (``mqbcmd.xsd``). An answer without a required member
-is a :class:`bmq.ProtocolError`.
+The names are the names of the broker's command schema (``mqbcmd.xsd``). Types and ranges are those of the
+results, which :func:`_made` checks. An answer without a required member, or with a value of another type, is
+a :class:`bmq.ProtocolError`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
+
+import msgspec
 
 from bmq._json import orjson
 from bmq.admin.results import (
@@ -57,8 +61,10 @@ __all__ = [
     "cluster_storage",
     "clusters",
     "command_help",
+    "depth",
     "domain_info",
     "internals",
+    "limits_of",
     "message_page",
     "purged",
     "statistics",
@@ -71,23 +77,31 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _NOTHING: Any = {}
 # A broker prints these words for no node: "** NA **", "** NULL **".
 _NO_NODE = "**"
 _TIME = "%d%b%Y_%H:%M:%S.%f"
 
-# A broker's printed subscription. Quotes in a text are not escaped, so a text ends at the next part.
+# A broker's printed subscription. Clients choose the text, and brokers do not escape its quotes: what stands
+# behind the first end may be the client's. :func:`_readable` refuses such texts.
 _SUBSCRIPTION = re.compile(
-    r"\[ sId = (?P<id>\d+) expression = \[ version = (?P<version>\w+) text = \"(?P<text>.*?)\" \] "
-    r"consumers = \[ (?P<consumers>(?:\[ [^\[\]]* \] ?)*)\] \]",
+    r"\[ sId = (?P<id>\d{1,20}) expression = \[ version = (?P<version>\w{1,40}) text = \"(?P<text>.*?)\" \] "
+    r"consumers = \[ (?P<consumers>(?:\[ [^\[\]\"]* \] ?)*)\] \] ",
     re.DOTALL,
 )
-_CONSUMER = re.compile(
-    r"\[ maxUnconfirmedMessages = (-?\d+) maxUnconfirmedBytes = (-?\d+) consumerPriority = (-?\d+) "
-    r"consumerPriorityCount = (-?\d+) \]"
+_UNREADABLE = (
+    "the subscriptions of this queue cannot be told apart: the text of one imitates the broker's own words. "
+    "Find the client in the printed answer: bmq admin DOMAINS DOMAIN name QUEUE name INTERNALS"
 )
-_COUNT = re.compile(r"\b(readCount|writeCount) = (\d+)")
+_TEXT_ENDS = '" ] consumers = ['
+_CONSUMER = re.compile(
+    r"\[ maxUnconfirmedMessages = (-?\d{1,20}) maxUnconfirmedBytes = (-?\d{1,20}) "
+    r"consumerPriority = (-?\d{1,20}) consumerPriorityCount = (-?\d{1,20}) \]"
+)
+# The counts stand behind the application's name, which clients choose.
+_COUNTS = re.compile(r" readCount = (\d{1,20}) writeCount = (\d{1,20})(?: adminCount = \d{1,20})? \]\s*\Z")
 _HANDLE_ADDRESS = re.compile(r"^(?:0x)?[0-9a-fA-F]+\s+~ ")
 
 
@@ -98,13 +112,21 @@ def _strict(parse: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return parse(*args, **kwargs)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except ProtocolError:
+            raise
+        except Exception as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise ProtocolError(
-                f"the broker's answer has an unknown form: {what}", field=parse.__name__
+                f"the broker's answer has an unknown form: {what[:200]}", field=parse.__name__
             ) from error
 
     return checked
+
+
+def _made(kind: type[T], *values: Any, **named: Any) -> T:
+    """Return a result whose values have the types and ranges of its class."""
+    names: Iterable[str] = getattr(kind, "__dataclass_fields__")  # noqa: B009
+    return msgspec.convert(dict(zip(names, values, strict=False)) | named, kind)
 
 
 def _chosen(choice: Any) -> tuple[str, Any]:
@@ -116,13 +138,20 @@ def _chosen(choice: Any) -> tuple[str, Any]:
 
 
 def _usage(meter: Any) -> Usage:
-    return Usage(meter["numMessages"], meter["messageCapacity"], meter["numBytes"], meter["byteCapacity"])
+    return _made(
+        Usage, meter["numMessages"], meter["messageCapacity"], meter["numBytes"], meter["byteCapacity"]
+    )
 
 
 def _stored(storages: Iterable[dict[str, Any]]) -> tuple[StoredQueue, ...]:
     return tuple(
-        StoredQueue(
-            each["queueUri"], each["numMessages"], each["numBytes"], each["isPersistent"], each["partitionId"]
+        _made(
+            StoredQueue,
+            each["queueUri"],
+            each["numMessages"],
+            each["numBytes"],
+            each["isPersistent"],
+            each.get("partitionId", -1),
         )
         for each in storages
     )
@@ -135,7 +164,8 @@ def _stored(storages: Iterable[dict[str, Any]]) -> tuple[StoredQueue, ...]:
 def command_help(content: Any) -> tuple[CommandHelp, ...]:
     """HELP."""
     return tuple(
-        CommandHelp(each["command"], each.get("description", "")) for each in content.get("commands", ())
+        _made(CommandHelp, each["command"], each.get("description", ""))
+        for each in content.get("commands", ())
     )
 
 
@@ -144,12 +174,12 @@ def broker_configuration(content: Any) -> BrokerConfiguration:
     """BROKERCONFIG DUMP."""
     text: str = content["asJSON"]
     decoded: dict[str, Any] = dict(orjson.loads(text))
-    version = decoded.get("brokerVersion")
-    return BrokerConfiguration(
-        instance=str(decoded.get("brokerInstanceName", "")),
-        version=None if version is None else int(version),
-        host=str(decoded.get("hostName", "")),
-        etc_dir=str(decoded.get("etcDir", "")),
+    return _made(
+        BrokerConfiguration,
+        instance=decoded.get("brokerInstanceName", ""),
+        version=decoded.get("brokerVersion"),
+        host=decoded.get("hostName", ""),
+        etc_dir=decoded.get("etcDir", ""),
         content=decoded,
         text=text,
     )
@@ -171,7 +201,7 @@ def _value(choice: Any) -> TunableValue:
 @_strict
 def tunable(content: Any, node: str = "") -> Tunable:
     """STAT GET, STORAGE REPLICATION GET, STATE ELECTOR GET."""
-    return Tunable(content["name"], _value(content["value"]), content.get("description", ""), node)
+    return _made(Tunable, content["name"], _value(content["value"]), content.get("description", ""), node)
 
 
 @_strict
@@ -183,7 +213,9 @@ def tunables(content: Any) -> tuple[Tunable, ...]:
 @_strict
 def tunable_change(content: Any, node: str = "") -> TunableChange:
     """STAT SET, STORAGE REPLICATION SET, STATE ELECTOR SET."""
-    return TunableChange(content["name"], _value(content["oldValue"]), _value(content["newValue"]), node)
+    return _made(
+        TunableChange, content["name"], _value(content["oldValue"]), _value(content["newValue"]), node
+    )
 
 
 # ---- clusters
@@ -193,11 +225,12 @@ def tunable_change(content: Any, node: str = "") -> TunableChange:
 def clusters(content: Any) -> tuple[Cluster, ...]:
     """CLUSTERS LIST."""
     return tuple(
-        Cluster(
+        _made(
+            Cluster,
             each["name"],
             each["locality"],
             tuple(
-                ClusterNode(node["hostName"], node["nodeId"], node["dataCenter"])
+                _made(ClusterNode, node["hostName"], node["nodeId"], node["dataCenter"])
                 for node in each.get("nodes", ())
             ),
         )
@@ -209,23 +242,26 @@ def clusters(content: Any) -> tuple[Cluster, ...]:
 def cluster_status(content: Any) -> ClusterStatus:
     """CLUSTERS CLUSTER <name> STATUS."""
     elector = content.get("electorInfo", _NOTHING)
-    return ClusterStatus(
+    return _made(
+        ClusterStatus,
         name=content.get("name") or content["description"],
         healthy=content["isHealthy"],
         self_node=content.get("selfNodeDescription", ""),
         leader=_node(elector.get("leaderNode")),
         elector_state=elector.get("electorState", ""),
         nodes=tuple(
-            NodeStatus(
+            _made(
+                NodeStatus,
                 node["description"],
                 node["status"].removeprefix("E_"),
                 node.get("isAvailable"),
-                tuple(node.get("primaryForPartitionIds", ())),
+                node.get("primaryForPartitionIds", ()),
             )
             for node in content["nodeStatuses"].get("nodes", ())
         ),
         partitions=tuple(
-            PartitionStatus(
+            _made(
+                PartitionStatus,
                 number,
                 _node(each.get("primaryNode")),
                 each["primaryStatus"],
@@ -246,13 +282,14 @@ def _node(description: str | None) -> str | None:
 def topology(content: Any) -> ClusterTopology:
     """CLUSTERS CLUSTER <name> QUEUEHELPER."""
     domains = [
-        DomainSummary(each["name"], each["numAssignedQueues"], each["loaded"])
+        _made(DomainSummary, each["name"], each["numAssignedQueues"], each["loaded"])
         for each in content.get("domains", ())
     ]
-    return ClusterTopology(
+    return _made(
+        ClusterTopology,
         tuple(sorted(domains, key=lambda domain: domain.name)),
         tuple(sorted(each["uri"] for each in content.get("queues", ()))),
-        {each["uri"]: int(each.get("partitionId", -1)) for each in content.get("queues", ())},
+        {each["uri"]: each.get("partitionId", -1) for each in content.get("queues", ())},
     )
 
 
@@ -262,16 +299,16 @@ _NO_FILE = StorageFile(0, 0, 0)
 def _file(content: Any) -> StorageFile:
     if not content:
         return _NO_FILE
-    return StorageFile(
-        int(content["positionBytes"]), int(content["sizeBytes"]), int(content["outstandingBytes"])
-    )
+    return _made(StorageFile, content["positionBytes"], content["sizeBytes"], content["outstandingBytes"])
 
 
 @_strict
 def cluster_storage(content: Any) -> ClusterStorage:
     """CLUSTERS CLUSTER <name> STORAGE SUMMARY, and STORAGE PARTITION <id> SUMMARY."""
-    return ClusterStorage(
-        content.get("clusterFileStoreLocation", ""), tuple(map(_partition, content.get("fileStores", ())))
+    return _made(
+        ClusterStorage,
+        content.get("clusterFileStoreLocation", ""),
+        tuple(map(_partition, content.get("fileStores", ()))),
     )
 
 
@@ -279,23 +316,24 @@ def _partition(content: Any) -> PartitionStorage:
     # A closed partition has a summary without values.
     summary = content.get("summary") or _NOTHING
     active = summary.get("activeFileSet") or _NOTHING
-    return PartitionStorage(
-        id=int(content["partitionId"]),
-        state=str(content.get("state", "")).lower(),
+    return _made(
+        PartitionStorage,
+        id=content["partitionId"],
+        state=content.get("state", "").lower(),
         primary=_node(summary.get("primaryNodeDescription")),
-        lease=int(summary.get("primaryLeaseId", 0)),
-        sequence=int(summary.get("sequenceNum", 0)),
-        available=bool(summary.get("isAvailable", False)),
+        lease=summary.get("primaryLeaseId", 0),
+        sequence=summary.get("sequenceNum", 0),
+        available=summary.get("isAvailable", False),
         data=_file(active.get("dataFile")),
         journal=_file(active.get("journalFile")),
         queue_list=_file(active.get("qlistFile")),
         file_sets={
-            each["dataFileName"]: int(each["aliasedBlobBufferCount"]) for each in summary.get("fileSets", ())
+            each["dataFileName"]: each["aliasedBlobBufferCount"] for each in summary.get("fileSets", ())
         },
-        mapped_bytes=int(summary.get("totalMappedBytes", 0)),
-        outstanding_records=int(summary.get("numOutstandingRecords", 0)),
-        unreceipted=int(summary.get("numUnreceiptedMessages", 0)),
-        nagle_packets=int(summary.get("naglePacketCount", 0)),
+        mapped_bytes=summary.get("totalMappedBytes", 0),
+        outstanding_records=summary.get("numOutstandingRecords", 0),
+        unreceipted=summary.get("numUnreceiptedMessages", 0),
+        nagle_packets=summary.get("naglePacketCount", 0),
         queues=_stored((summary.get("storageContent") or _NOTHING).get("storages", ())),
     )
 
@@ -317,15 +355,32 @@ def domain_info(content: Any) -> DomainInfo:
     except orjson.JSONDecodeError:
         configuration = {}  # a broker stops in the middle if the domain's file has no consistency
     mode, details = _chosen(configuration.get("mode"))
-    return DomainInfo(
+    return _made(
+        DomainInfo,
         name=content["name"],
         cluster=content["clusterName"],
         mode=mode,
-        app_ids=tuple(details.get("appIDs", ())),
+        app_ids=details.get("appIDs", ()),
         configuration=configuration,
         usage=_usage(content["capacityMeter"]),
         queues=_stored(content["storageContent"].get("storages", ())),
     )
+
+
+def limits_of(configuration: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the limits of a domain and of each of its queues, each as messages and bytes; 0 for no limit."""
+    storage = _member(configuration, "storage")
+    return _amount(_member(storage, "domainLimits")), _amount(_member(storage, "queueLimits"))
+
+
+def _member(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+
+def _amount(found: Mapping[str, Any]) -> tuple[int, int]:
+    messages, size = found.get("messages"), found.get("bytes")
+    return (messages if isinstance(messages, int) else 0, size if isinstance(size, int) else 0)
 
 
 # ---- queues
@@ -334,10 +389,14 @@ def domain_info(content: Any) -> DomainInfo:
 @_strict
 def message_page(content: Any) -> MessagePage:
     """DOMAINS DOMAIN <name> QUEUE <name> LIST."""
-    return MessagePage(
+    return _made(
+        MessagePage,
         tuple(
-            StoredMessage(
-                each["guid"], each["sizeBytes"], _utc(datetime.fromisoformat(each["arrivalTimestamp"]))
+            _made(
+                StoredMessage,
+                each["guid"],
+                each["sizeBytes"],
+                _utc(datetime.fromisoformat(each["arrivalTimestamp"])),
             )
             for each in content.get("messages", ())
         ),
@@ -357,24 +416,31 @@ def purged(content: Any) -> tuple[list[Purged], list[str]]:
     failures: list[str] = []
     for entry in content.get("queues", ()):
         if "error" in entry:
-            failures.append(entry["error"]["message"])
+            failures.append(str(entry["error"]["message"]))
         else:
             queue = entry["queue"]
             done.append(
-                Purged(queue["queueUri"], queue["appId"], queue["numMessagesPurged"], queue["numBytesPurged"])
+                _made(
+                    Purged,
+                    queue["queueUri"],
+                    queue["appId"],
+                    queue["numMessagesPurged"],
+                    queue["numBytesPurged"],
+                )
             )
     return done, failures
 
 
 @_strict
 def internals(content: Any) -> Internals:
-    """DOMAINS DOMAIN <name> QUEUE <name> INTERNALS."""
+    """DOMAINS DOMAIN <name> QUEUE <name> INTERNALS.
+
+    Raises:
+        ProtocolError: the subscriptions cannot be told apart, because a client's text imitates the broker's.
+    """
     state = content["state"]
-    kind, queue = _chosen(content["queue"])
-    engine = queue.get("queueEngine", _NOTHING)
-    fanout = engine.get("fanout", _NOTHING)
-    relay = engine.get("relay", _NOTHING)
-    storage = state.get("storage", _NOTHING)
+    kind, fanout, relay = _engine(content)
+    _readable(content["queue"])
     apps = [
         _app(each["appState"], each["status"], each.get("isAtEndOfStorage"))
         for each in fanout.get("consumerStates", ())
@@ -383,6 +449,23 @@ def internals(content: Any) -> Internals:
         _app(each, "alive" if each["numConsumers"] else "registered", None)
         for each in relay.get("appStates", ())
     ]
+    return _made(
+        Internals,
+        uri=state["uri"],
+        mode=fanout.get("mode", "") if kind == "localQueue" else "",
+        depth=depth(content),
+        usage=_usage(state["capacityMeter"]) if state.get("capacityMeter") else None,
+        clients=tuple(_client(handle) for handle in state.get("handles", ())),
+        apps=tuple(apps),
+    )
+
+
+@_strict
+def depth(content: Any) -> Depth:
+    """DOMAINS DOMAIN <name> QUEUE <name> INTERNALS, of which only the messages are read."""
+    state = content["state"]
+    _, fanout, _ = _engine(content)
+    storage = state.get("storage", _NOTHING)
     virtual: Any = storage.get("virtualStorages", ())
     messages, size = storage.get("numMessages", 0), storage.get("numBytes", 0)
     if not virtual and fanout.get("mode") != "fanout":
@@ -390,56 +473,82 @@ def internals(content: Any) -> Internals:
     # A broker goes on counting expired messages for an application if a consumer held them at that time.
     virtual = [{**each, "numMessages": min(each["numMessages"], messages)} for each in virtual]
     only = size if len(virtual) == 1 and virtual[0]["numMessages"] == messages else None
-    return Internals(
-        uri=state["uri"],
-        mode=fanout.get("mode", "") if kind == "localQueue" else "",
-        depth=Depth(
-            state["uri"],
-            messages,
-            size,
-            tuple(AppDepth(each["appId"], each["numMessages"], only) for each in virtual),
-        ),
-        usage=_usage(state["capacityMeter"]) if state.get("capacityMeter") else None,
-        clients=tuple(_client(handle) for handle in state.get("handles", ())),
-        apps=tuple(apps),
-    )
+    apps = tuple(_made(AppDepth, each["appId"], each["numMessages"], only) for each in virtual)
+    return _made(Depth, state["uri"], messages, size, apps)
+
+
+def _engine(content: Any) -> tuple[str, Any, Any]:
+    """Return the kind of a queue, and the members of its engine for a primary, and for another node."""
+    kind, queue = _chosen(content["queue"])
+    engine = queue.get("queueEngine", _NOTHING)
+    return kind, engine.get("fanout", _NOTHING), engine.get("relay", _NOTHING)
+
+
+def _readable(queue: Any) -> None:
+    """Refuse a queue with a subscription whose text imitates the end of a printed text.
+
+    The engine lists the expressions of all subscriptions with consumers as JSON, where no text can pass for
+    another.
+    """
+    if orjson.dumps(_TEXT_ENDS)[1:-1] in orjson.dumps(queue):
+        raise ProtocolError(_UNREADABLE, field="expression")
 
 
 def _app(state: Any, status: str, at_end: bool | None) -> AppState:
-    return AppState(state["appId"], status, state["numConsumers"], state["redeliveryListLength"], at_end)
+    return _made(
+        AppState, state["appId"], status, state["numConsumers"], state["redeliveryListLength"], at_end
+    )
 
 
 def _client(handle: Any) -> Client:
-    counts = {name: int(number) for name, number in _COUNT.findall(handle["parametersJson"])}
-    return Client(
+    counts = _COUNTS.search(handle["parametersJson"])
+    if counts is None:
+        raise ProtocolError("the parameters of a client are unreadable", field="parametersJson")
+    return _made(
+        Client,
         description=_HANDLE_ADDRESS.sub("", handle["clientDescription"]),
-        readers=counts.get("readCount", 0),
-        writers=counts.get("writeCount", 0),
+        readers=int(counts[1]),
+        writers=int(counts[2]),
         streams=tuple(_stream(each) for each in handle.get("subStreams", ())),
     )
 
 
 def _stream(content: Any) -> Stream:
     windows = tuple(_window(each) for each in content.get("unconfirmedMonitors", ()))
-    subscriptions = [
-        ReaderSubscription(
-            id=int(found["id"]),
-            expression=found["text"] if found["version"] != "E_UNDEFINED" else "",
-            priority=int(priority),
-            count=int(count),
-            max_messages=int(messages),
-            max_bytes=int(size),
-            window=None,
-        )
-        for found in _SUBSCRIPTION.finditer(content["parametersJson"])
-        for messages, size, priority, count in _CONSUMER.findall(found["consumers"])
-    ]
-    return Stream(
-        app_id=content.get("appId") or DEFAULT_APP_ID,
+    app_id = content.get("appId") or DEFAULT_APP_ID
+    subscriptions = list(_subscriptions(content["parametersJson"], app_id))
+    return _made(
+        Stream,
+        app_id=app_id,
         unconfirmed=content.get("numUnconfirmedMessages"),
         subscriptions=tuple(_with_window(each, subscriptions, windows) for each in subscriptions),
         windows=windows,
     )
+
+
+def _subscriptions(printed: str, app_id: str) -> Iterator[ReaderSubscription]:
+    """Read all of a printed text; what is left over, or unusual, may be a client's imitation."""
+    begin, end = f'[ appId = "{app_id}" subscriptions = [ ', "] ]"
+    found: list[re.Match[str]] = []
+    at = len(begin) if printed.startswith(begin) else len(printed)
+    while each := _SUBSCRIPTION.match(printed, at):
+        found.append(each)
+        at = each.end()
+    idle = sum(not each["consumers"] for each in found)
+    if printed[at:].strip() != end or (idle and len(found) > 1):
+        raise ProtocolError(_UNREADABLE, field="parametersJson")
+    for each in found:
+        for messages, size, priority, count in _CONSUMER.findall(each["consumers"]):
+            yield _made(
+                ReaderSubscription,
+                id=int(each["id"]),
+                expression=each["text"] if each["version"] != "E_UNDEFINED" else "",
+                priority=int(priority),
+                count=int(count),
+                max_messages=int(messages),
+                max_bytes=int(size),
+                window=None,
+            )
 
 
 def _with_window(
@@ -457,18 +566,12 @@ def _with_window(
     chosen, rest = candidates[:rivals], candidates[rivals:]
     if len(set(chosen)) != 1 or any(each.messages for each in rest):
         return subscription
-    return ReaderSubscription(
-        subscription.id,
-        subscription.expression,
-        subscription.priority,
-        subscription.count,
-        *limits,
-        chosen[0],
-    )
+    return replace(subscription, window=chosen[0])
 
 
 def _window(monitor: Any) -> Window:
-    return Window(
+    return _made(
+        Window,
         monitor["numMessages"],
         monitor["messagesCapacity"],
         monitor["numBytes"],
@@ -489,7 +592,8 @@ def statistics(content: str) -> Statistics:
         for domain, by_uri in decoded["domainQueues"]["domains"].items()
         for uri, entry in by_uri.items()
     ]
-    return Statistics(
+    return _made(
+        Statistics,
         datetime.strptime(decoded["_timestamp"], _TIME).replace(tzinfo=UTC),
         tuple(sorted(queues, key=lambda queue: queue.uri)),
     )
@@ -502,7 +606,8 @@ def _held(values: Mapping[str, int], unit: str) -> int | None:
 
 def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
     values: dict[str, int] = entry.get("values", {})
-    return QueueStatistics(
+    return _made(
+        QueueStatistics,
         uri=uri,
         domain=domain,
         producers=values.get("queue_producers_count", 0),
@@ -518,7 +623,8 @@ def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
         rejected=values.get("queue_reject_msgs_abs", 0),
         expired=values.get("queue_gc_msgs_abs", 0),
         apps=tuple(
-            AppStatistics(
+            _made(
+                AppStatistics,
                 app_id,
                 _held(each.get("values", _NOTHING), "msgs") or 0,
                 _held(each.get("values", _NOTHING), "bytes"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta
 
 __all__ = [
     "AppDepth",
@@ -48,6 +50,10 @@ __all__ = [
 ]
 
 
+# Numbers of a broker: any, and those that count something. They are checked when an answer is read.
+_Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
 #: The value of a tunable; dates and times are texts in ISO 8601.
 TunableValue: TypeAlias = bool | int | float | str | None
 
@@ -82,7 +88,7 @@ class BrokerConfiguration:
     """
 
     instance: str
-    version: int | None
+    version: _Number | None
     host: str
     etc_dir: str
     content: Mapping[str, Any] = field(repr=False)
@@ -103,7 +109,7 @@ class ClusterNode:
     """
 
     host: str
-    id: int
+    id: _Number
     data_center: str
 
 
@@ -136,7 +142,7 @@ class NodeStatus:
     description: str
     status: str
     connected: bool | None
-    primary_for: tuple[int, ...]
+    primary_for: tuple[_Number, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +157,11 @@ class PartitionStatus:
         active_queues: number of queues in use.
     """
 
-    id: int
+    id: _Count
     primary: str | None
     status: str
-    queues: int
-    active_queues: int
+    queues: _Count
+    active_queues: _Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +233,9 @@ class StorageFile:
         outstanding: bytes that a rollover would copy.
     """
 
-    used: int
-    size: int
-    outstanding: int
+    used: _Count
+    size: _Count
+    outstanding: _Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,20 +260,20 @@ class PartitionStorage:
         queues: queues with their contents.
     """
 
-    id: int
+    id: _Count
     state: str
     primary: str | None
-    lease: int
-    sequence: int
+    lease: _Count
+    sequence: _Count
     available: bool
     data: StorageFile
     journal: StorageFile
     queue_list: StorageFile
-    file_sets: Mapping[str, int]
-    mapped_bytes: int
-    outstanding_records: int
-    unreceipted: int
-    nagle_packets: int
+    file_sets: Mapping[str, _Count]
+    mapped_bytes: _Count
+    outstanding_records: _Count
+    unreceipted: _Count
+    nagle_packets: _Count
     queues: tuple[StoredQueue, ...]
 
 
@@ -298,7 +304,7 @@ class DomainSummary:
     """
 
     name: str
-    queues: int
+    queues: _Count
     loaded: bool
 
 
@@ -314,7 +320,7 @@ class ClusterTopology:
 
     domains: tuple[DomainSummary, ...]
     queues: tuple[str, ...]
-    partitions: Mapping[str, int] = field(repr=False)
+    partitions: Mapping[str, _Number] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,10 +373,10 @@ class Usage:
         byte_limit: maximum number of bytes.
     """
 
-    messages: int
-    message_limit: int
-    bytes: int
-    byte_limit: int
+    messages: _Count
+    message_limit: _Number
+    bytes: _Count
+    byte_limit: _Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,10 +392,10 @@ class StoredQueue:
     """
 
     uri: str
-    messages: int
-    bytes: int
+    messages: _Count
+    bytes: _Count
     persistent: bool
-    partition: int
+    partition: _Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,8 +436,8 @@ class AppDepth:
     """
 
     app_id: str
-    messages: int
-    bytes: int | None
+    messages: _Count
+    bytes: _Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,8 +452,8 @@ class Depth:
     """
 
     uri: str
-    messages: int
-    bytes: int
+    messages: _Count
+    bytes: _Count
     apps: tuple[AppDepth, ...]
 
 
@@ -463,10 +469,10 @@ class Window:
         full: whether the broker delivers nothing before a confirmation.
     """
 
-    messages: int
-    max_messages: int
-    bytes: int
-    max_bytes: int
+    messages: _Count
+    max_messages: _Number
+    bytes: _Count
+    max_bytes: _Number
     full: bool
 
 
@@ -485,12 +491,12 @@ class ReaderSubscription:
             subscriptions have the same limits and different windows.
     """
 
-    id: int
+    id: _Count
     expression: str
-    priority: int
-    count: int
-    max_messages: int
-    max_bytes: int
+    priority: _Number
+    count: _Number
+    max_messages: _Number
+    max_bytes: _Number
     window: Window | None
 
 
@@ -506,7 +512,7 @@ class Stream:
     """
 
     app_id: str
-    unconfirmed: int | None
+    unconfirmed: _Count | None
     subscriptions: tuple[ReaderSubscription, ...]
     windows: tuple[Window, ...]
 
@@ -524,8 +530,8 @@ class Client:
     """
 
     description: str
-    readers: int
-    writers: int
+    readers: _Count
+    writers: _Count
     streams: tuple[Stream, ...]
     behind: tuple[Client, ...] = ()
 
@@ -544,8 +550,8 @@ class AppState:
 
     app_id: str
     status: str
-    consumers: int
-    redelivery: int
+    consumers: _Count
+    redelivery: _Count
     at_end: bool | None
 
 
@@ -581,7 +587,7 @@ class StoredMessage:
     """
 
     guid: str
-    size: int
+    size: _Count
     arrival: datetime
 
 
@@ -596,8 +602,8 @@ class MessagePage:
     """
 
     messages: tuple[StoredMessage, ...]
-    offset: int
-    total: int
+    offset: _Number
+    total: _Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -613,8 +619,8 @@ class Purged:
 
     uri: str
     app_id: str
-    messages: int
-    bytes: int
+    messages: _Number
+    bytes: _Number
 
 
 # ---- statistics
@@ -632,9 +638,9 @@ class AppStatistics:
     """
 
     app_id: str
-    messages: int
-    bytes: int | None
-    values: Mapping[str, int] = field(repr=False)
+    messages: _Number
+    bytes: _Number | None
+    values: Mapping[str, _Number] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -662,20 +668,20 @@ class QueueStatistics:
 
     uri: str
     domain: str
-    producers: int
-    consumers: int
-    messages: int
-    bytes: int
-    posted: int
-    posted_bytes: int
-    pushed: int
-    acknowledged: int
-    refused: int
-    confirmed: int
-    rejected: int
-    expired: int
+    producers: _Number
+    consumers: _Number
+    messages: _Number
+    bytes: _Number
+    posted: _Number
+    posted_bytes: _Number
+    pushed: _Number
+    acknowledged: _Number
+    refused: _Number
+    confirmed: _Number
+    rejected: _Number
+    expired: _Number
     apps: tuple[AppStatistics, ...]
-    values: Mapping[str, int] = field(repr=False)
+    values: Mapping[str, _Number] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

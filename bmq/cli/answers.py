@@ -18,12 +18,8 @@ __all__ = ["LONGEST_ANSWER", "Answers", "ThreadAnswers"]
 
 logger = logging.getLogger("bmq.run")
 
-# Seconds for the answer of a process. Usually the timeout of the prober decides, as with one process.
-_LIVEZ: Final = 30.0
-_READYZ: Final = 5.0
-_METRICS: Final = 5.0
-#: Seconds of the longest answer.
-LONGEST_ANSWER: Final = _LIVEZ
+#: Seconds for the answer of a process: fewer than a prober waits, which is told so which process is hung.
+LONGEST_ANSWER: Final = 4.0
 _NOT_FOUND: Final = "the paths are /livez, /readyz and /metrics\n"
 _NO_JSON: Final = "the answer of the process is malformed"
 
@@ -63,12 +59,11 @@ class Answers:
             case _:
                 return HTTPStatus.NOT_FOUND, _NOT_FOUND, TEXT_TYPE
 
-    async def _ask(
-        self, probe: int, page: str, timeout: float
-    ) -> list[tuple[Slot, Worker, tuple[int, bytes] | None]]:
+    async def _ask(self, probe: int, page: str) -> list[tuple[Slot, Worker, tuple[int, bytes] | None]]:
         """Ask all running processes."""
         asked = [(slot, slot.process) for slot in self._slots if slot.asked and slot.process is not None]
-        answers = await asyncio.gather(*(process.ask(f"/{probe}{page}", timeout) for _, process in asked))
+        path = f"/{probe}{page}"
+        answers = await asyncio.gather(*(process.ask(path, LONGEST_ANSWER) for _, process in asked))
         # Processes that ended or began to stop meanwhile owe no answer.
         return [
             (slot, process, answer)
@@ -77,7 +72,7 @@ class Answers:
         ]
 
     async def _livez(self, probe: int) -> Page:
-        answers = await self._ask(probe, "/livez", _LIVEZ)
+        answers = await self._ask(probe, "/livez")
         silent = [slot for slot, _, answer in answers if answer is None or answer[0] != HTTPStatus.OK]
         if not silent:
             return HTTPStatus.OK, "alive\n", TEXT_TYPE
@@ -85,7 +80,7 @@ class Answers:
         return HTTPStatus.SERVICE_UNAVAILABLE, lines, TEXT_TYPE
 
     async def _readyz(self, probe: int) -> Page:
-        answers = {slot.number: answer for slot, _, answer in await self._ask(probe, "/readyz", _READYZ)}
+        answers = {slot.number: answer for slot, _, answer in await self._ask(probe, "/readyz")}
         found = [self._condition(slot, answers.get(slot.number)) for slot in self._slots]
         ready = all(each["ready"] for each in found)
         degraded = ready and any(each["degraded"] for each in found)
@@ -143,7 +138,7 @@ class Answers:
 
     async def _metrics(self, probe: int) -> Page:
         sums = self._sums.setdefault(probe, MetricSums())
-        for slot, _, answer in await self._ask(probe, "/metrics", _METRICS):
+        for slot, _, answer in await self._ask(probe, "/metrics"):
             if answer is None or answer[0] != HTTPStatus.OK:
                 continue  # the latest values count
             line = sums.update(slot.number, answer[1])

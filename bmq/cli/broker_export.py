@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -48,15 +49,18 @@ class _Broker:
             if self._admin is None:
                 self._admin = await self._target.admin()
             self.view = await self.watch.look(self._admin)
-        except (bmq.Error, OSError) as error:
+        except Exception as error:
             self.view = None
             self.watch.forget()
             name = type(error).__name__
             self.failures[name] = self.failures.get(name, 0) + 1
             if self._reported != name:
-                note(f"bmq exporter: {self.address} does not answer: {error}")
+                expected = isinstance(error, bmq.Error | OSError)
+                what = f"does not answer: {error}" if expected else f"could not be asked: {error!r}"
+                note(f"bmq exporter: {self.address} {what}")
             self._reported = name
-            await self.close()
+            with suppress(Exception):
+                await self.close()
         else:
             if self._reported:
                 note(f"bmq exporter: {self.address} answers again")
@@ -152,6 +156,11 @@ class Exporter(Collector):
         commands = CounterMetricFamily(
             "bmq_exporter_commands", "Admin commands sent", labels=["broker", "command"]
         )
+        unreadable = GaugeMetricFamily(
+            "bmq_exporter_unreadable",
+            "Queues and domains whose answers could not be read in the last round",
+            labels=["broker"],
+        )
         failures = CounterMetricFamily(
             "bmq_exporter_failed_rounds", "Rounds without a complete answer", labels=["broker", "error"]
         )
@@ -159,6 +168,7 @@ class Exporter(Collector):
             view = broker.view
             up.add_metric([broker.address], view is not None)
             seconds.add_metric([broker.address], broker.seconds)
+            unreadable.add_metric([broker.address], len(broker.watch.unreadable))
             for name, count in list(broker.watch.commands.items()):
                 commands.add_metric([broker.address, name], count)
             for name, count in list(broker.failures.items()):
@@ -168,7 +178,7 @@ class Exporter(Collector):
                 stale.add_metric([broker.address], view.stale)
                 for each in view.clusters:
                     info.add_metric([broker.address, each.cluster, each.node, each.role], 1)
-        yield from (up, info, seconds, at, stale, commands, failures)
+        yield from (up, info, seconds, at, stale, unreadable, commands, failures)
         apps = sum(
             queue.details.left_out_apps
             for broker in self._brokers

@@ -239,11 +239,11 @@ def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Met
     sequence = gauge("partition_sequence_number", "Number of a partition's last record", "partition")
     waiting = gauge("partition_unreceipted_msgs", "Messages that wait for replicas", "partition")
     files = {
-        name: gauge(f"partition_{name}_bytes", what, "partition", "file")
-        for name, what in (
-            ("offset", "Written bytes of a partition's file"),
-            ("size", "Size of a partition's file"),
-            ("outstanding", "Bytes in use of a partition's file"),
+        attribute: gauge(f"partition_{name}_bytes", what, "partition", "file")
+        for attribute, name, what in (
+            ("used", "offset", "Written bytes of a partition's file"),
+            ("size", "size", "Size of a partition's file"),
+            ("outstanding", "outstanding", "Bytes in use of a partition's file"),
         )
     }
     for _, view in clusters:
@@ -267,14 +267,15 @@ def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Met
             queues.add_metric(number, partition.queues)
             if partition.primary is not None:
                 who.add_metric([*number, node_name(partition.primary)], 1)
-        for store in view.files:
-            number = [*here, str(store.partition)]
+        for store in view.storage:
+            number = [*here, str(store.id)]
             ready.add_metric(number, store.available)
             sequence.add_metric(number, store.sequence)
             waiting.add_metric(number, store.unreceipted)
-            for kind, sizes in store.files.items():
-                for family, size in zip(files.values(), sizes, strict=True):
-                    family.add_metric([*number, kind], size)
+            for kind, file in (("data", store.data), ("journal", store.journal), ("qlist", store.queue_list)):
+                for name, family in files.items():
+                    if file.size:
+                        family.add_metric([*number, kind], getattr(file, name))
     return (
         *(healthy, peers, state, leader, upstream, primary, who, queues, ready, sequence, waiting),
         *files.values(),

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from bmq import _world
 from bmq.admin import (
@@ -21,13 +21,15 @@ from bmq.admin import (
     Cluster,
     ClusterStatus,
     DomainInfo,
-    MessagePage,
+    PartitionStorage,
     QueueStatistics,
     Usage,
     parsing,
 )
+from bmq.admin.asking import ask
 from bmq.admin.explanation import Explanation, Obstacle
 from bmq.admin.survey import alone
+from bmq.cli.output import note
 from bmq.errors import AdminError, InvalidURI, ProtocolError
 from bmq.wire.uri import QueueUri
 
@@ -38,7 +40,6 @@ __all__ = [
     "Details",
     "DomainView",
     "Labels",
-    "PartitionFiles",
     "QueueView",
     "Watch",
     "node_name",
@@ -49,8 +50,6 @@ _PAUSES = (0.1, 0.2, 0.5, 1.0)
 _TOO_OFTEN = "too often"
 # Commands in flight to a broker. A broker executes admin commands in sequence.
 _AT_ONCE = 4
-_NOTHING: Any = {}
-_FILES = ("data", "journal", "qlist")
 
 
 class Labels:
@@ -181,25 +180,6 @@ class DomainView:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFiles:
-    """The files of a partition on the answering node.
-
-    Attributes:
-        partition: number of the partition.
-        available: whether the storage is open.
-        sequence: number of the last record.
-        unreceipted: messages without a receipt from the replicas.
-        files: position, size and outstanding bytes of each kind of file.
-    """
-
-    partition: int
-    available: bool
-    sequence: int
-    unreceipted: int
-    files: Mapping[str, tuple[int, int, int]]
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterView:
     """A cluster, as seen by a broker.
 
@@ -210,7 +190,7 @@ class ClusterView:
             node, because names like localhost are not unique.
         name: name of the broker in the cluster; empty for a proxy.
         status: the cluster's state.
-        files: the partitions' files.
+        storage: the open partitions.
         partitions: number of each queue's partition, by URI.
     """
 
@@ -219,7 +199,7 @@ class ClusterView:
     node: str
     name: str
     status: ClusterStatus
-    files: tuple[PartitionFiles, ...]
+    storage: tuple[PartitionStorage, ...]
     partitions: Mapping[str, int] = field(repr=False)
 
     @property
@@ -274,6 +254,7 @@ class Watch:
 
     Attributes:
         commands: number of commands sent, by kind.
+        unreadable: queues and domains whose answers could not be read in the last round, with the reason.
     """
 
     def __init__(
@@ -292,6 +273,8 @@ class Watch:
         self._max_apps, self._max_details = max_apps, max_details
         self._details: dict[str, Details] = {}
         self.commands: dict[str, int] = {}
+        self.unreadable: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
 
     async def look(self, admin: Admin) -> BrokerView:
         """Ask for a whole view.
@@ -302,6 +285,7 @@ class Watch:
         Raises:
             Error: the broker did not answer, or refused.
         """
+        self._noted, self.unreadable = self.unreadable, {}
         found = parsing.clusters(await self._query(admin, "CLUSTERS LIST", "CLUSTERS LIST", "clusterList"))
         clusters = [await self._cluster(admin, each) for each in found]
         statistics = {each.uri: each for each in await self._statistics(admin)}
@@ -327,14 +311,17 @@ class Watch:
         self._queue_labels.forget(self._broker)
         self._domain_labels.forget(self._broker)
 
+    def _note_unreadable(self, name: str, error: ProtocolError) -> None:
+        """Leave out one queue or domain: a client must not hide the other ones."""
+        self.unreadable[name] = str(error)
+        if name not in self._noted:
+            note(f"bmq exporter: {self._broker}: {name} is left out: {error}")
+
     # commands
 
     async def _query(self, admin: Admin, kind: str, command: str, member: str) -> Any:
         self.commands[kind] = self.commands.get(kind, 0) + 1
-        answer = await admin.query(command)
-        if member not in answer:
-            raise ProtocolError(f"{command!r} was answered with {', '.join(answer)[:80]}", field=member)
-        return answer[member]
+        return await ask(admin, command, member)
 
     async def _cluster(self, admin: Admin, cluster: Cluster) -> ClusterView:
         member = "clusterProxyStatus" if cluster.locality == "remote" else "clusterStatus"
@@ -342,6 +329,8 @@ class Watch:
             admin, "CLUSTER STATUS", f"CLUSTERS CLUSTER {cluster.name} STATUS", member
         )
         status = parsing.cluster_status(content)
+        # Brokers without files report an empty list.
+        storage = parsing.cluster_storage(content.get("clusterStorageSummary") or {})
         proxy = cluster.locality == "remote"
         return ClusterView(
             cluster.name,
@@ -349,8 +338,8 @@ class Watch:
             self._broker if proxy or alone(cluster) else node_name(status.self_node),
             node_name(status.self_node),
             status,
-            _files(content),
-            _partitions(content),
+            tuple(each for each in storage.partitions if each.state != "closed"),
+            {each.uri: each.partition for each in parsing.stored_queues(content.get("queuesInfo") or {})},
         )
 
     async def _statistics(self, admin: Admin) -> tuple[QueueStatistics, ...]:
@@ -396,6 +385,8 @@ class Watch:
                 )
             except AdminError:
                 continue  # the domain was removed a moment ago
+            except ProtocolError as error:
+                self._note_unreadable(name, error)
         return found
 
     async def _ask_queues(
@@ -432,7 +423,7 @@ class Watch:
     async def _queue(self, admin: Admin, uri: str, domain: DomainInfo) -> Details | None:
         prefix = f"DOMAINS DOMAIN {domain.name} QUEUE {uri.rpartition('/')[2]}"
         try:
-            page: MessagePage = parsing.message_page(
+            page = parsing.message_page(
                 await self._query(admin, "QUEUE LIST", f"{prefix} LIST 0 1", "queueContents")
             )
             internals = parsing.internals(
@@ -440,6 +431,9 @@ class Watch:
             )
         except AdminError:
             return None  # the queue is gone
+        except ProtocolError as error:
+            self._note_unreadable(uri, error)
+            return None
         explanation = Explanation(internals, domain)
         consumers = {each.app_id: each.consumers for each in internals.apps}
         apps = internals.depth.apps
@@ -477,7 +471,8 @@ class Watch:
         info = domains.get(domain)
         messages, size = _depths(domains).get(uri, (0, 0)) if info is not None else (None, None)
         details = self._details.get(uri) if messages else None
-        limit = None if info is None else _limit(info)
+        limit = None if info is None else parsing.limits_of(info.configuration)[1]
+        limit = limit if limit is not None and any(limit) else None
         if details is not None and details.usage is not None:
             limit = details.usage.message_limit, details.usage.byte_limit
         ttl = None if info is None else info.configuration.get("messageTtl")
@@ -516,51 +511,3 @@ def _domain(info: DomainInfo, own: Iterable[str]) -> DomainView:
     return DomainView(
         info, len(queues), sum(each.messages for each in queues), sum(each.bytes for each in queues)
     )
-
-
-def _limit(info: DomainInfo) -> tuple[int, int] | None:
-    storage = info.configuration.get("storage")
-    limits = cast("Mapping[str, Any]", storage).get("queueLimits") if isinstance(storage, Mapping) else None
-    if not isinstance(limits, Mapping):
-        return None
-    numbers = cast("Mapping[str, Any]", limits)
-    messages, size = numbers.get("messages"), numbers.get("bytes")
-    return (messages, size) if isinstance(messages, int) and isinstance(size, int) else None
-
-
-def _partitions(content: Any) -> dict[str, int]:
-    try:
-        storages: Any = (content.get("queuesInfo") or _NOTHING).get("storages", ())
-        return {str(each["queueUri"]): int(each.get("partitionId", -1)) for each in storages}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ProtocolError("the broker's list of queues has an unknown form", field="queuesInfo") from error
-
-
-def _files(content: Any) -> tuple[PartitionFiles, ...]:
-    """Return the files of the partitions; brokers without files report an empty list."""
-    try:
-        stores: Any = (content.get("clusterStorageSummary") or _NOTHING).get("fileStores", ())
-        return tuple(
-            PartitionFiles(
-                int(store["partitionId"]),
-                bool(summary.get("isAvailable", False)),
-                int(summary.get("sequenceNum", 0)),
-                int(summary.get("numUnreceiptedMessages", 0)),
-                {
-                    kind: (
-                        int(active[f"{kind}File"]["positionBytes"]),
-                        int(active[f"{kind}File"]["sizeBytes"]),
-                        int(active[f"{kind}File"]["outstandingBytes"]),
-                    )
-                    for kind in _FILES
-                    if f"{kind}File" in active
-                },
-            )
-            for store in stores
-            if (summary := store.get("summary")) is not None
-            for active in [summary.get("activeFileSet") or _NOTHING]
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(
-            "the broker's list of partitions has an unknown form", field="clusterStorageSummary"
-        ) from error

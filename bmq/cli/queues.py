@@ -49,13 +49,20 @@ async def command(
     $ bmq queues bmq.test.mem.fanout --apps
     $ bmq queues --json | jq 'select(.messages > 1000) | .uri'
     """
+    import bmq
+
     async with target.admin() as admin:
         gap = await admin.gap()
         found: list[Internals] = []
         unknown: list[str] = []
+        unreadable: list[str] = []
         for uri in await _uris(admin, domain):
             asked = admin.queue(uri)
-            internals = await _internals(asked)
+            try:
+                internals = await _internals(asked)
+            except bmq.ProtocolError:
+                unreadable.append(uri)
+                continue
             if internals is not None:
                 found.append(internals)
             elif (await asked.standing()).gap:
@@ -65,6 +72,11 @@ async def command(
         status = tell_gap(
             f"{several(len(unknown), 'queue')} not shown, because only a primary reports its queues: "
             f"{_some(unknown)}"
+        )
+    if unreadable:
+        status = tell_gap(
+            f"{several(len(unreadable), 'queue')} not shown, because the answer cannot be read; bmq explain "
+            f"says why: {_some(unreadable)}"
         )
     if output is not Form.TABLE:
         writer = Records(output, APP_FIELDS if apps else FIELDS)

@@ -189,8 +189,13 @@ class Supervisor:
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._spawned)
         return task
+
+    def _spawned(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the supervisor has ended: %r", error)
 
     # ---- processes
 

@@ -242,8 +242,8 @@ class _Watch:
 async def _internals(admin: Admin, uri: str) -> Internals | None:
     try:
         return await admin.queue(uri).internals()
-    except bmq.errors.AdminError:
-        return None  # the queue is gone, but still in the statistics
+    except (bmq.errors.AdminError, bmq.ProtocolError):
+        return None  # the queue is gone, but still in the statistics; or its answer cannot be read
 
 
 def _head(lines: list[_Line], broker: str, watch: _Watch) -> Text:

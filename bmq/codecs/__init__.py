@@ -6,24 +6,10 @@ value to a payload and back; :class:`Property` marks the fields that are also pr
 subscriptions.
 """
 
-from typing import TYPE_CHECKING
-
 from bmq.codecs._cloudevents import CloudEvent
 from bmq.codecs._codec import Codec, codec_for, register
+from bmq.codecs._msgspec import MsgspecJson
 from bmq.codecs._shape import Shape
 from bmq.codecs.fields import Property
-
-if TYPE_CHECKING:
-    from bmq.codecs._msgspec import MsgspecJson
-else:
-
-    def __getattr__(name):
-        """Import names that need an extra on first access."""
-        if name == "MsgspecJson":
-            from bmq.codecs._msgspec import MsgspecJson
-
-            return MsgspecJson
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 __all__ = ["CloudEvent", "Codec", "MsgspecJson", "Property", "Shape", "codec_for", "register"]

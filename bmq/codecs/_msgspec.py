@@ -5,14 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq._version import install
+import msgspec
+
 from bmq.codecs._media_types import JSON, MSGPACK
 from bmq.errors import UsageError
-
-try:
-    import msgspec
-except ModuleNotFoundError:
-    raise UsageError(f"MessagePack, and the structs of msgspec, need msgspec: {install('msgspec')}") from None
 
 __all__ = ["MsgspecJson", "MsgspecPack"]
 
@@ -31,7 +27,7 @@ class MsgspecJson:
         of: the type of the values.
 
     Raises:
-        UsageError: msgspec does not support the type, or is not installed.
+        UsageError: msgspec does not support the type.
 
     Attributes:
         content_type: ``application/json``.

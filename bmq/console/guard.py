@@ -77,6 +77,7 @@ class Guard:
         origin: str | None,
         site: str | None,
         content_type: str,
+        encoded: bool,
         authorization: str | None,
     ) -> tuple[int, str] | None:
         """Return the reason for a refusal, as status and text; None if the request is answered.
@@ -89,12 +90,15 @@ class Guard:
             origin: Origin.
             site: Sec-Fetch-Site.
             content_type: Content-Type without parameters.
+            encoded: whether the request has a Content-Encoding, which the page never uses.
             authorization: Authorization.
         """
         if not self._known(host):
             return 403, f"the console does not answer for host {host!r}; --allow-host permits the name"
         if origin is not None and _netloc(origin) != (host or "").lower():
             return 403, f"{origin!r} is another origin: only the console's own page may send requests"
+        if encoded:
+            return 415, "a request must have no content encoding"
         if not api:
             return None
         if site is not None and site not in ("same-origin", "none"):

@@ -3,18 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
-
-__all__ = ["limits_of", "use_of"]
+__all__ = ["use_of"]
 
 Amount = tuple[int, int]
-
-
-def limits_of(configuration: Mapping[str, Any]) -> tuple[Amount, Amount]:
-    """Return the limits of a domain and of each of its queues, each as messages and bytes; 0 for no limit."""
-    storage = _member(configuration, "storage")
-    return _limits(_member(storage, "domainLimits")), _limits(_member(storage, "queueLimits"))
 
 
 def use_of(queue: Amount, domain: Amount, limits: tuple[Amount, Amount]) -> tuple[float, str, bool]:
@@ -30,13 +21,3 @@ def use_of(queue: Amount, domain: Amount, limits: tuple[Amount, Amount]) -> tupl
         if limit > 0
     ]
     return max(found, key=lambda each: (each[2], each[0]), default=(0.0, "", False))
-
-
-def _member(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = value.get(name)
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
-
-
-def _limits(found: Mapping[str, Any]) -> Amount:
-    messages, size = found.get("messages"), found.get("bytes")
-    return (messages if isinstance(messages, int) else 0, size if isinstance(size, int) else 0)

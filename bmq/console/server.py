@@ -27,6 +27,7 @@ from bmq._log_limit import LogLimit
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
 from bmq.console.buckets import group_of
+from bmq.console.door import Door
 from bmq.console.findings import DEAD, DeadLetters, inside
 from bmq.console.guard import Guard, is_loopback
 from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, Source
@@ -145,6 +146,7 @@ class Console:
         self._watch = Watch(source, interval, self._dead)
         self._watching: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
+        self._door: Door | None = None
         self._log = LogLimit(logger)
         self._working = _Turns(_AT_WORK, _WAITING)
         self._inside = _Turns(_LOOKING_INSIDE, _WAITING)
@@ -194,16 +196,23 @@ class Console:
         app.on_response_prepare.append(_dress)
         # aiohttp logs a traceback for each request that is no HTTP: strangers could fill the log.
         silent = logging.Logger("bmq.console.http", logging.CRITICAL + 1)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0, logger=silent)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=2.0,
+            logger=silent,
+            auto_decompress=False,  # a small body of a stranger could be a large one
+            lingering_time=2.0,
+        )
         await runner.setup()
+        assert runner.server is not None
+        self._door = Door(runner.server)
         try:
-            site = web.TCPSite(runner, self._host, self._port)
-            await site.start()
+            self._port = await self._door.open(self._host, self._port)
         except BaseException:
             await runner.cleanup()
             raise
         self._runner = runner
-        self._port = cast("tuple[str, int]", runner.addresses[0])[1]
         self._watching = asyncio.create_task(self._watch.run(), name="bmq console")
 
     async def close(self) -> None:
@@ -213,7 +222,8 @@ class Console:
             watching.cancel()
             await asyncio.wait([watching])
         runner, self._runner = self._runner, None
-        if runner is not None:
+        if runner is not None and self._door is not None:
+            self._door.close()
             await runner.cleanup()
 
     async def __aenter__(self) -> Self:
@@ -230,6 +240,11 @@ class Console:
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer a request; every failure becomes a JSON object with an error text."""
+        assert self._door is not None
+        with self._door.asking(request):
+            return await self._checked(request, handler)
+
+    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             refused = self._guard.refuse(
                 request.method,
@@ -239,6 +254,7 @@ class Console:
                 origin=request.headers.get("Origin"),
                 site=request.headers.get("Sec-Fetch-Site"),
                 content_type=request.content_type if "Content-Type" in request.headers else "",
+                encoded="Content-Encoding" in request.headers,
                 authorization=request.headers.get("Authorization"),
             )
             if refused is not None:

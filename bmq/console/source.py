@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,10 +12,12 @@ from typing import Protocol
 
 import bmq
 from bmq import _checks, _world
+from bmq._log_limit import LogLimit
 from bmq.admin import Admin, DomainInfo, QueueStatistics
+from bmq.admin.parsing import limits_of
 from bmq.admin.taking import objection
 from bmq.client.message import beginning_of
-from bmq.console.quota import limits_of, use_of
+from bmq.console.quota import use_of
 from bmq.wire.control.messages import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES
 
@@ -168,6 +171,7 @@ class RemoteBroker:
         self._ssl = ssl
         self._server_hostname = server_hostname
         self._timeout = timeout
+        self._log = LogLimit(logging.getLogger("bmq.console"))
 
     @property
     def authenticates(self) -> bool:
@@ -212,6 +216,8 @@ class RemoteBroker:
                 domains.append(await admin.domain(summary.name))
             except bmq.errors.AdminError:
                 continue  # the queue has gone meanwhile
+            except bmq.ProtocolError as error:
+                self._log.warning(summary.name, "domain %s is left out: %s", summary.name, error)
         found: list[Figures] = []
         for domain in domains:
             limits = limits_of(domain.configuration)
@@ -360,8 +366,8 @@ class Embedded(RemoteBroker):
             if name not in self._limits:
                 try:
                     self._limits[name] = limits_of((await admin.domain(name)).configuration)
-                except bmq.errors.AdminError:
-                    self._limits[name] = _NO_LIMITS  # the domain has gone meanwhile
+                except (bmq.errors.AdminError, bmq.ProtocolError):
+                    self._limits[name] = _NO_LIMITS  # the domain has gone meanwhile, or cannot be read
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages from the broker's store, unnoticed by clients."""

@@ -13,6 +13,7 @@ from typing import Any
 import bmq
 from bmq import _world
 from bmq._json import orjson
+from bmq._log_limit import LogLimit
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.explanation import Explanation
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
@@ -133,6 +134,7 @@ class Watch:
         self._source = source
         self._dead = dead
         self._interval = interval
+        self._log = LogLimit(logger)
         self._admin: Admin | None = None
         self._queues: dict[str, _Sight] = {}
         self._before: dict[str, Figures] = {}
@@ -198,13 +200,16 @@ class Watch:
     async def _look_once(self) -> None:
         try:
             await self._look(await self.admin())
-        except bmq.Error as error:
+        except Exception as error:
             self.refused = isinstance(error, _REFUSALS)
-            if not self.error and self.refused:
+            if not isinstance(error, bmq.Error):
+                name = type(error).__name__
+                self._log.warning(name, "a round of the console failed: %r; trying again", error)
+            elif not self.error and self.refused:
                 logger.warning("the broker refuses the console: %s; trying again", error)
             elif not self.error:
                 logger.warning("the broker does not answer: %s; trying again", error)
-            self.error = str(error) + self._hint(error)
+            self.error = f"{error}{self._hint(error)}" if isinstance(error, bmq.Error) else repr(error)
             self._before = {}
         else:
             if self.error and self.number:
@@ -215,7 +220,7 @@ class Watch:
             self.number += 1
             self._looked.notify_all()
 
-    def _hint(self, error: bmq.Error) -> str:
+    def _hint(self, error: Exception) -> str:
         """A broker that requires a user closes the connection of an anonymous client without a reason."""
         if (
             isinstance(error, bmq.ConnectionFailed)
@@ -316,8 +321,8 @@ class Watch:
                 if queue.domain not in domains:
                     try:
                         domains[queue.domain] = await admin.domain(queue.domain)
-                    except bmq.errors.AdminError:
-                        continue  # the domain has gone meanwhile
+                    except (bmq.errors.AdminError, bmq.ProtocolError):
+                        continue  # the domain has gone meanwhile, or cannot be read
                 asked.append(queue)
                 questions.append(self._ask(admin, queue.uri, seen[queue.uri], domains[queue.domain]))
             for failed in await asyncio.gather(*questions, return_exceptions=True):
@@ -340,6 +345,9 @@ class Watch:
             oldest = next(iter((await asked.messages(0, 1)).messages), None)
         except (bmq.errors.AdminError, bmq.UsageError):
             return  # the queue has gone meanwhile
+        except bmq.ProtocolError as error:
+            self._log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
+            return
         before, sight.suspected = (
             sight.suspected,
             worst(inside(internals, explanation, self._dead, oldest)),

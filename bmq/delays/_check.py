@@ -8,6 +8,8 @@ import logging
 
 from bmq import _checks, _world
 from bmq.admin.client import Admin
+from bmq.admin.parsing import limits_of
+from bmq.client.dead_letters import described
 from bmq.errors import AdminError, Error
 
 __all__ = ["check", "longest_delay", "watch"]
@@ -94,16 +96,16 @@ async def check(admin: Admin, uri: str, *, longest: float | None = None) -> list
                 f"the oldest message has waited for {age:.0f} s, and is deleted after {ttl} s (messageTtl of "
                 f"{queue.domain}), due or not"
             )
-    limits = domain.configuration.get("storage", {}).get("queueLimits", {})
+    _, (most, most_bytes) = limits_of(domain.configuration)
     usage = domain.usage
     held = next((each for each in domain.queues if each.uri == queue.uri), None)
     for what, there, limit in (
-        (f"{queue.uri} has {{}} of {{}} messages", page.total, limits.get("messages")),
-        (f"{queue.uri} has {{}} of {{}} bytes", held.bytes if held else 0, limits.get("bytes")),
+        (f"{queue.uri} has {{}} of {{}} messages", page.total, most),
+        (f"{queue.uri} has {{}} of {{}} bytes", held.bytes if held else 0, most_bytes),
         (f"{queue.domain} has {{}} of {{}} messages", usage.messages, usage.message_limit),
         (f"{queue.domain} has {{}} of {{}} bytes", usage.bytes, usage.byte_limit),
     ):
-        if isinstance(limit, int) and limit > 0 and there >= _NEARLY * limit:
+        if limit > 0 and there >= _NEARLY * limit:
             problems.append(
                 f"{what.format(f'{there:,}', f'{limit:,}')}: the broker refuses posts beyond the limit"
             )
@@ -127,9 +129,10 @@ async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: 
     while True:
         try:
             problems = await check(admin, uri, longest=longest)
-        except Error as error:
+        except Exception as error:
             if "" not in known:
-                logger.info("the messages in %s cannot be checked: %s", uri, error)
+                level = logging.INFO if isinstance(error, Error) else logging.ERROR
+                logger.log(level, "the messages in %s cannot be checked: %s", uri, described(error))
             known.add("")
         else:
             kinds = {_kind(problem) for problem in problems}

@@ -14,11 +14,12 @@ from bmq import _checks, _world
 from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import described
 from bmq.client.delivered import push_of
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 from bmq.conventions import DUE
-from bmq.errors import ConfigureQueueError, Error, ProtocolError, RequestTimeout, StateError, UsageError
+from bmq.errors import Error, ProtocolError, StateError, UsageError
 from bmq.wire.push import GUID
 
 __all__ = ["DueMessages"]
@@ -293,15 +294,15 @@ class DueMessages:
     async def _configure(self, horizon: float) -> None:
         try:
             await self._consumer.configure(_until(horizon))
-        except (ConfigureQueueError, RequestTimeout) as error:
+        except StateError:
+            pass  # closed or suspended: callers that wait for messages get the error
+        except Exception as error:
             logger.warning(
                 "%s: messages with a later due time could not be requested; the request will be repeated: %s",
                 self._consumer.queue.uri,
-                error,
+                described(error),
             )
             self._move_at = self._clock() + self._tick
-        except StateError:
-            pass  # closed or suspended: callers that wait for messages get the error
 
 
 def _until(horizon: float) -> str:

@@ -200,8 +200,9 @@ class Mover:
                     for message in batch:
                         if turn.clock() >= turn.until:
                             await turn.wait()  # a turn for acknowledgements
-                        while not self._pass_on(message):
-                            await self._room()
+                        with self._log.surviving(f"a message of {self._own}, which stays there,", but=Error):
+                            while not self._pass_on(message):
+                                await self._room()
                     await asyncio.sleep(0)
         except SessionClosed:
             pass
@@ -312,6 +313,8 @@ class Mover:
                     self._shut(output)
                 except Error as error:
                     self._not_opened(output, error)
+                except Exception as error:
+                    self._later(output, error)
         finally:
             output.task = None
 
@@ -406,7 +409,7 @@ class Mover:
             item.message.confirm()
         elif isinstance(error, PostError) and (error.status is AckStatus.UNKNOWN or not error.retryable):
             self._refused_alone(item, output, error)
-        elif isinstance(error, Error):
+        else:
             self._later(output, error)
             self._wait(item, output)
 
@@ -433,7 +436,7 @@ class Mover:
         self._waiting -= 1
         self._wait(item, output)
 
-    def _later(self, output: _Output, error: Error) -> None:
+    def _later(self, output: _Output, error: BaseException) -> None:
         """Try a destination again later: the failure would hit the next messages too."""
         now = _now()
         if now < output.until:

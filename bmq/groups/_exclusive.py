@@ -24,10 +24,11 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world, events
+from bmq._log_limit import LogLimit
 from bmq.client.beside import connect_beside, drop_connection, give_up
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
@@ -158,7 +159,7 @@ class OwnedLane(Lane):
         if self.owned:
             self._allowed.set()
 
-    def fail(self, error: Error) -> None:
+    def fail(self, error: BaseException) -> None:
         """End the group with an error."""
         self._member.fail(error)
 
@@ -332,6 +333,9 @@ class Coordinator:
         self._member = Member(self._new_name(), weight, lease)
         self._leader = Leader(len(lanes), lease * _DRIFT)
         self._crown: Message | None = None
+        # Whether a message was skipped since this member last had a crown.
+        self._skipped = False
+        self._log = LogLimit(logger)
         self._stand = Candidate(self._member.who)
         self._asking: asyncio.Task[None] | None = None
         # Ends a state of the candidate that has lasted too long, or reports again.
@@ -352,6 +356,8 @@ class Coordinator:
         self._reporting: asyncio.Handle | None = None
         # When the latest report was sent, and the latest own report that has come back.
         self._reported_at = self._returned = -math.inf
+        # When the crown was posted last, when the next report is due, and the seconds between two reports.
+        self._since = self._due = self._step_size = 0.0
         # The session of the control queue, and the task that watches it.
         self._session: Session | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -429,7 +435,7 @@ class Coordinator:
         for lane in self._lanes:
             await lane.consumer.pause()  # a receiving call would subscribe
         self._session = session = await connect_beside(self._queue.session)
-        self._watching = self._loop.create_task(self._watch(session.events()))
+        self._watching = self._start(self._watch(session.events()))
         self._control = await session.open_queue(self._control_uri, read=True, write=True)
 
     async def join(self) -> None:
@@ -459,7 +465,7 @@ class Coordinator:
         await asyncio.gather(mailbox.open(), own.open(), self._candidate.open())
         self._stand = Candidate(who)
         self._later(_FIRST_STAND * self._lease, self._step, StandInput.WAKE)
-        self._life = self._loop.create_task(self._live((mailbox, own, self._candidate)))
+        self._life = self._start(self._live((mailbox, own, self._candidate)))
         self._alive = True
 
     async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
@@ -507,7 +513,7 @@ class Coordinator:
             drop_connection(session, f"{self._queue.uri} is out of service")
             for consumer in control.consumers:
                 self._background(consumer.close())
-            self._life = self._loop.create_task(self._again(session, control))
+            self._life = self._start(self._again(session, control))
 
     async def _again(self, session: Session, control: Queue) -> None:
         """Begin the next life, as soon as the data queue is in service and the broker answers."""
@@ -532,43 +538,59 @@ class Coordinator:
         task.add_done_callback(_background.discard)
 
     async def _live(self, consumers: Sequence[Consumer]) -> None:
-        tasks = [self._loop.create_task(self._read(each)) for each in consumers]
+        tasks = [self._start(self._read(each)) for each in consumers]
         try:
-            since = due = now = self._loop.time()
-            step = self._lease * _FIRST_STEP
+            self._since = self._due = self._loop.time()
+            self._step_size = self._lease * _FIRST_STEP
             while True:
-                if now >= due:
-                    # While the members elect a leader, a report may reach a member that does not lead.
-                    step = self._lease / 3 if self._member.seen > (0, 0) else min(2 * step, self._lease / 3)
-                    due = now + step
-                    self._report()
-                deadline = self._leader.deadline()
-                if now >= deadline > self._reported_at:
-                    # The return of the report shows that reports of members would have arrived, too.
-                    self._report()
-                self._send(self._leader.tick(self._returned))
-                if self._crown is not None and now - since >= 4 * self._lease:
-                    since = now
-                    self._post(self._leader.renewed(self._member.who), "")
-                deadline = self._leader.deadline()
-                pause = (due if deadline <= now else min(due, deadline)) - now
+                pause = self._lease * _FIRST_STEP
+                with self._log.surviving(f"a round of {self._name} in the group of {self._queue.uri}"):
+                    pause = self._look(self._loop.time())
                 await asyncio.sleep(max(pause, _SHORTEST_PAUSE))
-                now = self._loop.time()
         finally:
             for task in tasks:
                 task.cancel()
 
+    def _look(self, now: float) -> float:
+        """Report and lead as far as due; return the seconds until the next look."""
+        if now >= self._due:
+            # While the members elect a leader, a report may reach a member that does not lead.
+            led, longest = self._member.seen > (0, 0), self._lease / 3
+            self._step_size = longest if led else min(2 * self._step_size, longest)
+            self._due = now + self._step_size
+            self._report()
+        deadline = self._leader.deadline()
+        if now >= deadline > self._reported_at:
+            # The return of the report shows that reports of members would have arrived, too.
+            self._report()
+        self._send(self._leader.tick(self._returned))
+        if self._crown is not None and now - self._since >= 4 * self._lease:
+            self._since = now
+            self._post(self._leader.renewed(self._member.who), "")
+        deadline = self._leader.deadline()
+        return (self._due if deadline <= now else min(self._due, deadline)) - now
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task whose error, which is a defect, ends the group."""
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._end_with)
+        return task
+
+    def _end_with(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._lanes[0].fail(error)
+
     async def _read(self, consumer: Consumer) -> None:
         with contextlib.suppress(QueueClosed):
             async for message in consumer:
-                await self._handle(message)
+                with self._log.surviving(f"a message of control queue {self._control_uri}"):
+                    await self._handle(message)
 
     async def _handle(self, message: Message) -> None:
         try:
             what, text = decoded(message.data)
         except ProtocolError as error:
-            logger.warning("a message of control queue %s is skipped: %s", self._control_uri, error)
-            message.confirm()
+            self._skip(message, str(error))
             return
         if isinstance(what, Crown):
             await self._crowned(message, what)
@@ -576,12 +598,23 @@ class Coordinator:
         message.confirm()
         if text != self._text:
             self._differs(what, text)
+        elif why := self._doubt(what):
+            self._skip(message, why)
         elif isinstance(what, Order):
             self._ordered(what)
         elif self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
             self._reported(what)
         else:
             await self._stray(what, again=message.redelivered)
+
+    def _skip(self, message: Message, why: str) -> None:
+        """Ignore a message that no member has sent. It may have taken the place of the group's crown."""
+        self._skipped = True
+        self._log.warning("skipped", "a message of control queue %s is skipped: %s", self._control_uri, why)
+        message.confirm()
+
+    def _doubt(self, what: Report | Order | Crown) -> str:
+        return self._leader.doubt(what, self._member.seen[0], int(_world.time()) - _EPOCH)
 
     def _differs(self, what: Report | Order, text: str) -> None:
         """A peer has different buckets: only the leader of the two is a member."""
@@ -680,7 +713,7 @@ class Coordinator:
             return
         self._no_later()
         if ask is not None:
-            self._asking = self._loop.create_task(self._ask(ask))
+            self._asking = self._start(self._ask(ask))
         elif stand.state in (Stand.YIELDED, Stand.CANDIDATE, Stand.POSTED):
             self._probe(_FIRST_STEP * self._lease)
 
@@ -763,9 +796,10 @@ class Coordinator:
             self._step(StandInput.RETURNED)
         else:
             self._step(StandInput.PROVED)
-            least = max(int(_world.time()) - _EPOCH, self._leader.limit)
+            least = int(_world.time()) - _EPOCH
             guid = derived_guid("bmq.groups", self._control_uri, "crown")
-            self._post(self._member.first_crown(least), "", guid)
+            crown = self._member.first_crown(least, self._leader.limit, lost=self._skipped)
+            self._post(crown, "", guid)
 
     # the leader
 
@@ -786,11 +820,14 @@ class Coordinator:
         return reports
 
     async def _crowned(self, message: Message, crown: Crown) -> None:
+        if crown.who != self._member.who and (why := self._doubt(crown)):
+            self._skip(message, why)
+            return
         claim = self._leader.crown(self._member.who, crown, self._loop.time())
         if claim is None and (crown.who, crown.term) != (self._member.who, self._leader.term):
             message.confirm()  # from before
             return
-        former, self._crown = self._crown, message
+        former, self._crown, self._skipped = self._crown, message, False
         if claim is not None:
             assert self._candidate is not None
             self._step(StandInput.CROWN)
@@ -809,7 +846,8 @@ class Coordinator:
     def _answers(self, reports: list[Report]) -> list[Order]:
         """Process reports; return the last order for each member, which has its full state."""
         now = self._loop.time()
-        return [*{order.who: order for each in reports for order in self._leader.report(each, now)}.values()]
+        credible = [each for each in reports if not self._doubt(each)]
+        return [*{order.who: order for each in credible for order in self._leader.report(each, now)}.values()]
 
     def _answer(self) -> None:
         """Process the collected reports, as late as messages may be."""

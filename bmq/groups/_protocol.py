@@ -58,9 +58,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+
+from msgspec import Meta, Struct
 
 from bmq.groups._classes import nested
+from bmq.groups._ranking import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT
 from bmq.protocol.machine import Machine, Transition
 
 __all__ = [
@@ -83,7 +86,20 @@ __all__ = [
 ]
 
 # Fences reserved with each crown.
-_BLOCK = 4096
+_BLOCK: Final = 4096
+# Whoever may write to the control queue may post any number. A fence becomes the priority of a subscription,
+# down to -2**30. Numbers that leave a next leader no room, or far above those known, come from no member.
+_FENCES: Final = 2**30 - 2**16
+_TERMS: Final = 2**53
+_FAR: Final = 2**26
+# Members of a group that one message may name.
+_MOST_MEMBERS: Final = 10_000
+
+_Name = Annotated[str, Meta(max_length=200)]
+_Fence = Annotated[int, Meta(ge=0, lt=_FENCES)]
+_Number = Annotated[int, Meta(ge=0, lt=_TERMS)]
+_Bucket = Annotated[int, Meta(ge=0, lt=MAX_BUCKETS)]
+_State = Literal["ASKED", "READY", "OPEN", "DRAINING", "LEAVING", "GONE"]
 
 
 class SeatState(Enum):
@@ -126,7 +142,11 @@ class Effect(NamedTuple):
     fence: int
 
 
-class Report(NamedTuple):
+class _Message(Struct, frozen=True, tag_field="kind", tag=str.lower):
+    """A message of the control queue: types and ranges are checked when a message is read."""
+
+
+class Report(_Message, frozen=True):
     """The state of a member, for the leader.
 
     Attributes:
@@ -140,17 +160,17 @@ class Report(NamedTuple):
         stands: whether the member is a candidate, or has a crown.
     """
 
-    who: str
-    was: str
-    seq: int
-    seen: tuple[int, int]
-    weight: float
+    who: _Name
+    was: _Name
+    seq: _Number
+    seen: tuple[_Number, _Number]
+    weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)]
     leaving: bool
-    buckets: Mapping[int, tuple[int, str]]
+    buckets: dict[_Bucket, tuple[_Fence, _State]]
     stands: bool = False
 
 
-class Order(NamedTuple):
+class Order(_Message, frozen=True):
     """The buckets of a member, from the leader.
 
     Attributes:
@@ -163,14 +183,14 @@ class Order(NamedTuple):
     An order of term 0 asks a candidate to give way.
     """
 
-    who: str
-    term: int
-    number: int
-    seq: int
-    buckets: Mapping[int, tuple[int, bool]]
+    who: _Name
+    term: _Number
+    number: _Number
+    seq: _Number
+    buckets: dict[_Bucket, tuple[_Fence, bool]]
 
 
-class Crown(NamedTuple):
+class Crown(_Message, frozen=True):
     """The right to lead.
 
     Attributes:
@@ -180,10 +200,10 @@ class Crown(NamedTuple):
         members: names of the remaining members, from a leader that leaves; None if the leader still leads.
     """
 
-    who: str
-    term: int
-    fence: int
-    members: tuple[str, ...] | None = None
+    who: _Name
+    term: _Number
+    fence: _Fence
+    members: Annotated[tuple[_Name, ...], Meta(max_length=_MOST_MEMBERS)] | None = None
 
 
 _S, _I = SeatState, SeatInput
@@ -341,14 +361,16 @@ class Member:
         self._sent = {}
         return effects
 
-    def first_crown(self, fence: int) -> Crown:
+    def first_crown(self, fence: int, limit: int = 1, *, lost: bool = False) -> Crown:
         """Return the first crown of a queue.
 
-        The fences begin at ``fence``, or above those known to this member. If the member had a leader on this
-        connection, a crown was lost in the queue (it expired, say), and other connected members may still
-        have buckets: the next leader waits for their reports.
+        The fences begin at ``fence``; if there is room, at ``limit`` and above those known to this member. If
+        the member had a leader on this connection, or knows that a crown was lost in the queue (it expired,
+        say), other connected members may still have buckets: the next leader waits for their reports.
         """
-        return Crown("", 0, max(fence, self._fence), () if self.seen == (0, 0) else None)
+        members = () if self.seen == (0, 0) and not lost else None
+        known = max(limit, self._fence)
+        return Crown("", 0, fence if known + 2 * _BLOCK > _FENCES else max(fence, known), members)
 
     def hands_out(self, bucket: int, now: float) -> bool:
         """Whether a message of the bucket may be handed out now."""
@@ -589,6 +611,29 @@ class Leader:
         self.limit = self.fence + _BLOCK
         return Crown(who, self.term, self.limit)
 
+    def doubt(self, what: Report | Order | Crown, seen: int, clock: int) -> str:
+        """Return why a message, in range, cannot come from a member of the group; empty if it can.
+
+        Args:
+            what: the message.
+            seen: the highest term known to this member; 0 if none.
+            clock: the first fence of a group that starts now.
+        """
+        term = what.seen[0] if isinstance(what, Report) else what.term
+        known = max(seen, self.term)
+        if known and term > known + _FAR:
+            return f"term {term} is far above the known {known}"
+        if isinstance(what, Crown):
+            if term + _BLOCK > _TERMS or what.fence + 2 * _BLOCK > _FENCES:
+                return f"term {term} and fence {what.fence} leave no room for a next leader"
+            fence = what.fence
+        else:
+            if any(bucket >= len(self._in_turn) for bucket in what.buckets):
+                return f"the group has {len(self._in_turn)} buckets, not {max(what.buckets) + 1}"
+            fence = max((fence for fence, _ in what.buckets.values()), default=0)
+        most = max(self.fence, self.limit, clock) + _FAR
+        return f"fence {fence} is far above the known ones" if self.limit > 1 and fence > most else ""
+
     def resign(self) -> None:
         """Lead no more: the connection was lost, or another crown arrived."""
         self.phase = Phase.NONE
@@ -619,7 +664,7 @@ class Leader:
         More fences are reserved once the crown was delivered.
         """
         more = _BLOCK if self.limit - self.fence < _BLOCK // 2 else 0
-        return Crown(who, self.term, max(self.limit, self.fence) + more)
+        return Crown(who, self.term, min(max(self.limit, self.fence) + more, _FENCES - 1))
 
     # reports
 

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bmq import _checks
+from bmq._log_limit import LogLimit
 from bmq.engine.health import Health
 from bmq.errors import UsageError
 
@@ -127,6 +128,7 @@ class PageServer:
         self._asking: dict[asyncio.Task[Any], None] = {}
         # Connections without a request so far, the oldest first.
         self._silent: dict[asyncio.Task[Any], None] = {}
+        self._log = LogLimit(logger)
         self.uri: str | None = None
 
     @asynccontextmanager
@@ -192,8 +194,10 @@ class PageServer:
         method, path = words[0], words[1].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is supported\n", allow="GET, HEAD")
-        status, text, kind = await self._page(path)
-        return _response(status, text, kind, head=method == "HEAD")
+        page: Page = HTTPStatus.INTERNAL_SERVER_ERROR, "the page failed; see the log\n", TEXT_TYPE
+        with self._log.surviving("a page of the server for health"):
+            page = await self._page(path)
+        return _response(*page, head=method == "HEAD")
 
 
 class Probe:

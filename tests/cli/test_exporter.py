@@ -293,8 +293,6 @@ async def test_refused_credentials_are_a_sample_with_the_error() -> None:
         ("STAT SHOW", {"stats": "[]"}),
         ("STAT SHOW", "not JSON"),
         ("CLUSTERS CLUSTER planets STATUS", {"clusterStatus": {}}),
-        (f"DOMAINS DOMAIN {DOMAIN} INFOS", {"other": {}}),
-        (f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS", {"queueInternals": {}}),
     ],
 )
 async def test_a_malformed_answer_fails_the_round_alone(command: str, answer: object) -> None:
@@ -305,6 +303,28 @@ async def test_a_malformed_answer_fails_the_round_alone(command: str, answer: ob
         assert metrics("bmq_broker_up") == 0
         cluster["node0"].answers[command] = right
         assert (await collect(cluster.uris("node0")))("bmq_broker_up") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (f"DOMAINS DOMAIN {DOMAIN} INFOS", {"other": {}}),
+        (f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS", {"queueInternals": {}}),
+    ],
+)
+async def test_an_unreadable_queue_or_domain_is_left_out_alone(
+    command: str, answer: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with RecordedCluster() as cluster:
+        right = cluster["node0"].answers[command]
+        cluster["node0"].answers[command] = answer
+        metrics = await collect(cluster.uris("node0"), rounds=3)
+        assert metrics("bmq_broker_up") == metrics("bmq_exporter_unreadable") == 1
+        assert metrics("bmq_queue_put_msgs_total", queue=ORDERS) == 6
+        assert len(capsys.readouterr().err.splitlines()) == 1
+        cluster["node0"].answers[command] = right
+        metrics = await collect(cluster.uris("node0"))
+        assert (metrics("bmq_broker_up"), metrics("bmq_exporter_unreadable")) == (1, 0)
 
 
 async def test_a_removed_queue_and_domain_fail_nothing() -> None:

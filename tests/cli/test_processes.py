@@ -96,9 +96,9 @@ def error_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     raise AssertionError(pattern)
 
 
-def ask(uri: str, path: str) -> tuple[int, str]:
+def ask(uri: str, path: str, timeout: float = 60.0) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(uri + path, timeout=60) as answer:
+        with urllib.request.urlopen(uri + path, timeout=timeout) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -136,6 +136,23 @@ async def test_processes_share_a_queue_and_an_address(tmp_path: Path, broker: st
         output, errors = process.communicate(timeout=60)
     assert sorted(output.splitlines()) == ["[1] ended 1", "[2] ended 2"]
     assert process.returncode == 0, errors
+
+
+async def test_a_stopped_process_is_named_before_the_prober_gives_up(
+    tmp_path: Path, broker: str, queue: str
+) -> None:
+    write(tmp_path, broker, queue, "print('handled', flush=True)")
+    with running(tmp_path, "shop", "-n", "2") as process:
+        lines_until(process, 2, "begun")
+        uri = error_until(process, r"http://\S+")[0]
+        _, second = ready(uri)
+        os.kill(second, signal.SIGSTOP)
+        assert ask(uri, "/livez", timeout=5) == (503, "process 2 does not answer\n")
+        assert ask(uri, "/readyz", timeout=5)[0] == 503
+        os.kill(second, signal.SIGCONT)
+        assert ask(uri, "/livez") == (200, "alive\n")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
 
 
 async def test_killed_process_starts_again_under_its_number(tmp_path: Path, broker: str, queue: str) -> None:

@@ -131,8 +131,7 @@ hello(); send("/started"); serve()
 async def test_silent_process_is_named_and_delays_no_other_answer(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_LIVEZ", "_READYZ", "_METRICS"):
-        monkeypatch.setattr(f"bmq.cli.answers.{name}", 0.3)
+    monkeypatch.setattr("bmq.cli.answers.LONGEST_ANSWER", 0.3)
     code = """
 hello(); send("/started")
 if number == "1":
@@ -169,8 +168,7 @@ serve()
 async def test_hostile_process_breaks_no_answer(
     log: Log, monkeypatch: pytest.MonkeyPatch, hostile: str
 ) -> None:
-    for name in ("_LIVEZ", "_READYZ", "_METRICS"):
-        monkeypatch.setattr(f"bmq.cli.answers.{name}", 0.3)
+    monkeypatch.setattr("bmq.cli.answers.LONGEST_ANSWER", 0.3)
     code = f"""
 if number == "1":
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -389,3 +391,68 @@ async def test_a_stopped_broker_of_this_process_is_an_error_of_the_page(broker: 
                     piece = await anext(page)
                     text = piece if text.endswith(b"]}\n") else text + piece
                 await page.aclose()
+
+
+@pytest.mark.parametrize(("host", "status"), [("evil.com", 403), ("", 415)])
+@pytest.mark.parametrize("path", ["api/post", "", "nowhere"])
+async def test_nothing_is_inflated(
+    http: aiohttp.ClientSession,
+    console: Console,
+    host: str,
+    status: int,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = zlib.compress(bytes(64 << 20))
+
+    def inflate(*_: object) -> None:
+        raise AssertionError("inflated")
+
+    monkeypatch.setattr(zlib, "decompressobj", inflate)
+    headers = {"Content-Encoding": "deflate", "Content-Type": "application/json"}
+    headers |= {"Host": host} if host else {}
+    async with http.post(console.url + path, data=body, headers=headers, compress=False) as response:
+        assert response.status == status
+
+
+async def test_idle_connections_keep_nobody_out(
+    http: aiohttp.ClientSession, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.console.door._AT_ONCE", 8)
+    console = await serve()
+    address = urlsplit(console.url)
+    idle = [await asyncio.open_connection(address.hostname, address.port) for _ in range(30)]
+    for _, writer in idle[::2]:
+        writer.write(b"POST /api/post HTTP/1.1\r\nHost: 127.0.0.1\r\nX-")  # a request that never ends
+    async with http.get(console.url) as response:
+        assert response.status == 200
+    for reader, _ in idle[:20]:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()  # the oldest were cut off
+    for _, writer in idle:
+        writer.close()
+
+
+async def test_a_connection_without_a_request_ends(
+    http: aiohttp.ClientSession, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.console.door._SILENCE", 0.2)
+    monkeypatch.setattr("bmq.console.door._IDLE", 0.2)
+    console = await serve()
+    address = urlsplit(console.url)
+    for begun in (
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    ):
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(begun)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+        writer.close()
+    async with http.get(console.url + "api/live") as response:  # longer than both limits
+        assert await response.content.readline()
+        await asyncio.wait_for(response.content.readline(), 20)
+        for _ in range(10):
+            assert await response.content.readline()

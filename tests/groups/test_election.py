@@ -7,6 +7,7 @@ step, are equal. The coordinators are the product's; their broker, queue and eve
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Coroutine, Generator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bmq._log_limit import LogLimit
 from bmq.groups import _exclusive, _protocol
 from bmq.groups._control import encoded
 from bmq.groups._exclusive import Coordinator
@@ -41,9 +43,6 @@ class _Loop:
 
     def time(self) -> float:
         return 0.0
-
-    def create_task(self, work: object) -> None:
-        assert work is None
 
     def call_later(self, delay: float, call: object, *arguments: object) -> _Handle:
         return _Handle()
@@ -98,12 +97,17 @@ class Node(Coordinator):
         self._member = Member(who, 1.0, LEASE)
         self._leader = Leader(1, LEASE)
         self._crown = None
+        self._skipped = False
+        self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._stand = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
         self._early, self._unsent, self._gathered = {}, {}, []
         self._candidate: Any = _Subscription(self)
         self.sent: list[tuple[str, Any]] = []
         self.claiming: Coroutine[Any, Any, None] | None = None
+
+    def _start(self, work: object) -> Any:
+        assert work is None
 
     def _ask(self, ask: Ask) -> Any:
         self.sent.append(("set", ask))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, SeatInput, SeatState
 
 NOW = 0.0
@@ -23,7 +25,7 @@ def test_an_assignment_stands_until_the_member_has_withdrawn_a_former_fence() ->
     leader = _leader("a", Crown("b", 1, 100))
     member = Member("a")
     member.order(Order("a", 1, 1, 0, {0: (7, False)}))
-    (assigned,) = leader.report(member.report(NOW)._replace(buckets={}), NOW)
+    (assigned,) = leader.report(replace(member.report(NOW), buckets={}), NOW)
     fence = assigned.buckets[0][0]
     assert member.order(assigned) == [Effect(Do.WITHDRAW, 0, 7)]
     (repeated,) = leader.report(member.report(NOW), NOW)

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bmq.groups import _protocol
 from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, Phase, Report, SeatInput, SeatState
@@ -177,7 +178,7 @@ class Replay:
         if crown is not None:
             posted = self.new["crowns"][-1]
             assert sorted({*(crown.members or ())} - {self.members[m].who}) == posted["mem"]
-            self.crowns[_key(posted)] = crown._replace(members=tuple(posted["mem"]))
+            self.crowns[_key(posted)] = replace(crown, members=tuple(posted["mem"]))
         self.early[m] = {}
 
     def _read(self, m: str, n: str) -> None:
@@ -337,13 +338,13 @@ def _sorted_last(patch: pytest.MonkeyPatch) -> None:
 
 def _former_name_kept(patch: pytest.MonkeyPatch) -> None:
     report = Leader.report
-    patch.setattr(Leader, "report", lambda self, each, now: report(self, each._replace(was=""), now))
+    patch.setattr(Leader, "report", lambda self, each, now: report(self, replace(each, was=""), now))
 
 
 def _never_alone(patch: pytest.MonkeyPatch) -> None:
     crown = Leader.crown
     patch.setattr(
-        Leader, "crown", lambda self, who, each, now: crown(self, who, each._replace(members=None), now)
+        Leader, "crown", lambda self, who, each, now: crown(self, who, replace(each, members=None), now)
     )
 
 

@@ -136,6 +136,7 @@ def test_wheel_has_its_metadata(metadata: email.message.Message) -> None:
     assert [r.split(">")[0] for r in metadata.get_all("Requires-Dist", []) if "extra ==" not in r] == [
         "construct",
         "google-crc32c",
+        "msgspec",
         "orjson",
     ]
 
@@ -170,12 +171,13 @@ def test_wheel_and_sdist_have_the_files_of_new_projects(wheel: Path, sdist: Path
         assert set(listed) <= {name.partition("/")[2] for name in archive.getnames()}
 
 
-def test_the_changelog_has_the_version(hatch_build: ModuleType) -> None:
+def test_the_changelog_has_the_latest_version(hatch_build: ModuleType) -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     heads = re.findall(r"^## \[(.+?)\](.*)$", text, re.MULTILINE)
     assert heads[0] == ("Unreleased", "")
-    assert heads[1][0] == hatch_build.version()
-    assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", heads[1][1])
+    for version, date in heads[1:2]:
+        assert version == hatch_build.version()
+        assert re.fullmatch(r" - \d{4}-\d{2}-\d{2}", date)
 
 
 def test_workflows_are_legal() -> None:
@@ -289,6 +291,7 @@ def test_chosen_libraries_are_declared_dependencies() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project, groups = pyproject["project"], pyproject["dependency-groups"]
     for library, where in {
+        "msgspec": project["dependencies"],
         "orjson": project["dependencies"],
         "construct": project["dependencies"],
         "pyspark": project["optional-dependencies"]["spark"],

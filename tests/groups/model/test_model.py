@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bmq.errors import StateError
 from bmq.groups import _protocol
@@ -111,7 +112,7 @@ def _a_lost_connection_keeps_buckets(patch: pytest.MonkeyPatch) -> None:
 def _any_grant_is_believed(patch: pytest.MonkeyPatch) -> None:
     """A member takes an order for its former connection."""
     ordered = Member.order
-    patch.setattr(Member, "order", lambda self, order: ordered(self, order._replace(seq=0)))
+    patch.setattr(Member, "order", lambda self, order: ordered(self, replace(order, seq=0)))
 
 
 def _bundled_in(*states: SeatState, proof: bool = True) -> Callable[[Any], None]:

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of another type: an error of their command, and nothing else.
+
+Each member of each recorded answer is replaced by values of other types. Only errors of bmq leave a call; a
+round of the exporter and of the console is a failed round at most, and the next round with good answers
+works.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import bmq
+from bmq._json import orjson
+from bmq.admin import Admin
+from bmq.cli.broker_export import Exporter
+from bmq.cli.target import BrokerTarget
+from bmq.console import RemoteBroker
+from bmq.console.findings import DeadLetters
+from bmq.console.watch import Watch
+from bmq.delays import check
+from bmq.engine.address import parse_addresses
+
+URI = "tcp://127.0.0.1:1"
+CLUSTER, DOMAIN = "planets", "bmq.test.persistent.priority"
+ORDERS = f"bmq://{DOMAIN}/orders"
+RECORDED: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "data" / "cluster" / "answers.json").read_text("utf-8")
+)["node0"]
+TUNABLE = {"name": "quorum", "value": {"theInteger": 3}, "description": "nodes"}
+CHANGE = {"name": "quorum", "oldValue": {"theInteger": 3}, "newValue": {"theBool": True}}
+FILE = {"positionBytes": 1, "sizeBytes": 2, "outstandingBytes": 1}
+STORED = {"queueUri": ORDERS, "numMessages": 1, "numBytes": 2, "isPersistent": True, "partitionId": 0}
+PARTITION = {
+    "partitionId": 0,
+    "state": "OPEN",
+    "summary": {
+        "primaryNodeDescription": "[node0, 1]",
+        "primaryLeaseId": 1,
+        "sequenceNum": 2,
+        "isAvailable": True,
+        "fileSets": [{"dataFileName": "x", "aliasedBlobBufferCount": 1}],
+        "activeFileSet": {"dataFile": FILE, "journalFile": FILE, "qlistFile": FILE},
+        "totalMappedBytes": 9,
+        "numOutstandingRecords": 1,
+        "numUnreceiptedMessages": 1,
+        "naglePacketCount": 1,
+        "storageContent": {"storages": [STORED]},
+    },
+}
+PURGED = {"queue": {"queueUri": ORDERS, "appId": "", "numMessagesPurged": 1, "numBytesPurged": 1}}
+EACH = {"responses": [{"sourceNodeDescription": "node0", "result": {"tunable": TUNABLE}}]}
+ANSWERS: dict[str, Any] = RECORDED | {
+    "HELP": {"help": {"commands": [{"command": "HELP", "description": "this"}]}},
+    "BROKERCONFIG DUMP": {"brokerConfig": {"asJSON": '{"brokerVersion": 1, "hostName": "h"}'}},
+    "STAT LIST_TUNABLES": {"tunables": {"tunables": [TUNABLE]}},
+    "STAT GET quorum": {"tunable": TUNABLE},
+    "STAT SET quorum 3": {"tunableConfirmation": CHANGE},
+    "STAT GET_ALL quorum": EACH,
+    f"CLUSTERS CLUSTER {CLUSTER} STORAGE SUMMARY": {"clusterStorageSummary": {"fileStores": [PARTITION]}},
+    f"CLUSTERS CLUSTER {CLUSTER} STORAGE DOMAIN d QUEUE_STATUS": {"storageContent": {"storages": [STORED]}},
+    f"DOMAINS DOMAIN {DOMAIN} QUEUE orders PURGE *": {
+        "responses": [{"sourceNodeDescription": "node0", "result": {"purgedQueues": {"queues": [PURGED]}}}]
+    },
+}
+CALLS: dict[str, Callable[[Admin], Awaitable[Any]]] = {
+    "HELP": lambda admin: admin.commands(),
+    "BROKERCONFIG DUMP": lambda admin: admin.broker_configuration(),
+    "CLUSTERS LIST": lambda admin: admin.clusters(),
+    f"CLUSTERS CLUSTER {CLUSTER} STATUS": lambda admin: admin.cluster_status(CLUSTER),
+    f"CLUSTERS CLUSTER {CLUSTER} QUEUEHELPER": lambda admin: admin.queues(),
+    f"CLUSTERS CLUSTER {CLUSTER} STORAGE SUMMARY": lambda admin: admin.cluster(CLUSTER).storage(),
+    f"CLUSTERS CLUSTER {CLUSTER} STORAGE DOMAIN d QUEUE_STATUS": lambda admin: admin.cluster(
+        CLUSTER
+    ).stored_queues("d"),
+    f"DOMAINS DOMAIN {DOMAIN} INFOS": lambda admin: admin.domain(DOMAIN),
+    f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS": lambda admin: admin.queue(ORDERS).internals(),
+    f"DOMAINS DOMAIN {DOMAIN} QUEUE orders LIST 0 20": lambda admin: admin.queue(ORDERS).messages(0, 20),
+    f"DOMAINS DOMAIN {DOMAIN} QUEUE orders PURGE *": lambda admin: admin.queue(ORDERS).purge(),
+    "STAT SHOW": lambda admin: admin.statistics(),
+    "STAT LIST_TUNABLES": lambda admin: admin.stat_tunables.list(),
+    "STAT GET quorum": lambda admin: admin.stat_tunables.get("quorum"),
+    "STAT SET quorum 3": lambda admin: admin.stat_tunables.set("quorum", 3),
+    "STAT GET_ALL quorum": lambda admin: admin.stat_tunables.get_all("quorum"),
+}
+ODD: list[Any] = [None, [], {}, "x", 10**30, -1, True, 1.5, [[{}]], {"error": None}, {"a": {"a": []}}]
+
+
+class Recorded(Admin):
+    """A client whose broker has recorded answers."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_addresses(URI), None, None, None, 5.0, "test")
+        self.answers = ANSWERS
+
+    async def command(self, text: str, *, timeout: float | None = None) -> str:
+        text = text.removeprefix("ENCODING JSON_COMPACT ")
+        answer = self.answers.get(text, {"error": {"message": f"not recorded: {text}"}})
+        return answer if isinstance(answer, str) else json.dumps(answer)
+
+
+def changed(answer: Any, odd: Callable[[], list[Any]]) -> Iterator[Any]:
+    """Yield the answer with each of its members replaced in turn, also inside JSON in a text."""
+    yield from odd()
+    if isinstance(answer, str) and answer[:1] == "{":
+        for inside in changed(json.loads(answer), odd):
+            yield json.dumps(inside)
+    keys = (
+        list(answer) if isinstance(answer, dict) else range(len(answer)) if isinstance(answer, list) else ()
+    )
+    for key in list(keys)[:60]:
+        for inside in changed(answer[key], odd):
+            made = copy.copy(answer)
+            made[key] = inside
+            yield made
+
+
+@pytest.mark.parametrize("command", CALLS)
+async def test_only_errors_of_bmq_leave_a_call_and_the_next_call_works(command: str) -> None:
+    admin = Recorded()
+    right = await CALLS[command](admin)
+    for answer in changed(ANSWERS[command], lambda: ODD):
+        admin._survey = None
+        admin.answers = ANSWERS | {command: answer}
+        try:
+            found = await CALLS[command](admin)
+        except (bmq.errors.AdminError, bmq.ProtocolError):
+            continue
+        for each in found if isinstance(found, tuple) else (found,):
+            msgspec.convert(msgspec.to_builtins(each), type(each))  # it has the declared types
+    admin.answers, admin._survey = ANSWERS, None
+    assert await CALLS[command](admin) == right
+
+
+@pytest.mark.parametrize("error", [None, [], "no", 5, {"message": None}])
+async def test_a_refusal_of_any_type_is_an_admin_error(error: object) -> None:
+    admin = Recorded()
+    admin.answers = ANSWERS | {"HELP": {"error": error}}
+    with pytest.raises(bmq.errors.AdminError):
+        await admin.commands()
+
+
+class Surroundings:
+    """The exporter and the console, in front of the same recorded broker."""
+
+    def __init__(self) -> None:
+        self.admin = Recorded()
+        limits: dict[str, Any] = {"max_queues": 100, "max_apps": 20, "max_details": 50, "only": frozenset()}
+        target = BrokerTarget(URI, "test", 5.0)
+        self.exporter = Exporter(target, parse_addresses(URI), interval=1.0, **limits)
+        (self.broker,) = self.exporter._brokers
+        self.registry = CollectorRegistry()
+        self.registry.register(self.exporter)
+        source = RemoteBroker(URI)
+        source.admin = self.connect  # type: ignore[method-assign]
+        self.watch = Watch(source, 0.001, DeadLetters(("*.dead",)))
+
+    async def connect(self) -> Admin:
+        return self.admin
+
+    async def round(self, answers: dict[str, Any]) -> tuple[bool, bool]:
+        """Ask once; return whether exporter and console could read the answers."""
+        self.admin.answers, self.admin._survey, self.admin._closed = answers, None, False
+        self.broker._admin = self.admin
+        self.watch._at = 0.0
+        for sight in self.watch._queues.values():
+            sight.asked = 0.0
+        await self.exporter.ask_all()
+        generate_latest(self.registry)
+        await self.watch._look_once()
+        with suppress(bmq.errors.AdminError, bmq.ProtocolError):
+            await check(self.admin, ORDERS)
+        for past in (True, False):
+            orjson.loads(b"".join(self.watch._written({}, list(self.watch._queues.values()), past=past)))
+        return self.broker.view is not None, not self.watch.error
+
+
+async def test_a_round_of_exporter_and_console_with_any_answer_is_followed_by_a_good_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    generator, both = random.Random(54), Surroundings()
+    assert await both.round(ANSWERS) == (True, True)
+    for command in RECORDED:
+        for answer in changed(ANSWERS[command], lambda: [generator.choice(ODD)]):
+            await both.round(ANSWERS | {command: answer})
+            assert "a round of the console failed" not in caplog.text, (command, answer)
+            assert both.broker.failures.keys() <= {"AdminError", "ProtocolError"}, (command, answer)
+    assert await both.round(ANSWERS) == (True, True)
+    assert generate_latest(both.registry).decode().count(ORDERS) > 5

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anybody may write to the control queue of a group: messages that no member has sent change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.groups._control import decoded, encoded
+from bmq.groups._protocol import Crown, Order, Report
+from tests.waiting import eventually
+
+Connect = Callable[..., Awaitable[bmq.Session]]
+OPTIONS: dict[str, Any] = {"buckets": 4, "coordination": "exclusive", "lease": 0.3}
+CROWN: dict[str, Any] = {"kind": "crown", "who": "zz", "term": 7, "fence": 7, "members": None}
+FORGED: dict[str, bytes] = {
+    name: json.dumps(CROWN | changed).encode()
+    for name, changed in {
+        "a term that is no integer": {"term": 1e300},
+        "a term of 31 digits": {"term": 10**30},
+        "the last term": {"term": 2**53 - 1},
+        "a fence below any priority": {"fence": 2**31},
+        "a fence of 64 bits": {"fence": 2**62},
+        "the last fence": {"fence": 2**30 - 2**16 - 1},
+        "a fence below 0": {"fence": -1},
+        "a fence of no type": {"fence": None},
+        "many members": {"members": ["m"] * 20_000},
+        "members that are no names": {"members": [[[]]]},
+        "a kind that is no name": {"kind": {}},
+    }.items()
+}
+FORGED |= {"no JSON": b"{", "nested": b"[" * 10_000, "no UTF-8": b'{"kind":"crown","who":"\xff"}'}
+
+
+@pytest.mark.parametrize("while_it_runs", [False, True], ids=["stored", "while the group runs"])
+@pytest.mark.parametrize("payload", FORGED.values(), ids=FORGED)
+async def test_a_group_goes_on_after_a_forged_crown_and_after_a_restart(
+    payload: bytes,
+    while_it_runs: bool,
+    bmq_connect: Connect,
+    bmq_queue_uri: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = await bmq_connect()
+    queue = await session.open_queue(bmq_queue_uri, write=True)
+    control = await session.open_queue(f"{bmq_queue_uri}.group", write=True)
+
+    async def forge() -> None:
+        await control.post(payload, properties={"bmq_from": "", "bmq_to": ""})
+
+    async def handle(group: bmq.groups.Group) -> None:
+        async for message in group:
+            seen.add(int(message.data))
+            message.confirm()
+
+    seen: set[int] = set()
+    if not while_it_runs:
+        await forge()
+    for round_of_members in range(2):
+        queues = [await (await bmq_connect()).open_queue(bmq_queue_uri, read=True) for _ in range(2)]
+        async with queues[0].group("k", **OPTIONS) as one, queues[1].group("k", **OPTIONS) as two:
+            tasks = [asyncio.create_task(handle(group)) for group in (one, two)]
+            await eventually(lambda: len(one.owned) == len(two.owned) == 2, 10.0)
+            if while_it_runs and not round_of_members:
+                await forge()
+                await eventually(lambda: "is skipped" in caplog.text)
+            numbers = range(20 * round_of_members, 20 * round_of_members + 20)
+            await queue.post_many(bmq.PutMessage(b"%d" % n, {"k": n}) for n in numbers)
+            await eventually(partial(seen.issuperset, numbers), 10.0)
+            for task in tasks:
+                task.cancel()
+    assert f"a message of control queue {bmq_queue_uri}.group is skipped" in caplog.text
+    assert len([each for each in caplog.messages if "is skipped" in each]) <= 4, "one line for each member"
+
+
+async def test_the_members_of_a_group_survive_what_anybody_may_write(
+    bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    """Each member of each kind of message has a value of another type or out of range."""
+    session = await bmq_connect()
+    control = await session.open_queue(f"{bmq_queue_uri}.group", write=True)
+    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, write=True)
+    async with queue.group("k", **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 4)
+        coordinator: Any = group._coordinator
+        who, text = coordinator._member.who, coordinator._text
+        await control.post_many(
+            bmq.PutMessage(payload, {"bmq_from": "", "bmq_to": to})
+            for payload in _damaged(text, who)
+            for to in ("", who)
+        )
+        for number in range(8):
+            await queue.post(b"x", properties={"k": number})
+            async with asyncio.timeout(5):
+                (await group.receive()).confirm()
+        assert len(group.owned) == 4
+
+
+ODD: list[Any] = [
+    None,
+    [],
+    {},
+    "x",
+    -1,
+    2**31,
+    2**53,
+    10**30,
+    1e300,
+    True,
+    [[]],
+    {"1": [1]},
+    {"1": [2**31, "OPEN"]},
+]
+
+
+def _damaged(text: str, who: str) -> list[bytes]:
+    whole: list[Report | Order | Crown] = [
+        Report("ghost", "", 1, (0, 0), 1.0, False, {1: (5, "OPEN")}),
+        Order(who, 2**40, 1, 1, {1: (5, True)}),
+        Crown("ghost", 2**40, 5, ("a",)),
+    ]
+    damaged = [encoded(Report("ghost", "", 1, (0, 0), 1.0, False, {400: (2**29, "OPEN")}), text)]
+    damaged += [encoded(Order(who, 1, 1, 1, {400: (5, True)}), text)]
+    for message in whole:
+        fields = json.loads(encoded(message, text))
+        for name, odd in ((name, odd) for name in fields for odd in ODD):
+            changed = fields | {name: odd}
+            try:
+                decoded(json.dumps(changed).encode())
+            except bmq.ProtocolError:
+                damaged.append(json.dumps(changed).encode())
+    return damaged
+
+
+def test_a_changed_message_is_another_message_or_a_protocol_error() -> None:
+    generator = random.Random(54)
+    whole = encoded(Report("a", "b", 3, (1, 2), 1.0, False, {1: (5, "OPEN"), 3: (6, "READY")}), "k")
+    for _ in range(3000):
+        changed = bytearray(copy.copy(whole))
+        for _ in range(generator.randint(1, 4)):
+            changed[generator.randrange(len(changed))] = generator.choice(b'{}[]",:0123456789eE.-\\nul\xff')
+        try:
+            decoded(bytes(changed))
+        except bmq.ProtocolError:
+            continue
