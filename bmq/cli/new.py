@@ -131,8 +131,9 @@ def _source() -> str:
         recorded = distribution("bmq").read_text("direct_url.json")
     except PackageNotFoundError:
         return ""
-    url = urlsplit(json.loads(recorded)["url"]) if recorded else None
-    return shlex.quote(url2pathname(url.path)) if url is not None and url.scheme == "file" else ""
+    address: str = json.loads(recorded)["url"] if recorded else ""
+    url = urlsplit(address)
+    return shlex.quote(url2pathname(url.path)) if url.scheme == "file" else ""
 
 
 def module_of(name: str) -> str:
