@@ -395,7 +395,7 @@ class Driver(Generic[Q]):
         elif isinstance(event, Skipped):
             self._skipped.warning(
                 event.what,
-                "%s sent an element that this version of bmq does not know. bmq ignores the element: %s",
+                "%s sent data that this version of bmq does not know or cannot read. bmq skips: %s",
                 self.address,
                 event.what,
             )

@@ -55,10 +55,12 @@ class Framer:
         max_event_size: largest event accepted, in bytes.
         max_request_size: largest accepted event except PUT and CONFIRM, in bytes; None for
             ``max_event_size``.
-        tolerant: whether to read like a real broker: only an impossible length is an error, an event with an
-            invalid header has the type UNDEFINED, and the protocol version is ignored. An event beyond a
-            limit, but after other events, is checked again at the next :meth:`feed`, because the earlier
-            events may have raised the limit.
+        tolerant: whether to read like a real broker: only an impossible length is an error, and the protocol
+            version is ignored. An event beyond a limit, but after other events, is checked again at the next
+            :meth:`feed`, because the earlier events may have raised the limit.
+
+    An event whose ``headerWords`` do not fit has the type UNDEFINED and ``body`` 0: its length still leads to
+    the next event.
 
     Attributes:
         buffered: the number of bytes held of an unfinished event.
@@ -252,8 +254,8 @@ class Framer:
         """Return a whole event."""
         try:
             return read_event(data)
-        except ProtocolError:
-            if self.tolerant:
+        except ProtocolError as error:
+            if self.tolerant or error.field == "EventHeader.headerWords":
                 return Event(EventType.UNDEFINED, 0, data, 0)
             raise
 

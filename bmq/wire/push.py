@@ -59,6 +59,7 @@ _LARGEST_CUT = 4096
 # Flags that a client rarely sees, including the unknown ones.
 _UNKNOWN = PUSH_HEADER.fields["flags"].mask & ~sum(PushFlags)
 _RARE = _IMPLICIT | _UNKNOWN
+_REST = "the rest of a PUSH event from a message that does not fit it"
 _PADDING, _NO_DATA = int(Flaw.PADDING), int(Flaw.NO_DATA)
 
 # The ids depend only on the bytes of the options area, and options repeat from message to message.
@@ -207,7 +208,7 @@ def decode_pushes(event: bytes | memoryview, body: int, notice: Notice | None = 
         notice: receives skipped content.
 
     Raises:
-        ProtocolError: the length of a message does not fit the event.
+        ProtocolError: the length of a message does not fit the event, and no ``notice`` is given.
     """
     return [PushMessage._make(message) for run in decode_push_runs(event, body, notice) for message in run]
 
@@ -218,7 +219,8 @@ def decode_push_runs(event: bytes | memoryview, body: int, notice: Notice | None
 
     An unreadable message has a :class:`~bmq.wire.shape.Flaw` for its compression; without readable options
     its subscription id is 0. A message too short to contain a GUID is skipped, because no client could
-    confirm the message.
+    confirm the message. With a ``notice``, the rest of an event is skipped from a message whose length does
+    not fit the event.
 
     A consumer spends most of its time here. Parts equal to the previous message's (the sizes of header and
     options, the options themselves) are not parsed again. Consecutive messages that differ only in GUID and
@@ -227,7 +229,7 @@ def decode_push_runs(event: bytes | memoryview, body: int, notice: Notice | None
     faster.
 
     Raises:
-        ProtocolError: as :func:`decode_pushes`.
+        ProtocolError: as :func:`decode_pushes`, without a ``notice``.
     """
     in_place = type(event) is memoryview
     if in_place and not _begins_large(event, body):
@@ -271,6 +273,8 @@ def decode_push_runs(event: bytes | memoryview, body: int, notice: Notice | None
                     runs.append([(queue_id, (0,), guid, flags, schema_id, int(Flaw.PARTS), b"")])
                 offset = after
                 continue
+            if stop > end:
+                break
         raw = event[options:start]
         if raw != last_options or queue_id != last_queue:
             raw = bytes(raw)
@@ -361,11 +365,14 @@ def _skip(
     """Return the end of a message whose parts do not fit; report a message without room for a GUID.
 
     Raises:
-        ProtocolError: the message does not fit the event.
+        ProtocolError: the message does not fit the event, and no ``notice`` is given.
     """
     words = first & _WORDS_MASK
     if not words or words * 4 > end - offset:
-        raise wrong_length(words, header, header_and_options, "Push", offset, end)
+        if notice is None:
+            raise wrong_length(words, header, header_and_options, "Push", offset, end)
+        notice(f"{_REST} (PushHeader.messageWords)")
+        return end
     if min(words * 4, header) < _MIN_HEADER and notice is not None:
         notice("PUSH messages that are too short to have a GUID")
     return offset + words * 4
@@ -375,11 +382,14 @@ def _skip_rest(event: bytes | memoryview, offset: int, notice: Notice | None) ->
     """Skip the bytes after the last complete message: messages shorter than a header.
 
     Raises:
-        ProtocolError: the bytes are not messages.
+        ProtocolError: the bytes are not messages, and no ``notice`` is given.
     """
     end = len(event)
     while offset < end:
         if end - offset < _LENGTH.size:
-            raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
+            if notice is None:
+                raise ProtocolError(f"{end - offset} bytes are too few", field="PushHeader", offset=offset)
+            notice(f"{_REST} (PushHeader)")
+            return
         (first,) = _unpack_length(event, offset)
         offset = _skip(first, 0, 0, offset, end, notice)

@@ -142,7 +142,7 @@ def test_a_connection_lost_during_the_handshake_leaves_the_session_starting() ->
 def test_garbage_on_a_live_connection_is_a_protocol_error_and_the_session_survives() -> None:
     bench = Bench()
     bench.connect()
-    bench.send(pack_event_header(12, EventType.PUSH) + b"nope")
+    bench.send(b"nope" * 3)
     (error,) = bench.failures
     assert isinstance(error, ProtocolError)
     bench.lose(str(error))

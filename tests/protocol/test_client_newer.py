@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from bmq.errors import AckStatus, ProtocolError, StatusCategory
+from bmq.errors import AckStatus, ConnectionFailed, ProtocolError, StatusCategory
 from bmq.protocol.client.core import CoreOptions, SessionState
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, EventType
+from bmq.wire.control import (
+    AdminCommandResponse,
+    Codec,
+    ControlMessage,
+    DisconnectResponse,
+    Status,
+    encode_event,
+)
 from bmq.wire.control.schema import EnumerationKind
 from bmq.wire.event import pack_event_header
 from bmq.wire.message import split_application_data
@@ -25,7 +34,7 @@ from tests.fakes.newer import (
     with_new_enumerators,
     with_new_members,
 )
-from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker
+from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker, guid
 from tests.sweeps import sweep
 
 NOVELTIES = {each.name: each for each in novelties()}
@@ -186,6 +195,21 @@ def test_unknown_input_during_the_handshake_is_skipped(credentials: Credentials 
     assert {f"events of type {kind}" for kind in (0, 16, 63)} <= set(bench.skipped)
 
 
+@pytest.mark.parametrize("body", [None, DisconnectResponse(), Status(message="no"), AdminCommandResponse()])
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("credentials", [None, Credentials.basic("ann", "secret")])
+@pytest.mark.statement("4.32")
+def test_a_control_message_in_answer_to_the_handshake_is_refused_at_once(
+    body: Any, codec: Codec, credentials: Credentials | None
+) -> None:
+    bench = Bench()
+    bench.open_channel(credentials)
+    bench.send(encode_event(ControlMessage(r_id=1, body=body), codec))
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert "does not behave like a BlazingMQ broker" in str(error)
+
+
 @sweep("status", range(16))
 @sweep("how", ["alone", "together", "as an event"])
 def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int, how: str) -> None:
@@ -217,10 +241,6 @@ def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int
         "no length": bytes(8),
         "a length of 7": b"\x00\x00\x00\x07\x44\x02\x00\x00",
         "another version of the protocol": b"\x00\x00\x00\x08\x84\x02\x00\x00",
-        "a header longer than its event": b"\x00\x00\x00\x08\x44\x03\x00\x00",
-        "a message longer than its event": pack_event_header(12, EventType.PUSH) + b"\0\0\0\x09",
-        "a message of no words": pack_event_header(12, EventType.PUSH) + b"\0\0\0\0",
-        "half an ack": pack_event_header(16, EventType.ACK) + b"\x16\0\0\0" + bytes(4),
     }.items(),
     ids=lambda each: each[0],
 )
@@ -230,6 +250,129 @@ def test_only_lost_framing_ends_the_connection(broken: tuple[str, bytes]) -> Non
     bench.send(broken[1])
     (error,) = bench.failures
     assert isinstance(error, ProtocolError)
+
+
+def with_words(message: bytes, words: int) -> bytes:
+    """A PUSH message with another ``messageWords``."""
+    return words.to_bytes(4, "big") + message[4:]
+
+
+#: Bodies with an end that cannot be read, by event type: the name, and the part behind a readable beginning.
+PUSH_TAILS: dict[str, Any] = {
+    "a message longer than its event": lambda message: with_words(message, 1000),
+    "a message of no words": lambda message: with_words(message, 0),
+    "stray bytes": lambda _: b"\0\0\0\x09\0\0",
+    "bytes too few for a length": lambda _: b"\0\0\0",
+    "half a header": lambda message: message[:12],
+}
+ACK_BODIES = {
+    "an item of no words": b"\x10\0\0\0" + bytes(24),
+    "items shorter than an acknowledgement": b"\x15\0\0\0" + bytes(20),
+    "a header of no words": b"\x06\0\0\0" + bytes(24),
+    "a header longer than its event": b"\xf6\0\0\0" + bytes(24),
+    "no header": b"\x16\0",
+    "half an ack": b"\x16\0\0\0" + bytes(4),
+}
+WHOLE_EVENTS = {
+    "no header words": b"\x00\x00\x00\x08\x44\x00\x00\x00",
+    "a header longer than its event": b"\x00\x00\x00\x08\x44\x03\x00\x00",
+    "a control message of no codec": pack_event_header(12, EventType.CONTROL, 0xE0) + b"{}\2\2",
+    "a control message that is no JSON": pack_event_header(12, EventType.CONTROL, 0x20) + b"nope",
+}
+
+
+@pytest.mark.parametrize("name", [*PUSH_TAILS, *ACK_BODIES, *WHOLE_EVENTS])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.statement("3.17", "4.23")
+def test_an_event_of_the_right_length_is_skipped_from_its_first_unreadable_byte(
+    name: str, columns: bool
+) -> None:
+    """The readable beginning counts, and so does every event before and behind it."""
+    bench, reader, writer = session()
+    if columns:
+        pytest.importorskip("numpy")
+        from bmq.wire.push_columns import read_push_columns
+
+        bench.core.read_columns = read_push_columns
+    (s_id,) = bench.broker.s_ids[reader.q_id]
+    bench.post(writer, 1, 2)
+    acks = [bench.broker.ack([put]) for put in bench.broker.puts]
+    one, two, three = (bench.broker.push(reader.q_id, [(guid(n), b"%d" % n)], (s_id,)) for n in (1, 2, 3))
+    received = [1, 3]
+    if name in PUSH_TAILS:
+        body = two[8:] + PUSH_TAILS[name](three[8:])
+        bad = pack_event_header(8 + len(body), EventType.PUSH) + body
+        received = [1, 2, 3]
+    elif name in ACK_BODIES:
+        body = ACK_BODIES[name]
+        bad = pack_event_header(8 + len(body), EventType.ACK) + body
+    else:
+        bad = WHOLE_EVENTS[name]
+    bench.send(one + acks[0] + bad + three + acks[1])
+    assert bench.failures == []
+    assert [int(push.data) for _, push in bench.received] == received
+    assert bench.outcomes == {1: [AckStatus.SUCCESS], 2: [AckStatus.SUCCESS]}
+    assert len(bench.skipped) == 1
+    # A broker delivers the same message again and again: one text, and so one warning.
+    for _ in range(20):
+        bench.send(bad)
+    assert len(set(bench.skipped)) == 1
+    bench.post(writer, 3)
+    assert bench.ack_all()[-1] == 3
+
+
+def test_the_complete_acknowledgements_of_a_cut_event_count() -> None:
+    for post in (Bench.post, Bench.post_many, Bench.post_event):
+        bench, _, writer = session()
+        post(bench, writer, 1, 2, 3)
+        event = bench.broker.ack(bench.broker.puts)[:-6]
+        bench.send(pack_event_header(len(event), EventType.ACK) + event[8:])
+        assert sum(map(len, bench.outcomes.values())) == 2
+        assert bench.failures == []
+        assert bench.skipped == ["the unreadable part of an event of type 5 (AckMessage)"]
+
+
+HUGE = {
+    "members": lambda size: b'{"rId":1,"x":[' + b'{"a":1},' * (size // 8) + b"1]}",
+    "lists": lambda size: b'{"rId":1,"x":[' + b"[]," * (size // 3) + b"1]}",
+    "numbers": lambda size: b'{"rId":1,"x":[' + b"1," * (size // 2) + b"1]}",
+    "texts": lambda size: b'{"rId":1,"x":[' + b'"",' * (size // 3) + b"1]}",
+    "keys": lambda size: b'{"rId":1,"x":{' + b",".join(b'"%d":1' % n for n in range(size // 12)) + b"}}",
+}
+
+
+@pytest.mark.parametrize("state", ["authentication", "negotiation", "live"])
+@pytest.mark.parametrize(("body", "mebibytes"), [*((body, 3) for body in HUGE), ("members", 66)])
+def test_a_control_event_takes_little_memory_in_every_state(body: str, mebibytes: int, state: str) -> None:
+    """Parsed JSON takes up to forty times its size."""
+    bench = Bench(CoreOptions(repeat_after=0))
+    queue = None
+    if state == "live":
+        bench.connect()
+        queue = bench.begin_open("bmq://d/q", READ)
+    else:
+        bench.open_channel(Credentials.basic("ann", "secret") if state == "authentication" else None)
+    text = HUGE[body](mebibytes * 1024 * 1024 - 100)
+    kind = EventType.AUTHENTICATION if state == "authentication" else EventType.CONTROL
+    text += b"\4" * 4 if len(text) % 4 == 0 else bytes([-len(text) % 4]) * (-len(text) % 4)
+    event = pack_event_header(8 + len(text), kind, 0x20) + text
+    del text
+    tracemalloc.start()
+    try:
+        bench.send(event)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The event is copied twice; parsed values take at most some 100 bytes each.
+    assert peak < 2.5 * len(event) + (100 if mebibytes < 4 else 1) * 1024 * 1024
+    if queue is None:
+        (error,) = bench.failures
+        assert "does not behave like a BlazingMQ broker" in str(error)
+    else:
+        # The request is answered, by something that cannot be read.
+        assert bench.failures == []
+        (failed,) = bench.completed["bmq://d/q"]
+        assert "was answered with a message that" in str(failed)
 
 
 def test_a_refusal_with_an_unknown_category_fails_its_request_in_every_state() -> None:

@@ -339,9 +339,6 @@ def test_a_space_is_worthwhile_only_for_large_events() -> None:
         (header(-1), "EventHeader.fragment", 0, "fragmented events are not allowed"),
         (header(8 | 1 << 31), "EventHeader.fragment", 0, "fragmented events are not allowed"),
         (header(8, byte4=0x84), "EventHeader.protocolVersion", 4, "version 2 of the protocol is unknown"),
-        (header(8, words=0), "EventHeader.headerWords", 5, "0 words do not fit an event of 8 bytes"),
-        (header(8, words=1), "EventHeader.headerWords", 5, "1 words do not fit"),
-        (header(8, words=3), "EventHeader.headerWords", 5, "3 words do not fit"),
         (b"GET / HTTP/1.1\r\n", "EventHeader.length", 0, "exceeds the limit"),
         (b"\x16\x03\x01\x02\x00\x01\x00", "EventHeader.length", 0, "exceeds the limit"),
     ],
@@ -361,6 +358,20 @@ def test_an_impossible_header_ends_the_stream(
     assert framer.buffered == 0
     assert framer.feed(HEARTBEAT_REQ) == ([], error), "nothing more is accepted"
     assert framer.buffered == 0
+
+
+@pytest.mark.parametrize("words", [0, 1, 3, 255])
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_an_event_whose_header_does_not_fit_is_marked_and_the_next_one_found(
+    words: int, tolerant: bool
+) -> None:
+    bad = header(8, words=words)
+    events, error = Framer(tolerant=tolerant).feed(bad + HEARTBEAT_REQ)
+    assert error is None
+    assert [(each.type, each.body, each.data) for each in events] == [
+        (EventType.UNDEFINED, 0, bad),
+        (EventType.HEARTBEAT_REQ, 8, HEARTBEAT_REQ),
+    ]
 
 
 def test_length_is_refused_before_buffering() -> None:

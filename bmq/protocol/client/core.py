@@ -75,7 +75,7 @@ from bmq.wire.control import (
     decode_event,
     request_id,
 )
-from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
+from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event, read_event
 from bmq.wire.join import join_events
 from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
@@ -522,13 +522,16 @@ class ClientCore(Machine):
         # Most reads have one event, or the acknowledgement and the delivery of one message.
         count = len(events)
         several = count > 2 or (count == 2 and events[0].type == events[1].type)
-        try:
-            for event in join_events(events) if several else events:
+        for event in join_events(events) if several else events:
+            try:
                 if not self._dispatch(event, now):
                     quiet = False
-        except Error as failure:
-            quiet = False
-            self._fail_channel(failure)
+            except ProtocolError as unread:
+                quiet = False
+                self._skip(event, unread, now)
+            except Error as failure:
+                quiet = False
+                self._fail_channel(failure)
         if error is not None:
             self._fail_channel(error)
         if self._stalls.causes:
@@ -791,9 +794,18 @@ class ClientCore(Machine):
                 self._liveness.relax(now)
                 self._answers.relax(now)
                 self.relaxed = True
+        elif not event.body:
+            read_event(event.data)  # raises the error of the header
         else:
             self._notice(f"events of type {kind}")
         return False
+
+    def _skip(self, event: Event, error: ProtocolError, now: float) -> None:
+        """Skip what cannot be read of an event: the length of the event leads to the next one."""
+        self._note_unread(error, now)
+        self._notice(f"the unreadable part of an event of type {event.type} ({error.field})")
+        if error.field == "AckMessage" and error.offset is not None:  # the end of the last complete message
+            self._dispatch(event._replace(data=event.data[: error.offset]), now)
 
     def _renewed(self, event: Event, now: float) -> None:
         """Process the answer to renewed credentials; unreadable answers leave the old credentials valid."""

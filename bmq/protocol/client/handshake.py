@@ -30,9 +30,10 @@ from bmq.wire.control import (
     decode_event,
     encode_event,
     parse_features,
+    request_id,
 )
 from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
-from bmq.wire.event import Event
+from bmq.wire.event import Event, read_event
 from bmq.wire.notice import Notice
 from bmq.wire.printable import printable
 
@@ -181,10 +182,12 @@ class Handshake(Machine):
         Raises:
             ConnectionFailed: the answer is not legal.
         """
-        if event.type not in _EVENT_TYPES:
+        if event.body and event.type not in _EVENT_TYPES:
             notice(f"events of type {event.type}")
             return b""
         try:
+            if not event.body:
+                read_event(event.data)  # raises the error of the header
             if self.state is HandshakeState.AUTHENTICATING:
                 answer = decode_event(
                     _expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION, notice
@@ -197,6 +200,11 @@ class Handshake(Machine):
                 raise ProtocolError("the peer negotiated as a client")
             self._negotiation_answered(message)
         except UnknownSelection as error:
+            # A newer broker may send further messages, but no ControlMessage before its answer.
+            if (r_id := request_id(event)) is not None:
+                raise not_a_broker(
+                    ProtocolError(f"the answer to request {r_id} came before the negotiation")
+                ) from error
             notice(f"a message in the handshake: {error}")
         except ProtocolError as error:
             raise not_a_broker(error) from error

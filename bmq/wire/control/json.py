@@ -8,6 +8,7 @@ object with one key, the name of the selection. In a control message this key is
 from __future__ import annotations
 
 import binascii
+import re
 from enum import IntEnum
 from typing import Any, Literal, NoReturn, cast, overload
 
@@ -15,7 +16,6 @@ from bmq._json import orjson
 from bmq.errors import ProtocolError
 from bmq.wire.control.messages import (
     CHOICES,
-    MAX_BODY,
     AuthenticationMessage,
     ControlMessage,
     Message,
@@ -45,6 +45,12 @@ from bmq.wire.notice import FewNotices, Notice, peers_word
 
 __all__ = ["decode_json", "encode_json", "request_id_in_json"]
 
+# Most members, elements and structures of a document that is parsed. A subscription has some fifteen.
+_MAX_VALUES = 4 * MAX_ELEMENTS
+# A smaller document has fewer values.
+_SMALL = _MAX_VALUES
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_REQUEST_ID = re.compile(rb'\s*\{\s*"rId"\s*:\s*(\d{1,10})\s*[,}]')
 _new = object.__new__
 _set = object.__setattr__
 _TYPE_NAMES = {
@@ -218,8 +224,6 @@ def decode_json(
         ProtocolError: the body is not JSON or not an object, or a value does not have its member's type.
         UnknownSelection: no known selection is present (a control message is then decoded without a body).
     """
-    if len(body) > MAX_BODY:
-        check_size(len(body), kind, offset)
     document = _parse(bytes(body), kind, offset)
     reader = _JsonReader(notice)
     if kind is MessageKind.CONTROL:
@@ -232,16 +236,23 @@ def decode_json(
 
 
 def request_id_in_json(body: bytes) -> int | None:
-    """Return the request id of a control message whose other parts cannot be read, or None."""
+    """Return the request id of a control message whose other parts cannot be read, or None.
+
+    Of a message beyond the limits, the id is found only at the beginning.
+    """
     try:
         document = _parse(body, MessageKind.CONTROL, 0)
     except ProtocolError:
-        return None
+        found = _REQUEST_ID.match(body)
+        return int(found[1]) if found else None
     number = cast("dict[str, object]", document).get("rId") if isinstance(document, dict) else None
     return number if type(number) is int else None
 
 
 def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
+    check_size(len(body), kind, offset)
+    if len(body) > _SMALL:
+        _check_count(body, kind, offset)
     pad = body[-1] if body else 0
     text = body[:-pad] if 1 <= pad <= 4 else body
     # Never chain the parser's exception: it carries the whole document, which may contain credentials.
@@ -261,6 +272,24 @@ def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
         field=kind.value,
         offset=offset + len(prefix),
     )
+
+
+def _check_count(body: bytes, kind: MessageKind, offset: int) -> None:
+    """Refuse a document of very many values before parsing: in memory they take up to 40 times their size.
+
+    Raises:
+        ProtocolError: the document has more values than :data:`_MAX_VALUES`.
+    """
+    if _count(body) <= _MAX_VALUES:
+        return
+    # Texts may contain any number of these bytes: an answer to an admin command is nearly a single text.
+    texts = (body.count(b'"') - body.count(b'\\"')) // 2
+    if texts > _MAX_VALUES or _count(_TEXT.sub(b"", body)) > _MAX_VALUES:
+        raise ProtocolError(f"more than {_MAX_VALUES} values in one message", field=kind.value, offset=offset)
+
+
+def _count(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
 
 
 class _JsonReader:
