@@ -55,6 +55,8 @@ class QueueEnd:
         subscriptions: consumers.
         options: default limits and priority of consumers.
         default: line of the default subscription, or None.
+        eager: whether the default subscription starts with the opening of a broadcast queue. A consumer that
+            starts before the program receives from the queue takes its place.
     """
 
     queue: object
@@ -73,6 +75,7 @@ class QueueEnd:
         self.confirming = driver.connection.confirming
         self.handlers = Handlers()
         self.default: Line | None = None
+        self.eager = False
         self.subscriptions: Subscriptions = Subscriptions(self)
         # Called with the future of each change of the subscriptions, for interceptors; None without any.
         self.on_configure: Callable[[asyncio.Future[None]], None] | None = None
@@ -84,6 +87,11 @@ class QueueEnd:
         self.uri = core.uri_text
         for counts in (self.counts, *(line.counts for line in self.lines)):
             counts.core = core
+
+    async def catch(self) -> None:
+        """Subscribe to a broadcast queue: without a subscription its messages are missed."""
+        if self.eager and self.default is not None and self.core.at_most_once:
+            await self.default.open()
 
     @property
     def lines(self) -> dict[Line, None]:

@@ -47,6 +47,7 @@ class SubscribedQueue(Protocol):
     core: QueueCore
     counts: ReceiveCounts
     uri: str
+    eager: bool
     on_configure: Callable[[asyncio.Future[None]], None] | None
 
     @property
@@ -160,8 +161,7 @@ class Subscriptions:
             default is None
             or default is newcomer
             or not default.active
-            or self._queue.core.at_most_once
-            or not default.left
+            or not (self._unused(default) if self._queue.core.at_most_once else default.left)
         ):
             return None
         self._drop(default, _I.REST)
@@ -173,6 +173,10 @@ class Subscriptions:
             extra={"queue": self._queue.uri, "broker": self._driver.address},
         )
         return default
+
+    def _unused(self, default: Line) -> bool:
+        """Whether the default subscription of a broadcast queue began with the queue, for nobody so far."""
+        return self._queue.eager and not default.used
 
     def watch_default(self) -> None:
         """Log once if the default subscription holds unused messages beside other consumers.

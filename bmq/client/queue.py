@@ -4,7 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -99,7 +108,7 @@ class Queue(OpenQueue):
         options: SubscriptionOptions,
         *,
         default_subscription: bool | None,
-        subscriptions: Iterable[Subscription],
+        subscriptions: Sequence[Subscription],
         suspends: bool,
         compression: Compression | None,
         delay_queue_uri: str,
@@ -115,6 +124,7 @@ class Queue(OpenQueue):
         if flags & QueueFlags.READ and default_subscription is not False:
             end.default = line = MessageLine(end, hooks, None, [None], options, None)
             Consumer(self, line)
+            end.eager = default_subscription is None and not subscriptions
             if default_subscription:
                 end.subscriptions.add(line)
         for subscription in subscriptions:

@@ -40,6 +40,7 @@ from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_c
 from bmq.errors import QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.properties import PropertyInput
@@ -249,8 +250,8 @@ class Session:
 
         Opening a queue for reading does not start delivery. Delivery starts with the first receiving call on
         the queue (iteration, ``receive``, ``receive_many``, ``receive_nowait`` or ``batches``), or with a
-        consumer of :meth:`Queue.subscribe`. On a broadcast queue, messages posted earlier are missed; see
-        ``default_subscription``.
+        consumer of :meth:`Queue.subscribe`. Only a broadcast queue delivers from the opening on, because it
+        keeps no messages.
 
         A session may open the same queue once for reading and once for writing. The result is two
         :class:`Queue` objects, which open and close independently.
@@ -265,8 +266,9 @@ class Session:
             suspends_on_bad_host_health: suspend the queue while the host is unhealthy.
             default_subscription: when to subscribe to all messages: on the first ``receive()`` or iteration
                 (None), at once (True), or never (False: receiving from the queue raises a ``UsageError``).
-                The default subscription lasts until the queue is closed. A consumer of ``queue.subscribe()``
-                can be closed earlier.
+                On a broadcast queue None means at once, unless ``subscriptions`` are given; a consumer that
+                starts before the first receive takes over. The default subscription lasts until the queue is
+                closed. A consumer of ``queue.subscribe()`` can be closed earlier.
             subscriptions: initial subscriptions: :class:`bmq.Subscription` objects, or expressions as for
                 :meth:`Queue.subscribe`. The broker receives all subscriptions in the same request, before the
                 delivery starts. :attr:`Queue.consumers` has a :class:`bmq.Consumer` for each, in the same
@@ -355,10 +357,11 @@ class Session:
         driver.add(end.core, end)
         try:
             await opened
+            await end.catch()
         except BaseException as error:
             end.shut(None)
             mine = driver.forget(end.core, end)
-            if mine and isinstance(error, asyncio.CancelledError):
+            if mine and (isinstance(error, asyncio.CancelledError) or end.core.state is QueueState.OPEN):
                 now = connection.loop.time()
                 driver.core.abandon_queue(end.core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()

@@ -9,6 +9,7 @@ import pytest
 
 import bmq
 from bmq.testing import FaultProxy
+from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -47,3 +48,31 @@ async def test_a_connection_that_is_lost_while_a_session_drains_is_restored(
             await eventually(lambda: session.state is bmq.SessionState.DRAINING)
             await queue.post(b"2")
         assert (await closing).clean
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_broadcast_queue_whose_subscription_fails_is_closed_again(
+    peer: Peer, cancelled: bool
+) -> None:
+    peer.open_options = {"routing": 7}
+    peer.hold.add("ConfigureStream")
+    async with bmq.connect(peer.uri) as session:
+        opening = asyncio.ensure_future(session.open_queue(URI, read=True))
+        await eventually(lambda: peer.log.count("ConfigureStream") == 1)
+        peer.answer("ConfigureStream")  # the stream of a reader without subscriptions
+        peer.hold.add("ConfigureStream")
+        await eventually(lambda: peer.log.count("ConfigureStream") == 2)
+        assert not opening.done()
+        if cancelled:
+            opening.cancel()
+        else:
+            peer.refuse.add("ConfigureStream")
+        peer.answer("ConfigureStream")
+        with pytest.raises(asyncio.CancelledError if cancelled else bmq.ConfigureQueueError):
+            await opening
+        peer.refuse.clear()
+        peer.answer("ConfigureStream")
+        queue = await session.open_queue(URI, read=True)
+        assert peer.log.count("CloseQueue") == 1
+        peer.connection.push(1)
+        assert (await queue.receive()).data == b"1"

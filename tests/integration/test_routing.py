@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,44 @@ class TestBroadcast:
         await writer.post(b"bye")
         for reader in (*readers, late):
             assert await payloads(reader, 1) == [b"bye"]
+
+    @pytest.mark.statement("1.1")
+    async def test_a_reader_misses_nothing_posted_after_its_opening(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(BROADCAST)
+        reader = await (await bmq_connect()).open_queue(uri, read=True)
+        both = await bmq_session.open_queue(uri, read=True, write=True)
+        await both.post_many([b"%d" % number for number in range(20)])
+        for queue in (reader, both):
+            assert await payloads(queue, 20) == [b"%d" % number for number in range(20)]
+        await both.post(b"later")
+        for queue in (reader, both):
+            assert await payloads(queue, 1) == [b"later"]
+
+    async def test_a_first_consumer_of_a_reader_takes_over_what_matches(
+        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(BROADCAST)
+        writer = await bmq_session.open_queue(uri, write=True)
+        reader = await (await bmq_connect()).open_queue(uri, read=True)
+        for number in range(4):
+            await writer.post(b"%d" % number, properties={"x": number % 2})
+        async with reader.subscribe("x == 1") as odd:
+            assert await payloads(odd, 2) == [b"1", b"3"]
+            assert reader.consumers == [odd]
+            await writer.post(b"0 again", properties={"x": 0})
+            await writer.post(b"1 again", properties={"x": 1})
+            assert await payloads(odd, 1) == [b"1 again"]
+            assert reader.stats().buffered_messages == 0
+
+    @pytest.mark.parametrize("options", [{"default_subscription": False}, {"subscriptions": ["x == 1"]}])
+    async def test_a_reader_with_other_wishes_has_no_default_subscription(
+        self, options: Any, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(BROADCAST)
+        reader = await (await bmq_connect()).open_queue(uri, read=True, **options)
+        assert [str(consumer.expression) for consumer in reader.consumers] == options.get("subscriptions", [])
 
     async def test_missed_messages_are_not_redelivered(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
