@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,7 +16,7 @@ from bmq.client._in_hand import InHand
 from bmq.client._line import ConsumerInput, ConsumerState, Line
 from bmq.client._unclaimed import Unclaimed
 from bmq.engine.counting import ReceiveCounts, size_of
-from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout
+from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.ports import Arrival, Places
 from bmq.protocol.client.subscription import SubscriptionCore
@@ -24,7 +25,9 @@ from bmq.wire.push import GUID, Push
 if TYPE_CHECKING:
     from bmq.engine.driver import Driver
     from bmq.protocol.client.queue import QueueCore
+    from bmq.subscriptions import Complement
     from bmq.wire.push_columns import PushColumns
+    from bmq.wire.uri import QueueUri
 
 __all__ = ["SubscribedQueue", "Subscriptions"]
 
@@ -40,6 +43,11 @@ _MENTION_UNCLAIMED_AFTER = 3.0
 _MENTION_IDLE_AFTER = 10.0
 
 
+# The discarding consumers of the process, in all sessions and threads, with the broker and the queue.
+_discarding: weakref.WeakKeyDictionary[Line, tuple[str, str]] = weakref.WeakKeyDictionary()
+_discarding_lock = threading.Lock()
+
+
 class SubscribedQueue(Protocol):
     """A queue, as known to its subscriptions."""
 
@@ -47,6 +55,7 @@ class SubscribedQueue(Protocol):
     core: QueueCore
     counts: ReceiveCounts
     uri: str
+    parsed_uri: QueueUri
     eager: bool
     on_configure: Callable[[asyncio.Future[None]], None] | None
 
@@ -115,7 +124,17 @@ class Subscriptions:
     # changes
 
     def add(self, line: Line) -> None:
-        """Add a consumer before the queue is opened."""
+        """Add a consumer before the queue is opened.
+
+        Raises:
+            UsageError: the consumer and another one would confirm each other's messages.
+        """
+        try:
+            self._check_discarding(line, line.definition)
+        except UsageError:
+            for each in self.members:
+                each.shut(None)
+            raise
         line.fire(_I.BEGIN)
         self.members[line] = None
 
@@ -124,10 +143,12 @@ class Subscriptions:
 
         Raises:
             QueueClosed, SessionClosed: no consumers can be added any more.
+            UsageError: the consumer and another one would confirm each other's messages.
         """
         self._queue.check_open()
         if line.over:
             raise QueueClosed(f"{line.consumer!r} is closed; subscribe again")
+        self._check_discarding(line, line.definition)
         self.members.pop(line, None)
         line.fire(_I.BEGIN)
         self.members[line] = None
@@ -143,6 +164,31 @@ class Subscriptions:
             self._place_unclaimed()
         self.watch_default()
         return asked
+
+    def _check_discarding(self, line: Line, definition: Definition) -> None:
+        """Check that no other discarding consumer of this process wants other messages of the application.
+
+        Raises:
+            UsageError: each of the two would confirm the messages of the other.
+        """
+        if definition.discard is None:
+            return
+        uri = str(self._queue.parsed_uri)
+        key = self._driver.dialer.target, uri
+        wanted = set(definition.discard.wanted)
+        with _discarding_lock:
+            for other, where in _discarding.items():
+                theirs = None if other is line else other.definition.discard
+                differ = theirs is not None and set(theirs.wanted) != wanted
+                # A killed process of a simulation is disowned.
+                if where == key and differ and other.active and not other._queue.driver.disowned:
+                    raise UsageError(
+                        f"two consumers of {uri} with discard_unmatched=True would confirm each other's "
+                        f"messages unseen, because their filters differ: {_shown(theirs)}, and "
+                        f"{_shown(definition.discard)}. Use the same filter, different appIds, or "
+                        "discard_unmatched=False"
+                    )
+            _discarding[line] = key
 
     def _drop(self, line: Line, because: ConsumerInput) -> None:
         """Remove a consumer from the set; the broker must still be asked."""
@@ -273,7 +319,12 @@ class Subscriptions:
             raise
 
     async def redefine(self, line: Line, definition: Definition) -> None:
-        """Change a consumer's definition; after a failure, restore the definition agreed with the broker."""
+        """Change a consumer's definition; after a failure, restore the definition agreed with the broker.
+
+        Raises:
+            UsageError: the consumer and another one would confirm each other's messages.
+        """
+        self._check_discarding(line, definition)
         line.definition = definition
         if line.state is not _OPEN and line.state is not _OPENING:
             return
@@ -461,6 +512,10 @@ def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Receiver, De
         if isinstance(definition, Definition):
             found[definition.line] = definition
     return found
+
+
+def _shown(discard: Complement | None) -> str:
+    return " | ".join(str(each or "everything") for each in discard.wanted) if discard else ""
 
 
 def _seen(repeating: asyncio.Future[None]) -> None:

@@ -630,7 +630,9 @@ class Queue(OpenQueue):
                 possible.
             discard_unmatched: confirm *all* messages that do not match this filter, even messages that match
                 other consumers. By default, unmatched messages are left for other consumers. Use this option
-                only if all consumers of the queue (or of the appId) have the same filter.
+                only if all consumers of the queue (or of the appId) have the same filter. Opening a second
+                discarding consumer with another filter is a ``UsageError``, in any session of the process;
+                other processes are not seen.
             strict: if False, an expression that does not compile is sent unchanged; the broker then delivers
                 all messages.
             limits: ``priority``, ``max_unconfirmed_messages`` and ``max_unconfirmed_bytes``; by default the

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 
 import pytest
@@ -64,3 +65,57 @@ async def test_discarded_messages_are_not_decompressed() -> None:
                 assert tracemalloc.get_traced_memory()[1] < 10_000_000
         finally:
             tracemalloc.stop()
+
+
+URGENT, LATE = bmq.TagFilter(any_of={"urgent"}), bmq.TagFilter(any_of={"late"})
+CLASH = "would confirm each other's messages unseen"
+
+
+@pytest.mark.parametrize("other", ["this session", "another session", "another thread"])
+async def test_consumers_that_would_discard_the_messages_of_each_other_are_refused(
+    broker: bmq.broker.Broker, other: str
+) -> None:
+    """Each would confirm what the other one wants, without a word."""
+    uri = f"{URI}-by-two"
+    async with bmq.connect(broker.uri) as session, bmq.connect(broker.uri) as second:
+        queue = await session.open_queue(uri, read=True, write=True)
+        theirs = queue if other == "this session" else await second.open_queue(uri, read=True)
+        first = await queue.subscribe(URGENT, discard_unmatched=True)
+        if other == "another thread":
+
+            def subscribe() -> None:
+                with bmq.blocking.connect(broker.uri) as blocking:
+                    reader = blocking.open_queue(uri, read=True)
+                    with reader.subscribe(LATE, discard_unmatched=True):
+                        pass
+
+            with pytest.raises(bmq.UsageError, match=CLASH):
+                await asyncio.to_thread(subscribe)
+            return
+        with pytest.raises(bmq.UsageError, match=CLASH) as caught:
+            await theirs.subscribe(LATE, discard_unmatched=True)
+        assert "exists(t.urgent)" in str(caught.value)
+        assert "exists(t.late)" in str(caught.value)
+        # The same filter is the purpose of the option, and other applications and queues are apart.
+        same = await theirs.subscribe(bmq.TagFilter(any_of=["urgent"]), discard_unmatched=True)
+        async with await second.open_queue(f"{uri}-other", read=True) as apart:
+            await apart.subscribe(LATE, discard_unmatched=True)
+        with pytest.raises(bmq.UsageError, match=CLASH):
+            await same.configure(LATE)
+        await same.close()
+        await first.close()
+        async with theirs.subscribe(LATE, discard_unmatched=True) as late:
+            await queue.post_many([bmq.PutMessage(b"x", tags=[tag]) for tag in ("late", "urgent", "late")])
+            assert [message.tags for message in await late.receive_many(2, 20)] == [{"late"}] * 2
+
+
+async def test_a_queue_with_consumers_that_would_discard_the_messages_of_each_other_is_not_opened(
+    broker: bmq.broker.Broker,
+) -> None:
+    uri = f"{URI}-at-once"
+    both = [bmq.Subscription(each, discard_unmatched=True) for each in (URGENT, LATE)]
+    async with bmq.connect(broker.uri) as session:
+        with pytest.raises(bmq.UsageError, match=CLASH):
+            await session.open_queue(uri, read=True, subscriptions=both)
+        queue = await session.open_queue(uri, read=True, subscriptions=both[1:])
+        assert len(queue.consumers) == 1
