@@ -74,6 +74,7 @@ _BY_QUEUE = {
     "redelivered": ("bmq_redelivered_messages", "Messages marked as out of order by the broker"),
     "confirmed": ("bmq_confirmed_messages", "Messages confirmed"),
     "confirmed_again": ("bmq_confirmed_again_messages", "Redeliveries confirmed again, not handed out"),
+    "unmatched": ("bmq_unmatched_messages", "Messages that arrived for no consumer of the session"),
     "unconfirmed": ("bmq_unconfirmed_messages", "Messages that arrived and are not yet confirmed"),
     "buffered_messages": ("bmq_buffered_messages", "Messages that wait for the application"),
     "buffered_bytes": ("bmq_buffered_bytes", "Bytes of messages that wait for the application"),

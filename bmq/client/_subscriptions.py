@@ -400,13 +400,18 @@ class Subscriptions:
         """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
         self._place(messages, besides)
 
-    def _place(self, messages: list[Numbered], besides: Line | None = None) -> None:
+    def _place(self, messages: list[Numbered], besides: Line | None = None, *, again: bool = False) -> None:
         """Pass messages to matching consumers, in the order of delivery; keep unmatched messages.
 
         The protocol cannot return a single message. Closing the reading side returns all messages, but a
         broker delivers returned messages first, and no further messages until a consumer takes them:
         consumers without a match would starve. Unmatched messages therefore stay here, unconfirmed, until a
         matching consumer starts or the queue closes.
+
+        Args:
+            messages: the messages, with their delivery numbers.
+            besides: a consumer that is not to receive them, or None.
+            again: whether the messages matched no consumer before, and are counted.
         """
         if self._queue.closed or not messages:
             return
@@ -434,6 +439,8 @@ class Subscriptions:
         if unwanted:
             self._queue.confirm_many(unwanted)
             self._queue.counts.discarded(len(unwanted))
+        if left and not again:
+            self._queue.counts.match_nobody(len(left))
         if left and not self._queue.core.at_most_once:
             dropped = self.unclaimed.keep(left)
             if dropped:
@@ -445,7 +452,7 @@ class Subscriptions:
 
     def _place_unclaimed(self) -> None:
         """Offer the unclaimed messages to the present consumers."""
-        self._place(self.unclaimed.take())
+        self._place(self.unclaimed.take(), again=True)
 
     def _report_dropped(self, count: int) -> None:
         """Log dropped messages."""

@@ -176,6 +176,8 @@ class _Exchanged(_Received):
     """Both sides, in the scopes that also post: queue and session.
 
     Attributes:
+        unmatched: received messages without a matching consumer: the consumer had closed, or the queue was
+            not open. The broker keeps all other messages that match no subscription, and sends none of them.
         posted: messages accepted for posting, though perhaps not yet sent.
         posted_bytes: bytes of their payloads and properties, as transmitted.
         acknowledged: accepted posts.
@@ -190,6 +192,7 @@ class _Exchanged(_Received):
         ack_seconds: time from a post to the broker's answer, also for refusals, in seconds.
     """
 
+    unmatched: int = _counter()
     posted: int = _counter()
     posted_bytes: int = _counter()
     acknowledged: int = _counter()
@@ -301,7 +304,9 @@ def consumer_stats(counts: ReceiveCounts, buffered: tuple[int, int]) -> Consumer
 def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int]) -> QueueStats:
     """Return a snapshot of a queue's statistics."""
     return QueueStats(
-        **_posting(core.counts, core.unacked, core.unacked_bytes), **_receiving(counts, buffered)
+        **_posting(core.counts, core.unacked, core.unacked_bytes),
+        **_receiving(counts, buffered),
+        unmatched=counts.unmatched,
     )
 
 
@@ -315,6 +320,7 @@ def session_stats(driver: Driver[Any]) -> SessionStats:
         queues=len(driver.open_queues),
         **_posting(posts.counts, len(posts), posts.bytes),
         **_receiving(driver.received, (sum(count for count, _ in waiting), sum(size for _, size in waiting))),
+        unmatched=driver.received.unmatched,
         write_buffer_bytes=connection.write_buffer_size,
         bytes_sent=connection.bytes_sent,
         bytes_received=connection.bytes_received,

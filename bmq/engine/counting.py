@@ -34,6 +34,7 @@ class ReceiveCounts(Counts):
         redelivered: received messages marked as out of order by the broker.
         confirmed: confirmed messages.
         confirmed_again: redelivered messages, confirmed again without a call of the application.
+        unmatched: messages without a matching consumer in the session; not counted for consumers.
         durations: time from a message's arrival to its confirmation.
         losses: number of lost connections; maintained by the session's counters only.
         pending: number of unconfirmed messages of each arrival, the oldest first; session only.
@@ -51,6 +52,7 @@ class ReceiveCounts(Counts):
         "received",
         "received_bytes",
         "redelivered",
+        "unmatched",
     )
 
     def __init__(self, whole: Self | None = None) -> None:
@@ -61,6 +63,7 @@ class ReceiveCounts(Counts):
         self.redelivered = 0
         self.confirmed = 0
         self.confirmed_again = 0
+        self.unmatched = 0
         self.losses = 0
         self.pending: dict[Arrival, int] = {}
         self._session = self.scopes[-1]
@@ -155,6 +158,11 @@ class ReceiveCounts(Counts):
         """Count confirmed messages, redelivered and confirmed again."""
         for each in self.scopes:
             each.confirmed_again += count
+
+    def match_nobody(self, count: int) -> None:
+        """Count messages without a matching consumer."""
+        for each in self.scopes:
+            each.unmatched += count
 
     def repeated(self, count: int) -> None:
         """Correct the counts for arrived messages already here."""

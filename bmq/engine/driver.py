@@ -49,6 +49,7 @@ from bmq.protocol.client.events import (
     Skipped,
     StateRestored,
     StreamConfigured,
+    UnclaimedMessages,
     Unsendable,
 )
 from bmq.protocol.client.ports import Places, Sink
@@ -428,6 +429,9 @@ class Driver(Generic[Q]):
         # A few are normal when a queue is closed during delivery: one warning is enough.
         level = logging.DEBUG if self._astray else logging.WARNING
         self._astray += event.messages
+        self.received.match_nobody(event.messages)
+        if level == logging.WARNING:
+            self.publish(UnclaimedMessages("", event.messages))
         logger.log(
             level,
             "%d messages arrived for a queue that is not open here (qId %d, subscriptions %s). The "

@@ -228,6 +228,31 @@ async def test_warning_ignores_consumers_that_never_opened(
         assert "left" not in line
 
 
+async def test_messages_without_a_consumer_are_counted_and_reported_once(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At arrival, after their consumer has left, and for a queue that is not open."""
+    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
+    happened: list[SessionEvent] = []
+    async with bmq.connect(peer.uri, on_event=happened.append) as session:
+        queue, s_id = await idle(peer, session)
+        peer.connection.send(push(peer, s_id, 1, 2))
+        await eventually(lambda: happened.count(UnclaimedMessages(queue.uri, 2)))
+        assert (queue.stats().unmatched, session.stats().unmatched) == (2, 2)
+        async with queue.subscribe("exists(a) && a == 1"):
+            assert queue.stats().unmatched == 2  # those that wait are not counted again
+            peer.connection.send(push(peer, peer.connection.script.s_ids[0][-1], 3, a=1))
+            await eventually(lambda: queue.stats().received == 3)
+        assert queue.stats().unmatched == 3
+        everything = queue.subscribe()
+        assert [len((await everything.receive()).data) for _ in range(3)]
+        for number in (4, 5):
+            peer.connection.send(peer.connection.script.push(77, [(guid(9), b"9")], (1,)))
+            await eventually(lambda expected=number: session.stats().unmatched == expected)
+        assert queue.stats().unmatched == 3
+        assert [each.messages for each in happened if isinstance(each, UnclaimedMessages)] == [2, 1]
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: Peer, seed: int) -> None:
     chance = random.Random(seed)

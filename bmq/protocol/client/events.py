@@ -266,8 +266,11 @@ class UnclaimedMessages(SessionEvent):
     The messages stay unconfirmed until a matching consumer starts, or until the queue is closed; see
     :attr:`bmq.Queue.unclaimed`. Reported once, until no unclaimed messages are left.
 
+    Messages for a queue that is not open in this session are reported once, without a URI. ``unmatched`` of
+    :meth:`bmq.Session.stats` counts them, too.
+
     Attributes:
-        queue_uri: URI of the queue.
+        queue_uri: URI of the queue; "" for a queue that is not open here.
         messages: number of messages.
     """
 
