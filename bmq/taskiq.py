@@ -34,7 +34,7 @@ from bmq.conventions import PREFIX, delay_queue_of
 from bmq.delays import Mover
 from bmq.engine.address import parse_addresses
 from bmq.errors import Error, StateError, UsageError
-from bmq.subscriptions import Expression, ExpressionInput, subscriptions_for
+from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 
 __all__ = ["BmqBroker"]
@@ -113,7 +113,7 @@ class BmqBroker(AsyncBroker):
         self._options = options
         self._uri = QueueUri.parse(queue)
         if isinstance(expression, str):
-            expression = Expression(expression) if str.__str__(expression) else None
+            expression = str.__str__(expression) or None
         subscriptions_for(expression)
         self._expression = expression
         self._max_unconfirmed = max_unconfirmed_messages

@@ -195,7 +195,7 @@ def _check_expression(text: str) -> None:
     """Refuse an expression to which a broker would silently deliver all messages."""
     import bmq
 
-    bmq.Expression(text)
+    bmq.subscriptions.plan(text)
 
 
 async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | None:

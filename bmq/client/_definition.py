@@ -181,10 +181,12 @@ def compile_expression_input(
     if expression is None and not discard:
         return None, [None], None
     # Imported with the first filter: programs that only post never need the module.
-    from bmq.subscriptions import Expression, complement, subscriptions_for
+    from bmq.subscriptions import Expression, complement, plan, subscriptions_for
 
     if isinstance(expression, str):
-        expression = Expression(expression, strict=strict)
+        parts = plan(expression) if strict else [Expression(expression, strict=False)]
+        # A text beyond the broker's limits stays text: no single expression has its meaning.
+        expression = parts[0] if len(parts) == 1 else expression
     return expression, subscriptions_for(expression), complement(expression) if discard else None
 
 

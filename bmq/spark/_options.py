@@ -691,7 +691,7 @@ def subscriptions(options: Options) -> dict[str, str]:
     Raises:
         InvalidExpression, UsageError: an expression is not legal.
     """
-    from bmq.subscriptions import Expression
+    from bmq.subscriptions import subscriptions_for
 
     text: str = options["expression"]
     if not text.lstrip().startswith("{"):
@@ -707,7 +707,7 @@ def subscriptions(options: Options) -> dict[str, str]:
         if not isinstance(expression, str):
             raise UsageError(f"option expression: the expression of {name!r} must be a string")
         if expression:
-            Expression(expression)
+            subscriptions_for(expression)
     return named
 
 

@@ -19,7 +19,7 @@ from bmq.protocol.client.core import SessionState
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._raw import Source, raw_rows, raw_schema, texts_of
-from bmq.subscriptions import Expression
+from bmq.subscriptions import Expression, ExpressionInput
 
 __all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
 
@@ -126,9 +126,7 @@ class SourceReceiver:
                 for _, expression in settings.subscriptions:
                     messages = RawMessages(
                         queue,
-                        # The options were checked when read. With Spark's filters, an expression may always
-                        # be true.
-                        Expression(expression, strict=False) if expression else None,
+                        _unwarned(expression),
                         max_unconfirmed_messages=settings.max_unconfirmed,
                         max_unconfirmed_bytes=_MAX_UNCONFIRMED_BYTES,
                         priority=settings.priority,
@@ -266,3 +264,12 @@ async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Coll
             await queue.close()  # the broker answers after all confirmations
     finally:
         await session.close(timeout=10)
+
+
+def _unwarned(expression: str) -> ExpressionInput:
+    """Return an expression of the options, which were checked when read.
+
+    With Spark's filters, an expression may always be true. A text beyond the limits stays text, to be split.
+    """
+    found = Expression(expression, strict=False) if expression else None
+    return found if found is None or found.error is None else expression

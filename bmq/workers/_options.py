@@ -18,7 +18,7 @@ from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Shape
 from bmq.errors import UsageError
-from bmq.subscriptions import Expression, ExpressionInput, subscriptions_for
+from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
 from bmq.workers._handlers import is_async, name_of
@@ -158,7 +158,7 @@ class HandlerOptions:
         check_durable(self.policy, uri)
         wanted = self.expression
         if isinstance(wanted, str):
-            wanted = Expression(wanted) if str.__str__(wanted) else None
+            wanted = str.__str__(wanted) or None
         subscriptions_for(wanted)
         if isinstance(self.policy.then, DeadLetter):
             dead_letters = QueueUri.parse(self.policy.then.uri)

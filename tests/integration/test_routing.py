@@ -160,6 +160,49 @@ class TestBroadcast:
         assert await payloads(again, 1) == [b"y"]
 
 
+LONG = " || ".join(f"x == {number}" for number in range(0, 40, 2))  # 20 alternatives, 227 characters
+
+
+class TestLongTexts:
+    """A text beyond the limits of one expression becomes several, as a filter of the same meaning does."""
+
+    @pytest.mark.parametrize("door", ["subscribe", "subscriptions", "configure", "discard"])
+    async def test_every_door_for_a_subscription_splits_a_text(
+        self, door: str, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri("bmq.test.mem.priority")
+        given = [bmq.Subscription(LONG)] if door == "subscriptions" else []
+        queue = await bmq_session.open_queue(uri, read=True, write=True, subscriptions=given)
+        if door == "subscriptions":
+            (consumer,) = queue.consumers
+        else:
+            first = "x == 1" if door == "configure" else LONG
+            consumer = await queue.subscribe(first, discard_unmatched=door == "discard")
+            if door == "configure":
+                await consumer.configure(LONG)
+        assert consumer.expression == LONG
+        assert consumer.expressions == [
+            each.text for each in bmq.subscriptions.plan(P.x.one_of(*range(0, 40, 2)))
+        ]
+        assert consumer.expressions == [
+            "||".join(f"x=={number}" for number in range(first, min(first + 6, 40), 2))
+            for first in range(0, 40, 6)
+        ]
+        await queue.post_many([bmq.PutMessage(b"%d" % n, {"x": n}) for n in range(40)])
+        received = sorted(await payloads(consumer, 20), key=int)
+        assert received == [b"%d" % number for number in range(0, 40, 2)]
+
+    async def test_a_text_that_cannot_be_split_is_refused_with_the_remedy(
+        self, bmq_session: bmq.Session, bmq_queue_uri: str
+    ) -> None:
+        queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
+        with pytest.raises(bmq.InvalidExpression, match="This part cannot be split") as caught:
+            queue.subscribe(LONG.replace("||", "&&"))
+        assert caught.value.code == "TOO_COMPLEX"
+        with pytest.raises(bmq.InvalidExpression, match="expected"):
+            queue.subscribe(LONG + " || x = 3")
+
+
 class TestSubscriptions:
     @pytest.fixture
     async def queue(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
