@@ -40,7 +40,6 @@ NOT_ON_IMPORT = {
     "asyncpg",
     "blazingmq",
     "click",
-    "construct",
     "hypothesis",
     "lark",
     "numpy",

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from bmq._json import orjson
 from bmq.errors import ProtocolError
-from bmq.wire._fields import FIELDS
 from bmq.wire.codec import CODECS
 from bmq.wire.constants import (
     ACK_STATUS_FROM_WIRE,
@@ -34,7 +33,7 @@ from bmq.wire.padding import unpadded_length
 __all__ = ["Part", "dissect", "read_control", "summary"]
 
 # Size of each structure in bytes.
-_SIZES = {name: sum(width for _, width, _ in fields) // 8 for name, fields in FIELDS.items()}
+_SIZES = {name: codec.size for name, codec in CODECS.items()}
 # The header of a message contains its own size.
 _header_words = {name: CODECS[name].words("headerWords", cut=True) for name in ("PutHeader", "PushHeader")}
 _WORD = 4
@@ -126,12 +125,13 @@ def _structure(
     bits = int.from_bytes(raw.ljust(whole, b"\0"), "big")
     values: dict[str, Any] = {}
     bit, left = 0, whole * 8
-    for member, width, kind in FIELDS[name]:
+    for member, field in CODECS[name].fields.items():
+        width = field.bits
         left -= width
         value: Any = bits >> left & (1 << width) - 1
-        if kind == "bytes":
+        if field.raw:
             value = value.to_bytes(width // 8, "big")
-        elif kind == "signed" and value >> width - 1:
+        elif field.signed and value >> width - 1:
             value -= 1 << width
         values[member] = value
         if bit // 8 < len(raw):

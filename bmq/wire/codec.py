@@ -5,10 +5,10 @@
 The problem: Construct declarations are readable, but Construct parses only about 50,000 headers a second. A
 hand-written second layout would be fast, and could disagree with the declarations.
 
-This module generates the fast code instead. ``bmq/wire/_fields.py`` lists the fields of each declaration;
-:class:`StructureCodec` groups the fields into machine words. On first use, a codec generates a small function
-to pack or unpack the words with a single precompiled :class:`struct.Struct`. A property test checks that
-Construct and the generated functions agree for arbitrary field values.
+This module generates the fast code instead, from the imported declarations of :mod:`bmq.wire.layout`.
+:class:`StructureCodec` groups the fields of a declaration into machine words. On first use, a codec generates
+a small function to pack or unpack the words with a single precompiled :class:`struct.Struct`. A property test
+checks that Construct and the generated functions agree for arbitrary field values.
 
 Hot paths cannot afford one call per structure, so they pack and unpack the machine words themselves.
 :meth:`StructureCodec.words` takes the fields of each word and the order of the words. While the declaration
@@ -27,7 +27,7 @@ from itertools import islice
 from typing import Any
 
 from bmq.errors import ProtocolError
-from bmq.wire._fields import FIELDS
+from bmq.wire.layout import LAYOUTS, fields_of
 
 __all__ = ["CODECS", "Field", "StructItem", "StructureCodec", "Words", "new_tuple", "packer_of"]
 
@@ -403,7 +403,9 @@ def packer_of(*structures: Words) -> Callable[..., bytes]:
 
 
 #: Every codec by the structure's name.
-CODECS: dict[str, StructureCodec] = {name: StructureCodec(name, fields) for name, fields in FIELDS.items()}
+CODECS: dict[str, StructureCodec] = {
+    name: StructureCodec(name, fields_of(declaration)) for name, declaration in LAYOUTS.items()
+}
 
 EVENT_HEADER = CODECS["EventHeader"]
 PUT_HEADER = CODECS["PutHeader"]

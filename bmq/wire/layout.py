@@ -4,17 +4,10 @@
 
 Field names are the protocol's. The codecs (see :mod:`bmq.wire.codec`) and the tables in the documentation are
 derived from these declarations. All integers are big-endian. A *word* is four bytes.
-
-Construct takes longer to import than all codecs together, and a client never uses Construct. Therefore
-``bmq/wire/_fields.py`` contains the names, widths and kinds of all fields. After a change here, regenerate
-the file; a test checks that the two agree::
-
-    python -m bmq.wire.layout
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from construct import BitsInteger, BitStruct, Bytes, Bytewise, Construct
@@ -37,7 +30,6 @@ __all__ = [
     "SubQueueId",
     "SubQueueInfo",
     "fields_of",
-    "written_out",
 ]
 
 
@@ -219,23 +211,3 @@ def fields_of(declaration: Any) -> list[tuple[str, int, str]]:
         else:
             raise TypeError(f"field {sub.name}: only BitsInteger and Bytewise(Bytes) can be compiled")
     return fields
-
-
-def written_out() -> str:
-    """Return the text of ``bmq/wire/_fields.py``."""
-    lines = [
-        "# SPDX-License-Identifier: Apache-2.0",
-        '"""The fields of every structure: written by ``python -m bmq.wire.layout``, not by hand."""',
-        "",
-        "#: Name, width in bits and kind of each field, by structure.",
-        "FIELDS: dict[str, list[tuple[str, int, str]]] = {",
-    ]
-    for name, declaration in LAYOUTS.items():
-        lines.append(f'    "{name}": [')
-        lines += [f'        ("{field}", {bits}, "{kind}"),' for field, bits, kind in fields_of(declaration)]
-        lines.append("    ],")
-    return "\n".join([*lines, "}", ""])
-
-
-if __name__ == "__main__":
-    Path(__file__).with_name("_fields.py").write_text(written_out(), encoding="utf-8")

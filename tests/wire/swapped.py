@@ -31,7 +31,7 @@ from bmq._caches import clear_caches
 
 PACKAGE = Path(bmq.__file__).parent
 #: The modules that turn a declaration into codecs.
-_GENERATORS = ("_fields.py", "layout.py", "codec.py", "columns.py")
+_GENERATORS = ("layout.py", "codec.py", "columns.py")
 _GUIDS = [bytes(range(at, at + 16)) for at in (1, 40, 90)]
 
 
@@ -52,8 +52,7 @@ class Swapped:
             members[first : first + 2] = members[first + 1], members[first]
             self._declared[name] = BitStruct(*members)
         self._fields = {each: layout.fields_of(made) for each, made in self._declared.items()}
-        # The codecs read this list, which the declarations generate.
-        importlib.import_module("bmq.wire._fields").FIELDS.update(self._fields)
+        layout.LAYOUTS.update(self._declared)  # the codecs are made of these when they are imported
 
     def build(self, structure: str, **values: Any) -> bytes:
         """The bytes of a structure, written by Construct; omitted fields are 0."""
@@ -601,7 +600,6 @@ def users() -> set[str]:
     }
     modules = {".".join(("bmq", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in trees}
     declared = {path: set[str]() for path in trees}
-    declared[modules["bmq.wire._fields"]] = {"FIELDS"}
     source = declared[modules["bmq.wire.codec"]] = {"CODECS"}
     source |= {name for name in importlib.import_module("bmq.wire.codec").__dict__ if name.isupper()}
     known = -1
@@ -669,8 +667,8 @@ def main() -> int:
     importlib.import_module("pyarrow").scalar(1)  # the first value imports pandas
     assert "bmq.wire.codec" not in sys.modules, "codecs are made from the changed declaration"
     failed = False
-    for name, fields in importlib.import_module("bmq.wire._fields").FIELDS.items():
-        for first in range(len(fields) - 1):
+    for name, declaration in importlib.import_module("bmq.wire.layout").LAYOUTS.items():
+        for first in range(len(declaration.subcon.subcons) - 1):
             failed |= not _compared_aside(name, first)
     return int(failed)
 

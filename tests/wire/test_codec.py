@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
-from bmq.wire import _fields, layout
 from bmq.wire.codec import CODECS, StructureCodec
 from bmq.wire.layout import LAYOUTS, fields_of
 
@@ -70,12 +68,6 @@ def test_every_declaration_has_a_codec_of_the_protocols_size() -> None:
     assert {name: codec.size for name, codec in CODECS.items()} == SIZES
     assert {name: declaration.sizeof() for name, declaration in LAYOUTS.items()} == SIZES
     assert list(CODECS) == list(LAYOUTS)
-
-
-@pytest.mark.statement("8.2")
-def test_generated_fields_equal_the_declarations() -> None:
-    written = Path(_fields.__file__).read_text(encoding="utf-8")
-    assert written == layout.written_out(), "python -m bmq.wire.layout"
 
 
 @structures

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import bmq
-from bmq.wire._fields import FIELDS
 from bmq.wire.codec import CODECS
+from bmq.wire.layout import LAYOUTS, fields_of
 from tests.wire import swapped
 
 PACKAGE = Path(bmq.__file__).parent
@@ -30,8 +30,8 @@ def test_swapped_fields_change_the_bytes_of_every_codec() -> None:
     assert run.returncode == 0, run.stderr
     pairs = [
         f"{name} {one} {other}"
-        for name, fields in FIELDS.items()
-        for (one, _, _), (other, _, _) in itertools.pairwise(fields)
+        for name, declaration in LAYOUTS.items()
+        for (one, _, _), (other, _, _) in itertools.pairwise(fields_of(declaration))
     ]
     compared = [line.partition(": ") for line in run.stdout.splitlines()]
     assert [pair for pair, _, _ in compared] == pairs
@@ -39,7 +39,7 @@ def test_swapped_fields_change_the_bytes_of_every_codec() -> None:
 
 
 def test_every_structure_is_compared() -> None:
-    assert list(swapped.CHECKS) == list(FIELDS)
+    assert list(swapped.CHECKS) == list(LAYOUTS)
 
 
 def test_every_codec_is_compared() -> None:

