@@ -3,14 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from bmq.errors import AckStatus, ProtocolError
-from bmq.wire.ack import encode_acks
+from bmq.errors import AckStatus, ProtocolError, SessionClosed
+from bmq.protocol.client.core import SessionState
+from bmq.protocol.client.queue import QueueState
+from bmq.wire.ack import decode_acks, encode_acks
+from bmq.wire.codec import CODECS
+from bmq.wire.confirm import decode_confirms, encode_confirm, pack_confirms
 from bmq.wire.constants import EventType
-from bmq.wire.control import ConfigureStream, OpenQueue, QueueFlags
+from bmq.wire.control import (
+    ConfigureQueueStream,
+    ConfigureStream,
+    Disconnect,
+    Expression,
+    ExpressionVersion,
+    OpenQueue,
+    QueueFlags,
+)
 from bmq.wire.event import pack_event_header
-from bmq.wire.put import encode_put
+from bmq.wire.push import decode_pushes, encode_push
+from bmq.wire.put import decode_puts, encode_put
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -106,10 +122,180 @@ def test_an_event_in_fragments_ends_the_connection() -> None:
     assert isinstance(error, ProtocolError)
 
 
+GUID = bytes(range(0x10, 0x20))
+#: Bytes written by hand, with the way back and forth.
+BIG_ENDIAN: dict[str, tuple[str, Callable[[], bytes], Callable[[bytes], Any], Any]] = {
+    "event": (
+        "01020304 4202a000",
+        lambda: pack_event_header(0x01020304, EventType.PUT, 0xA0),
+        lambda data: data[:4],
+        b"\x01\x02\x03\x04",
+    ),
+    "PUT": (
+        "1000000a 00000009 01020304 101112131415161718191a1b1c1d1e1f a93c5f93 00010000 78030303",
+        lambda: encode_put(0x01020304, GUID, b"x", flags=1, schema_id=1),
+        lambda data: decode_puts(data, 0)[0][:4],
+        (0x01020304, GUID, 1, 1),
+    ),
+    "PUSH": (
+        "4000000b 00000208 01020304 101112131415161718191a1b1c1d1e1f 01020000 04000002 05060708 78030303",
+        lambda: encode_push(0x01020304, GUID, b"x\3\3\3", bytes.fromhex("0400000205060708"), 4, 0x0102),
+        lambda data: decode_pushes(data, 0)[0][:5],
+        (0x01020304, (0x05060708,), GUID, 4, 0x0102),
+    ),
+    "ACK": (
+        "00000024 45020000 16000000 06010203 101112131415161718191a1b1c1d1e1f 04050607",
+        lambda: encode_acks([(6, 0x010203, GUID, 0x04050607)]),
+        lambda data: [tuple(each) for each in decode_acks(data, 8)],
+        [(6, 0x010203, GUID, 0x04050607)],
+    ),
+    "CONFIRM": (
+        "00000024 43020000 16000000 01020304 101112131415161718191a1b1c1d1e1f 05060708",
+        lambda: pack_confirms([encode_confirm(0x01020304, GUID, 0x05060708)]),
+        lambda data: [tuple(each) for each in decode_confirms(data, 8)],
+        [(0x01020304, GUID, 0x05060708)],
+    ),
+}
+
+
+@pytest.mark.parametrize("structure", BIG_ENDIAN)
 @pytest.mark.statement("3.15")
-def test_integers_are_big_endian() -> None:
-    assert pack_event_header(0x01020304, EventType.PUT)[:4] == b"\x01\x02\x03\x04"
-    assert encode_put(0x01020304, guid(1), b"x")[8:12] == b"\x01\x02\x03\x04"
+def test_integers_are_big_endian(structure: str) -> None:
+    """The bytes are those of the protocol, and not only read as they were written."""
+    text, encode, decode, values = BIG_ENDIAN[structure]
+    data = bytes.fromhex(text)
+    assert encode().hex(" ", -4) == data.hex(" ", -4)
+    assert decode(data) == values
+
+
+@pytest.mark.parametrize("structure", sorted(CODECS))
+@pytest.mark.statement("3.15")
+def test_every_integer_of_a_structure_is_big_endian(structure: str) -> None:
+    codec = CODECS[structure]
+    for name, field in codec.fields.items():
+        if field.raw:
+            continue
+        # The number whose bits are the field's place in the whole, most significant byte first.
+        shift = codec.size * 8 - codec.bits_of(name)[1]
+        value = 0x0102030405060708 & field.mask >> 1
+        assert codec.build(**{name: value}) == (value << shift).to_bytes(codec.size, "big")
+        assert codec.read((value << shift).to_bytes(codec.size, "big"))[name] == value
+
+
+@pytest.mark.statement("7.2")
+def test_a_session_goes_through_its_states_and_does_in_each_what_belongs_to_it() -> None:
+    """A table with another next state, or without one of these actions, is noticed here."""
+    bench = Bench()
+    assert bench.state is SessionState.STARTING
+    bench.connect()
+    assert (bench.state, bench.names) == (SessionState.STARTED, ["Connected"])
+    queue = bench.open(URI, WRITE)
+    bench.post(queue, 1)
+    bench.happened.clear()
+    bench.lose()
+    assert (bench.state, bench.names) == (SessionState.RECONNECTING, ["ConnectionLost"])
+    bench.lose()
+    assert bench.state is SessionState.RECONNECTING
+    bench.connect()
+    assert bench.state is SessionState.STARTED
+    assert bench.names == ["ConnectionLost", "Reconnected"]
+    bench.answer_all()
+    assert bench.names[2:] == ["QueueReopened", "StateRestored"]
+    assert bench.ack_all() == [1]
+    bench.core.drain(bench.now)
+    assert bench.state is SessionState.DRAINING
+    bench.core.seal(bench.now)
+    assert bench.state is SessionState.SEALED
+    bench.core.stop("stopped", bench.now, bench.now + 10)
+    bench.pump()
+    assert bench.state is SessionState.CLOSING
+    assert [type(each.body) for each in bench.broker.requests] == [Disconnect]
+    assert "stopped" not in bench.completed
+    bench.answer_all()
+    assert (bench.state, bench.names[-1]) == (SessionState.CLOSED, "Disconnected")
+    assert bench.completed["stopped"] == [None]
+    assert bench.failures == [None], "the connection is closed, without an error"
+    assert queue.state is QueueState.CLOSED
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.statement("7.2")
+def test_a_session_that_stops_ends_each_wait_whatever_ends_it(lost: bool) -> None:
+    """The loss of the connection, the timeout and the second call of stop end it as the answer does."""
+    bench = connected()
+    bench.begin_open(URI, WRITE)
+    bench.core.stop("one", bench.now, bench.now + 10)
+    bench.core.stop("two", bench.now, bench.now + 10)
+    bench.pump()
+    assert bench.state is SessionState.CLOSING
+    assert isinstance(bench.completed[URI][0], SessionClosed)
+    if lost:
+        bench.lose()
+    else:
+        bench.wait(11)
+    assert bench.state is SessionState.CLOSED
+    assert (bench.completed["one"], bench.completed["two"]) == ([None], [None])
+    assert bench.names.count("Disconnected") == 1
+
+
+@pytest.mark.statement("7.2")
+def test_a_queue_goes_through_its_states_and_asks_in_each_what_belongs_to_it() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, READ | WRITE)
+    seen = [(queue.state, bench.broker.log[-1])]
+    for step in (
+        lambda: bench.answer(),
+        lambda: bench.answer(),
+        lambda: bench.configure(queue, "x == 1"),
+        lambda: bench.answer(),
+        lambda: bench.lose(),
+        lambda: bench.connect(),
+        lambda: bench.answer(),
+        lambda: bench.answer(),
+        lambda: bench.close(queue),
+        lambda: bench.answer(),
+        lambda: bench.answer(),
+    ):
+        step()
+        seen.append((queue.state, bench.broker.log[-1]))
+    s = QueueState
+    assert seen == [
+        (s.OPENING, "OpenQueue"),
+        (s.CONFIGURING, "ConfigureStream"),
+        (s.OPEN, "ConfigureStream"),
+        (s.RECONFIGURING, "ConfigureStream"),
+        (s.OPEN, "ConfigureStream"),
+        (s.LOST, "ConfigureStream"),
+        (s.REOPENING, "OpenQueue"),
+        (s.RESTORING, "ConfigureStream"),
+        (s.OPEN, "ConfigureStream"),
+        (s.DECONFIGURING, "ConfigureStream"),
+        (s.CLOSING, "CloseQueue"),
+        (s.CLOSED, "CloseQueue"),
+    ]
+    assert bench.completed == {URI: [None], ("x == 1",): [None], "close": [None]}
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.statement("1.27")
+def test_a_reader_without_subscriptions_asks_as_readers_did_before_there_were_any(old: bool) -> None:
+    """No expression, of no version, on a broker with subscriptions; the old request on one without."""
+    bench = Bench()
+    bench.connect(**({"features": "PROTOCOL_ENCODING:BER,JSON"} if old else {}))
+    bench.begin_open(URI, READ)
+    bench.answer()
+    body = bench.broker.requests[0].body
+    if old:
+        assert isinstance(body, ConfigureQueueStream)
+        assert body.stream_parameters.consumer_priority_count == 1
+        assert body.stream_parameters.max_unconfirmed_messages == 1000
+    else:
+        assert isinstance(body, ConfigureStream)
+        (subscription,) = body.stream_parameters.subscriptions
+        assert subscription.expression == Expression(version=ExpressionVersion.E_UNDEFINED, text="")
+    bench.answer_all()
+    bench.send(bench.broker.push(0, [(guid(1), b"1")], () if old else (subscription.s_id,)))
+    assert bench.numbers_received == [1]
 
 
 @pytest.mark.statement("4.23")
