@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import bmq
+from bmq.client.limits import ConsumerLimits
 from tests.integration.steps import Connect, NewUri
 
 
@@ -177,17 +182,90 @@ async def test_a_closed_session_refuses_calls(bmq_connect: Connect, bmq_queue_ur
     assert session.state is bmq.SessionState.CLOSED
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"priority": 2**31}, {"max_unconfirmed_messages": -1}, {"max_unconfirmed_bytes": -1}],
-    ids=str,
-)
+#: Nothing is rounded, and a truth value is no number.
+ODD_NUMBERS: tuple[Any, ...] = (3.9, True, "3", b"3", [3], float("nan"), 2**63)
+ODD = [
+    *(
+        (name, each)
+        for name in ("max_unconfirmed_messages", "max_unconfirmed_bytes")
+        for each in (*ODD_NUMBERS, -1)
+    ),
+    *(("priority", each) for each in (*ODD_NUMBERS, 2**31, -(2**31))),
+    *(
+        (name, each)
+        for name in ("read", "write", "suspends_on_bad_host_health")
+        for each in (1, 0, "yes", None)
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), ODD, ids=str)
 @pytest.mark.statement("7.3")
-async def test_options_out_of_range(
-    bmq_session: bmq.Session, bmq_queue_uri: str, options: dict[str, int]
+async def test_an_odd_value_is_an_error_that_names_it_and_changes_nothing(
+    bmq_session: bmq.Session, bmq_queue_uri: str, name: str, value: Any
 ) -> None:
-    with pytest.raises(bmq.UsageError):
-        await bmq_session.open_queue(bmq_queue_uri, read=True, **options)
+    with pytest.raises(bmq.UsageError, match=f"^{name} must be .*, not ") as caught:
+        await bmq_session.open_queue(bmq_queue_uri, **{"read": True, name: value})
+    assert repr(value) in str(caught.value)
+    assert bmq_session.queues == []
+    if name in ConsumerLimits.__annotations__:
+        queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
+        for call in (queue.subscribe, queue.configure):
+            with pytest.raises(bmq.UsageError, match=f"^{name} must be "):
+                await call(**{name: value})
+
+
+#: Calls on a queue that is open for reading, for writing, or in another state than the call needs.
+OUT_OF_TURN: dict[str, tuple[str, Callable[[bmq.Queue], Any]]] = {
+    "post on a reader": ("reader", lambda queue: queue.post(b"x")),
+    "post_nowait on a reader": ("reader", lambda queue: queue.post_nowait(b"x")),
+    "post_many on a reader": ("reader", lambda queue: queue.post_many([b"x"])),
+    "receive on a writer": ("writer", lambda queue: queue.receive(timeout=5)),
+    "receive_nowait on a writer": ("writer", lambda queue: queue.receive_nowait()),
+    "a loop over a writer": ("writer", lambda queue: anext(aiter(queue))),
+    "subscribe on a writer": ("writer", lambda queue: queue.subscribe()),
+    "configure on a writer": ("writer", lambda queue: queue.configure(priority=1)),
+    "group on a writer": ("writer", lambda queue: queue.group("key")),
+    "receive without a default": ("bare reader", lambda queue: queue.receive(timeout=5)),
+    "open again": ("reader", lambda queue: queue.session.open_queue(queue.uri, read=True)),
+    "post after close": ("closed", lambda queue: queue.post(b"x")),
+    "post_nowait after close": ("closed", lambda queue: queue.post_nowait(b"x")),
+    "receive after close": ("closed", lambda queue: queue.receive(timeout=5)),
+    "configure after close": ("closed", lambda queue: queue.configure(priority=1)),
+    "subscribe after close": ("closed", lambda queue: queue.subscribe().open()),
+    "open after the session's end": ("ended", lambda queue: queue.session.open_queue(queue.uri, read=True)),
+    "post after the session's end": ("ended", lambda queue: queue.post(b"x")),
+}
+
+
+@pytest.mark.parametrize("call", OUT_OF_TURN)
+@pytest.mark.statement("7.3")
+async def test_a_call_out_of_turn_is_an_error_of_that_call(
+    bmq_connect: Connect, bmq_queue_uri: str, call: str
+) -> None:
+    """The error is of a kind for mistakes of programs, and comes at once; everything else works on."""
+    where, function = OUT_OF_TURN[call]
+    session = await bmq_connect()
+    queue = await session.open_queue(
+        bmq_queue_uri,
+        read=where != "writer",
+        write=where in ("writer", "closed", "ended"),
+        default_subscription=False if where == "bare reader" else None,
+    )
+    if where in ("closed", "ended"):
+        await (queue if where == "closed" else session).close()
+
+    async def misuse() -> None:
+        result = function(queue)
+        if inspect.isawaitable(result):
+            await result
+
+    with pytest.raises((bmq.UsageError, bmq.StateError)):
+        await misuse()
+    if where != "ended":
+        other = await session.open_queue(f"{bmq_queue_uri}-other", read=True, write=True)
+        await other.post(b"still at work")
+        assert (await other.receive(timeout=20)).data == b"still at work"
 
 
 async def test_invalid_broker_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import email
 import email.message
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -299,6 +300,66 @@ def test_chosen_libraries_are_declared_dependencies() -> None:
         "pytest-asyncio": groups["test"],
     }.items():
         assert any(str(each).startswith(library) for each in where), library
+
+
+#: A conversation in a process of its own, and the libraries that took part.
+CONVERSATION = """
+import asyncio, json, sys
+import bmq
+
+async def main():
+    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
+        await queue.post(b"x", properties={"a": 1})
+        message = await queue.receive(timeout=30)
+        assert (message.data, message.properties) == (b"x", {"a": 1})
+        message.confirm()
+
+asyncio.run(main())
+from bmq.wire import control, codec
+writer = sys.modules["bmq.wire.control.json"].orjson
+declared = sys.modules["bmq.wire.layout"].LAYOUTS
+json.dump({
+    "writes control messages": writer.__name__,
+    "declares structures": sorted({type(each).__module__.partition(".")[0] for each in declared.values()}),
+    "packs": {name: codec.size == declared[name].sizeof() for name, codec in codec.CODECS.items()},
+}, sys.stdout)
+"""
+
+
+@pytest.mark.statement("8.7")
+def test_chosen_libraries_are_used_at_run_time() -> None:
+    run = subprocess.run([sys.executable, "-c", CONVERSATION], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    used = json.loads(run.stdout)
+    assert used["writes control messages"] == "orjson"
+    assert used["declares structures"] == ["construct"]
+    assert used["packs"]
+    assert all(used["packs"].values())
+
+
+@pytest.mark.statement("8.7")
+def test_the_data_source_is_one_of_pyspark_and_the_fixtures_are_of_pytest_asyncio(tmp_path: Path) -> None:
+    from pyspark.sql.datasource import DataSource
+
+    import bmq.spark
+
+    assert issubclass(bmq.spark.BmqDataSource, DataSource)
+    (tmp_path / "test_it.py").write_text(
+        "import pytest_asyncio\n\n"
+        "@pytest_asyncio.fixture\nasync def queue(bmq_session, bmq_queue_uri):\n"
+        "    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)\n\n"
+        "async def test_it(queue):\n"
+        "    await queue.post(b'x')\n    assert (await queue.receive(timeout=30)).data == b'x'\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, "1 passed" in run.stdout) == (0, True), run.stdout
+    without = subprocess.run(
+        [*command, "-p", "no:asyncio"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert without.returncode != 0
 
 
 def test_make_leaves_the_environment_of_another_checkout_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmq.errors import InvalidExpression
-from bmq.subscriptions import ErrorKind, Expression
+from bmq.subscriptions import ErrorKind, Expression, plan
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import PropertyValue
 from tests.transcripts import probes
@@ -314,6 +314,46 @@ def test_comparisons_with_a_literal_boolean_are_rewritten(text: str, expected: b
 @pytest.mark.statement("2.4")
 def test_the_first_error_ends_the_evaluation(text: str, expected: ErrorKind) -> None:
     check(Expression(text), MESSAGE, expected)
+
+
+#: A property of each type, and of each type that is read as another one.
+OF_EACH_TYPE: dict[str, Any] = {
+    "boolean": True,
+    "text": "1",
+    "integer": 1,
+    "short": PropertyValue(PropertyType.SHORT, 1),
+    "long": PropertyValue(PropertyType.INT64, 1),
+    "binary": b"1",
+}
+
+
+@pytest.mark.parametrize("name", OF_EACH_TYPE)
+@pytest.mark.parametrize(
+    "form", ["{}", "({})", "-{}", "{} + 1", "{} && {}", "exists(text) && {}", "{} || {}"]
+)
+@pytest.mark.statement("2.4")
+def test_only_a_boolean_is_a_result(form: str, name: str) -> None:
+    """An integer is not true because it is not 0, and a text is not true because it is not empty."""
+    text = form.replace("{}", name)
+    is_boolean = name == "boolean" and form not in ("-{}", "{} + 1")
+    check(Expression(text), OF_EACH_TYPE, True if is_boolean else TYPE)
+    assert [each.text for each in plan(text) if each.matches(OF_EACH_TYPE)] == ([text] if is_boolean else [])
+
+
+@pytest.mark.parametrize("operator", "+-*/%")
+@pytest.mark.parametrize("left", [*OF_EACH_TYPE, "1", '"1"', "true"])
+@pytest.mark.parametrize("right", [*OF_EACH_TYPE, "1", '"1"', "true"])
+@pytest.mark.statement("2.7")
+def test_arithmetic_takes_two_integers(left: str, operator: str, right: str) -> None:
+    """Texts are not joined, and a truth value is no number."""
+    integers = {"integer", "short", "long", "1"}
+    result = {"+": 2, "-": 0, "*": 1, "/": 1, "%": 0}[operator]
+    expected: bool | ErrorKind = True if {left, right} <= integers else TYPE
+    for comparison in (f"{left} {operator} {right} == {result}", f"{result} == {left} {operator} {right}"):
+        text = f"exists(integer) && {comparison}"
+        check(Expression(text), OF_EACH_TYPE, expected)
+    if {left, right} & {"text", '"1"'}:
+        check(Expression(f'exists(text) && {left} {operator} {right} == "11"'), OF_EACH_TYPE, TYPE)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,12 @@ async def test_a_property_that_is_not_in_the_expression_is_a_wildcard(scene: Sce
         assert nothing(consumer)
 
 
+@pytest.mark.parametrize("default", [None, True])
 @pytest.mark.statement("1.1")
-async def test_without_a_subscription_any_message_is_routed_to_a_consumer(scene: Scene) -> None:
-    queue = await scene.reader(default_subscription=True)
+async def test_without_a_subscription_any_message_is_routed_to_a_consumer(
+    scene: Scene, default: bool | None
+) -> None:
+    queue = await scene.reader(default_subscription=default)
     await scene.post(one={"x": 1}, two={"y": "z"}, none={})
     assert await names(queue, 3) == ["one", "two", "none"]
 
