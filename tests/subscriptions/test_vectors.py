@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from bmq.errors import InvalidExpression
-from bmq.subscriptions import ErrorKind, Expression, plan
+from bmq.subscriptions import ErrorKind, Expression, compile_chain, parse
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import PropertyValue
+from bmq.wire.message import read_properties
+from bmq.wire.properties import PropertyValue, encode_properties
 from tests.transcripts import probes
 
 INT64_MIN = -(2**63)
@@ -327,6 +328,20 @@ OF_EACH_TYPE: dict[str, Any] = {
 }
 
 
+#: The same, as they arrive. Messages without binary properties have a function of their own.
+ARRIVED = [
+    read_properties(encode_properties({name: OF_EACH_TYPE[name] for name in names}, new=True), 1, 0)
+    for names in (OF_EACH_TYPE, OF_EACH_TYPE.keys() - {"binary"})
+]
+
+
+def check_everywhere(text: str, expected: bool | ErrorKind) -> None:
+    """The verdict of :func:`check`, and of the functions for messages that arrive and for a broker."""
+    check(Expression(text), OF_EACH_TYPE, expected)
+    assert all(Expression(text).matches(each) is (expected is True) for each in ARRIVED)
+    assert compile_chain([parse(text)])(OF_EACH_TYPE) == (0 if expected is True else -1)
+
+
 @pytest.mark.parametrize("name", OF_EACH_TYPE)
 @pytest.mark.parametrize(
     "form", ["{}", "({})", "-{}", "{} + 1", "{} && {}", "exists(text) && {}", "{} || {}"]
@@ -336,8 +351,7 @@ def test_only_a_boolean_is_a_result(form: str, name: str) -> None:
     """An integer is not true because it is not 0, and a text is not true because it is not empty."""
     text = form.replace("{}", name)
     is_boolean = name == "boolean" and form not in ("-{}", "{} + 1")
-    check(Expression(text), OF_EACH_TYPE, True if is_boolean else TYPE)
-    assert [each.text for each in plan(text) if each.matches(OF_EACH_TYPE)] == ([text] if is_boolean else [])
+    check_everywhere(text, True if is_boolean else TYPE)
 
 
 @pytest.mark.parametrize("operator", "+-*/%")
@@ -350,10 +364,9 @@ def test_arithmetic_takes_two_integers(left: str, operator: str, right: str) -> 
     result = {"+": 2, "-": 0, "*": 1, "/": 1, "%": 0}[operator]
     expected: bool | ErrorKind = True if {left, right} <= integers else TYPE
     for comparison in (f"{left} {operator} {right} == {result}", f"{result} == {left} {operator} {right}"):
-        text = f"exists(integer) && {comparison}"
-        check(Expression(text), OF_EACH_TYPE, expected)
+        check_everywhere(f"exists(integer) && {comparison}", expected)
     if {left, right} & {"text", '"1"'}:
-        check(Expression(f'exists(text) && {left} {operator} {right} == "11"'), OF_EACH_TYPE, TYPE)
+        check_everywhere(f'exists(text) && {left} {operator} {right} == "11"', TYPE)
 
 
 @pytest.mark.parametrize(
