@@ -19,6 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import bmq.spark
+from bmq.wire.put import DecodedPut
+from tests.fakes.broker import Connection, Peer, ScriptedBroker
 from tests.spark.brokers import BrokerThread
 
 pytestmark = [
@@ -95,7 +97,6 @@ def test_a_refused_row_fails_the_job_by_name(spark: SparkSession, broker: Broker
         writer.mode("append").save()
 
 
-@pytest.mark.statement("8.10")
 def test_the_plain_sink_counts(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
     summary = bmq.spark.summary_accumulator(spark)
     write = bmq.spark.write_partition(
@@ -122,6 +123,95 @@ def test_the_helper_returns_a_summary(
     assert summary.bytes == sum(len(f"order {n}") for n in range(1000))
     assert str(summary).startswith("1,000 rows, 1,000 acknowledged in 3 partitions")
     assert bodies(broker, queue, 1000) == list(range(1000))
+
+
+class KeepsPosts(Peer):
+    """A broker that keeps the PUT events and the identity of each connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[list[DecodedPut]] = []
+        self.seen = 0
+
+    def accept(self) -> Connection:
+        script = ScriptedBroker()
+        answer = script.posted
+
+        def posted(puts: list[DecodedPut]) -> None:
+            self.events.append(puts)
+            answer(puts)
+
+        script.posted = posted  # type: ignore[method-assign]
+        return Connection(self, script)
+
+    def take(self) -> tuple[list[list[DecodedPut]], set[tuple[object, ...]]]:
+        """Return the events since the last call, and what the clients said about themselves."""
+        events, self.events = self.events, []
+        told = [connection.script.identity for connection in self.connections[self.seen :]]
+        self.seen = len(self.connections)
+        return events, {
+            (each.client_type, each.sdk_language, each.sdk_version, each.protocol_version, each.features)
+            for each in told
+            if each is not None
+        }
+
+
+def without_guids(events: list[list[DecodedPut]]) -> list[tuple[object, ...]]:
+    """Return the messages of events, in the order of their data, without the numbers of a session.
+
+    A session numbers its queues, and the sequences of property names that it has met.
+    """
+    messages = [
+        put._replace(guid=b"", queue_id=0, schema_id=put.schema_id > 0) for event in events for put in event
+    ]
+    return sorted(messages, key=lambda put: put.data)
+
+
+@pytest.mark.statement("8.4", "8.10")
+def test_applications_and_partitions_post_the_same_put_events(
+    spark: SparkSession, broker: BrokerThread
+) -> None:
+    """An application, ``foreachPartition`` and ``format("bmq")``: the same rows are the same bytes."""
+    peer = KeepsPosts()
+    broker.call(lambda _: peer.start())
+    uri = "bmq://bmq.test.mem.priority/orders"
+    frame = orders(spark, 1000).withColumn("CustomerId", F.col("CustomerId").cast("long"))
+    rows = [row.asDict() for row in frame.collect()]
+
+    async def post() -> None:
+        async with bmq.connect(peer.uri) as session:
+            queue = await session.open_queue(uri, write=True)
+            await queue.post_many(
+                [
+                    bmq.PutMessage(
+                        row["body"].encode(),
+                        {name: row[name] for name in ("CustomerId", "OrderType") if row[name] is not None},
+                    )
+                    for row in rows
+                ]
+            )
+
+    try:
+        broker.call(lambda _: post())
+        posted, client = peer.take()
+        assert len(without_guids(posted)) == 1000
+        columns = ["CustomerId", "OrderType"]
+        frame.foreachPartition(
+            bmq.spark.write_partition(queue=uri, broker=peer.uri, value="body", properties=columns)
+        )
+        from_partitions = peer.take()
+        target = frame.write.format("bmq").option("broker", peer.uri).option("queue", uri)
+        target.options(valueColumn="body", propertyColumns=",".join(columns)).mode("append").save()
+        from_source = peer.take()
+    finally:
+        broker.call(lambda _: peer.stop())
+    for events, told in (from_partitions, from_source):
+        assert told == client, "the partitions are posted by the client of applications"
+        assert without_guids(events) == without_guids(posted)
+        guids = {put.guid for event in events for put in event}
+        assert len(guids) == 1000
+        # A partition is one stream of PUT events, far fewer than its rows.
+        assert 3 <= len(events) < 30
 
 
 class DiesOnce:
