@@ -18,7 +18,7 @@ from bmq.broker._uri_problem import uri_problem
 from bmq.errors import InvalidURI
 from bmq.protocol.broker.inflation import Exhausted
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID
+from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PutFlags
 from bmq.wire.control.messages import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectedClient"]
 
+_ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _DEFAULT = SubQueueIdInfo()
 _MAX_COUNT = 2**31 - 1
 _MAX_MENTIONED = 20
@@ -312,6 +313,25 @@ class ConnectedClient:
             puts = self.node.intercept_post(handle, puts)
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
+
+    def acknowledged_once(self, q_id: int, puts: list[Put]) -> list[Put]:
+        """Return the messages of one event, without a request to acknowledge a GUID again.
+
+        A real broker remembers GUIDs until their acknowledgements, and sends one acknowledgement for each. A
+        refusal is sent for each message, and so is each acknowledgement of a broadcast queue.
+        """
+        handle = self._writers.get(q_id)
+        if handle is None or handle.queue.broadcast:
+            return puts
+        asked: set[bytes] = set()
+        once: list[Put] = []
+        for flags, correlation_id, guid, schema_id, compression, crc, size, data in puts:
+            asks = flags & _ACK_REQUESTED and guid not in asked
+            if asks:
+                asked.add(guid)
+            flags = flags if asks else flags & ~_ACK_REQUESTED
+            once.append((flags, correlation_id, guid, schema_id, compression, crc, size, data))
+        return once
 
     def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
         """Decompress a message's data; None without room for the message, or if the data is too large.

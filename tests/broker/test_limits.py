@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from bmq.broker._domain_config import Limits
+from bmq.wire.constants import EventType
 from bmq.wire.control.messages import OpenQueueResponse, Status, StatusCategory
+from bmq.wire.event import pack_event_header
+from bmq.wire.put import encode_put
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain
 from tests.transcripts import probes
 
@@ -226,6 +229,43 @@ def test_a_duplicate_succeeds_on_a_full_queue() -> None:
     guids = sender.put(*[b"m"] * 12)
     sender.put(b"m", guids=guids[:1])
     assert statuses(sender) == [0] * 11 + [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("uri", "guids", "expected"),
+    [
+        (PRIORITY, "aa", ["a0"]),
+        (PRIORITY, "aaaaa", ["a0"]),
+        (PRIORITY, "abab", ["a0", "b0"]),
+        (FANOUT, "aa", ["a0"]),
+        (BROADCAST, "aa", ["a0", "a0"]),
+        ("bmq://bmq.test.mem.priority/never-opened", "aa", ["a5", "a5"]),
+        (SMALL, "abcdefghijkla", [*(f"{each}0" for each in "abcdefghijk"), "l1"]),
+        (SMALL, "abcdefghijkll", [*(f"{each}0" for each in "abcdefghijk"), "l1", "l1"]),
+    ],
+)
+def test_a_guid_twice_in_one_event_is_acknowledged_once_and_refused_twice(
+    uri: str, guids: str, expected: list[str]
+) -> None:
+    """As by a real broker; the broker sends an acknowledgement of each event for a GUID in two events."""
+    core = Core()
+    sender = core.client()
+    if "never" not in uri:
+        sender.open(uri, write=True)
+    sender.put(*[b"m"] * len(guids), guids=[each.encode() * 16 for each in guids])
+    acks = [f"{ack.guid[:1].decode()}{ack.status}" for ack in sender.acks]
+    assert sorted(acks) == sorted(expected)
+    if len(expected) == 1:
+        message = encode_put(0, b"c" * 16, b"m")
+        sender.send((pack_event_header(8 + len(message), EventType.PUT) + message) * 2)
+        assert statuses(sender) == [0, 0]
+
+
+def test_a_guid_twice_in_one_event_is_acknowledged_if_one_of_them_asks() -> None:
+    for one, other in ((0, 1), (1, 0)):
+        sender = producer(Core())
+        sender.put_encoded(*(encode_put(0, b"a" * 16, b"m", flags) for flags in (one, other)))
+        assert statuses(sender) == [0]
 
 
 def test_memory_of_guids_is_bounded_and_released() -> None:

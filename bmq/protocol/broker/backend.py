@@ -53,6 +53,10 @@ class ClientPort(Protocol):
         """Post messages to a queue."""
         ...
 
+    def acknowledged_once(self, q_id: int, puts: list[Put]) -> list[Put]:
+        """Return the messages of one event, without a request to acknowledge a GUID again."""
+        ...
+
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
         """Refuse messages to a queue."""
         ...

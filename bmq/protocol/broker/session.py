@@ -562,11 +562,19 @@ class BrokerSession(Machine):
         runs: list[PutRun] = []
         inflate = partial(from_old_client, lambda q_id, data: client.inflate(q_id, data, now))
         for event in events:
+            latest: list[PutRun] = []
             try:
-                decode_put_runs(event.data, event.body, runs, inflate, checks_area=True)
+                decode_put_runs(event.data, event.body, latest, inflate, checks_area=True)
             except ProtocolError as error:
                 # A real broker also stops here without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")
+            for queue_id, puts in latest:
+                if len(puts) > 1 and len({put[PUT_GUID] for put in puts}) < len(puts):
+                    puts = client.acknowledged_once(queue_id, puts)
+                if runs and runs[-1][0] == queue_id:
+                    runs[-1][1].extend(puts)
+                else:
+                    runs.append((queue_id, puts))
         for queue_id, puts in runs:
             if self._legacy:
                 puts = [self._named(put, now) for put in puts]
