@@ -304,7 +304,7 @@ class TestMakeIntegration:
         assert run.returncode == 0, run.stderr
         assert (tmp_path / "said").read_text().splitlines() == [
             "compose up --detach broker",
-            "tcp://127.0.0.1:30114: -m pytest tests/integration -k something",
+            "tcp://127.0.0.1:30114: -m pytest tests/integration tests/subscriptions/through_broker -k something",
             ": -m bmq conform broker tcp://127.0.0.1:30114 --quiet",
             "compose down --volumes",
         ]
@@ -317,7 +317,7 @@ class TestMakeIntegration:
         assert run.returncode == 0, run.stderr
         assert (tmp_path / "said").read_text().splitlines() == [
             "--profile cluster up --detach node1 node2 node3",
-            "tcp://127.0.0.1:30124: -m pytest tests/integration -k something",
+            "tcp://127.0.0.1:30124: -m pytest tests/integration tests/subscriptions/through_broker -k something",
             "--profile cluster down --volumes",
         ]
 
