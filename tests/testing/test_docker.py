@@ -24,6 +24,8 @@ from bmq.broker._server import Broker
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 CONFIGURATIONS = ["single-node", "cluster"]
+#: What runs against a real broker.
+SUITES = "tests/integration tests/subscriptions/through_broker"
 #: Services with a real broker.
 REAL = ["broker", "node1", "node2", "node3"]
 #: The keys of a service in the compose specification, as used here.
@@ -304,7 +306,7 @@ class TestMakeIntegration:
         assert run.returncode == 0, run.stderr
         assert (tmp_path / "said").read_text().splitlines() == [
             "compose up --detach broker",
-            "tcp://127.0.0.1:30114: -m pytest tests/integration tests/subscriptions/through_broker -k something",
+            f"tcp://127.0.0.1:30114: -m pytest {SUITES} -k something",
             ": -m bmq conform broker tcp://127.0.0.1:30114 --quiet",
             "compose down --volumes",
         ]
@@ -317,7 +319,7 @@ class TestMakeIntegration:
         assert run.returncode == 0, run.stderr
         assert (tmp_path / "said").read_text().splitlines() == [
             "--profile cluster up --detach node1 node2 node3",
-            "tcp://127.0.0.1:30124: -m pytest tests/integration tests/subscriptions/through_broker -k something",
+            f"tcp://127.0.0.1:30124: -m pytest {SUITES} -k something",
             "--profile cluster down --volumes",
         ]
 
