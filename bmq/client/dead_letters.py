@@ -171,9 +171,9 @@ class DeadLetter:
         await queue.post(data, properties=properties, guid=guid)
 
 
-#: Final action for a message given up. "discard" confirms the message, which is then lost. "skip" and "leave"
-#: keep the message in the queue, unconfirmed; "skip" frees its slot for other messages. A DeadLetter puts the
-#: message aside.
+#: Final action for a message given up. "skip" and "leave" keep the message in the queue, unconfirmed; "skip",
+#: the default everywhere, frees its slot for other messages. "discard" confirms the message, which is then
+#: lost. A DeadLetter puts the message aside.
 GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
 
 

@@ -18,10 +18,11 @@ from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer, line_of
-from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
+from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.delivered import push_of
 from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import handling_of
+from bmq.client.left import Left
 from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
@@ -30,8 +31,6 @@ from bmq.codecs import Codec
 from bmq.conventions import post_time
 from bmq.errors import (
     Error,
-    InvalidPayload,
-    InvalidProperty,
     ProtocolError,
     RequestFailed,
     StateError,
@@ -47,8 +46,7 @@ from bmq.workers._handlers import Alarm, too_late
 from bmq.workers._invoker import Invoker
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
-from bmq.workers._left import Left
-from bmq.workers._membership import Membership, for_group, is_membership, lane_of
+from bmq.workers._membership import Membership, for_group, is_membership, lane_of, undecided
 from bmq.workers._middleware import Middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
 from bmq.workers._outcomes import Reject, RetryAfter
@@ -175,9 +173,9 @@ async def consume(
         codec: content type or :class:`bmq.Codec` to decode messages without a content type, for a handler of
             values. JSON by default.
         undecodable: called instead of the handler, with the message and the :class:`bmq.Undecodable`, if a
-            message cannot be decoded. If None, an undecodable message is not retried: the message becomes a
-            dead letter if ``retry`` has a :class:`bmq.DeadLetter`; otherwise the message is confirmed, and
-            lost.
+            message cannot be decoded. If None, an undecodable message is not retried, and the ``then`` of
+            ``retry`` applies at once. In a group, the message is retried unless ``then`` is a
+            :class:`bmq.DeadLetter` or "discard".
         middlewares: async functions around each attempt, the first outermost.
         grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
             cancelled.
@@ -445,6 +443,8 @@ class Workers:
     """
 
     quarantine: Quarantine | None = None
+    # Seconds until another attempt with a message given up and not confirmed; None for no further attempt.
+    _hold: float | None = None
 
     def __init__(
         self,
@@ -468,7 +468,7 @@ class Workers:
         self._seen: set[tuple[type, tuple[str, int] | None]] = set()
         self._pace = pace
         self._stopping = False
-        self._left = Left(consumer, invoke.name, clock)
+        self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
         self._later = Later(consumer.queue) if is_durable(retry) else None
         # All messages in the hands of this queue's handlers; prevents handing out a message twice.
         self._line = line_of(consumer)
@@ -509,9 +509,11 @@ class Workers:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._left.close()
             lost = any(task.cancelled() for task in tasks)
-            await self._drain(tasks, grace, close=close)
+            try:
+                await self._drain(tasks, grace, close=close)
+            finally:
+                self._left.close()
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -808,9 +810,10 @@ class Workers:
             progress.failed_last = True
             self._not_failing(work)
             await self._give_up(failure)
+            delay = None if message.confirmed else self._hold
         elif self._later is not None and await self._later.put_off(failure):
             delay = None  # the message is redelivered
-        elif not work.failing:
+        if delay is not None and not work.failing:
             work.failing = True
             progress.failing += 1
         await self._thread_ends(not work.failing)
@@ -917,48 +920,32 @@ class Workers:
         finally:
             self.progress.stuck -= 1
 
-    def _then(self, failure: Failure) -> GiveUp:
-        """Return the destination of a message given up."""
-        then = self._retry.then
-        if isinstance(then, DeadLetter):
-            return then
-        unusable = isinstance(failure.error, Reject) or poison_of(failure.message, failure.error) is not None
-        return "discard" if unusable else then
-
     async def _give_up(self, failure: Failure) -> None:
-        then, message = self._then(failure), failure.message
+        """Follow the policy: only "discard" and the acknowledgement of a dead letter confirm the message."""
+        then, message = self._retry.then, failure.message
         if message.confirmed:
             return
         if then == "discard":
             message.confirm()
         elif then == "skip":
-            await self._left.skip(message)
+            self._left.skip(message)
         elif then == "leave":
             self._left.leave(message)
         else:
             assert self._dead_letters is not None
             try:
                 await then.post(failure, self._dead_letters, self._rest_for_room)
-            except (InvalidPayload, InvalidProperty) as error:
+            except Error as error:
                 self._limit.error(
                     ("letter", type(error)),
-                    "message %s of %s was discarded: it is too large for a dead letter in %s: %s",
+                    "message %s of %s stays in the queue, unconfirmed: it could not be put aside in %s: %s",
                     message.guid,
                     message.queue_uri,
                     then.uri,
                     described(error),
                 )
-                message.confirm()
-            except Error as error:
-                logger.error(  # noqa: TRY400
-                    "message %s of %s stays unconfirmed: it could not be put aside in %s: %s",
-                    message.guid,
-                    message.queue_uri,
-                    then.uri,
-                    error,
-                    extra={"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt},
-                )
-                self._left.leave(message)
+                if self._hold is None:
+                    self._left.skip(message)
             else:
                 message.confirm()
 
@@ -1033,7 +1020,7 @@ class Workers:
     def _outcome(self, failure: Failure) -> str:
         if failure.message.confirmed:
             return "confirmed already"
-        then = self._then(failure)
+        then = self._retry.then
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
 
 
@@ -1200,7 +1187,12 @@ class _LaneWorkers(Workers):
 
 
 class _GroupWorkers(_LaneWorkers):
-    """Workers of a group's member: lanes by bucket and key, for as long as the member holds the bucket."""
+    """Workers of a group's member: lanes by bucket and key, for as long as the member holds the bucket.
+
+    A message without an outcome keeps its key waiting.
+    """
+
+    _hold = 60.0
 
     def __init__(self, *arguments: Any, key: Callable[[Message], Hashable], group: Membership) -> None:
         super().__init__(*arguments, key=key)
@@ -1218,9 +1210,20 @@ class _GroupWorkers(_LaneWorkers):
             return _LEASE_LOOK
         return await super()._try(work, task, error)
 
+    def _pause_after(
+        self, message: Message, error: BaseException, attempt: int, began: float
+    ) -> float | None:
+        """Retry also what no retry can help: without a decision about the message, its key has to wait."""
+        delay = super()._pause_after(message, error, attempt, began)
+        if delay is None and undecided(self._retry):
+            delay = self._retry.delay(attempt, self._clock.time() - began, error)
+        return delay
+
     def _put_back(self, messages: Iterable[Message]) -> None:
         """Do nothing: the broker delivers the messages again once the member has left."""
 
+
+_REMEDY = 'then=bmq.DeadLetter(...) puts such messages aside, and then="discard" confirms them'
 
 _OUTCOMES: dict[str, str] = {
     "discard": "discarded",

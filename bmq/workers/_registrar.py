@@ -467,10 +467,10 @@ class Registrar(ABC):
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             concurrency=concurrency,
-            retry=NoRetry("discard"),
+            retry=NoRetry(),
             on_error=on_error,
         )
-        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
+        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry())
         options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
         around = check_middlewares(middlewares)
@@ -513,7 +513,7 @@ class Registrar(ABC):
                 ``bmq://DOMAIN/NAME.delayed`` unless the producers name another queue.
             allow: permitted destinations of messages: patterns like ``bmq://DOMAIN/*``, or a function of the
                 URI. The default allows the domain of the delay queue, and queues for replies.
-            dead_letters: URI of the queue for undeliverable messages; None to confirm and drop them.
+            dead_letters: URI of the queue for undeliverable messages; None to leave them in the delay queue.
             longest: longest expected delay in seconds, to be compared with the broker's retention.
             lookahead: maximum number of seconds for holding a message before the due time.
             max_held: limit of held messages.

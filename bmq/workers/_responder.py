@@ -59,8 +59,8 @@ class Responder:
     be posted, the requester receives a :class:`bmq.RequestFailed`.
 
     Three kinds of requests are not handled: malformed requests, requests with forged ``bmq_`` properties, and
-    requests naming a reply queue outside ``allow``. Rejected requests become dead letters if the retry policy
-    has a queue for dead letters; otherwise they are confirmed.
+    requests naming a reply queue outside ``allow``. The retry policy's ``then`` decides about these: they
+    become dead letters, are discarded, or by default stay in the queue, unconfirmed.
 
     Args:
         function: an ``async def`` with the parameters of a handler. Returns the reply: a value of the

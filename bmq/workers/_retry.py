@@ -53,16 +53,16 @@ class NoRetry:
         async def handle(message: bmq.Message) -> None: ...
 
     Attributes:
-        then: "leave", "skip", "discard", or a :class:`DeadLetter`. "leave" keeps the message unconfirmed and
-            inside the window; a window full of such messages stops delivery. "skip" keeps the message
-            unconfirmed beside the window. In both cases the broker delivers the message again once the queue
-            is closed.
+        then: final action: "skip", "leave", "discard", or a :class:`DeadLetter`. "skip", the default, leaves
+            the message in the queue, unconfirmed and outside the worker's limits. "leave" leaves the message
+            inside the limits; limits full of such messages stop delivery. In both cases the broker delivers
+            the message again once the queue is closed. "discard" confirms the message, which is then lost.
 
     Raises:
         UsageError: ``then`` has another value.
     """
 
-    then: GiveUp = "leave"
+    then: GiveUp = "skip"
 
     def __post_init__(self) -> None:
         check_give_up(self.then)
@@ -85,7 +85,8 @@ class Backoff:
     Attributes:
         every: seconds before the second attempt, and before each further attempt unless ``factor`` is set.
         retries: number of attempts after the first; None for no limit.
-        then: final action after the last attempt: "discard", "skip", "leave", or a :class:`DeadLetter`.
+        then: final action after the last attempt, as for :class:`NoRetry`; "skip" leaves the message in the
+            queue.
         factor: ratio of each pause to the previous pause.
         cap: the longest pause in seconds.
         give_up_after: maximum age of the message in seconds, usually the domain's ``messageTtl``: the broker
@@ -106,7 +107,7 @@ class Backoff:
 
     every: float
     retries: int | None = 3
-    then: GiveUp = "discard"
+    then: GiveUp = "skip"
     factor: float = 1.0
     cap: float = 3600.0
     give_up_after: float | None = None
@@ -199,4 +200,4 @@ def same_again(error: BaseException) -> bool:
 
 
 #: The default policy. No message is lost: the policy gives up without confirming.
-DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, then="skip", no_retry=same_again)
+DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, no_retry=same_again)
