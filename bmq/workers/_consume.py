@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
@@ -34,6 +34,7 @@ from bmq.errors import (
     ProtocolError,
     RequestFailed,
     StateError,
+    TimedOut,
     UsageError,
 )
 from bmq.subscriptions import ExpressionInput
@@ -53,7 +54,7 @@ from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder, middleware_of, planner_of
-from bmq.workers._retry import NoRetry, RetryPolicy
+from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import check_source
@@ -61,6 +62,7 @@ from bmq.workers._typed import check_source
 __all__ = [
     "Work",
     "Workers",
+    "age_of",
     "anchor_of",
     "consume",
     "feed",
@@ -422,16 +424,17 @@ class Work:
         attempt: number of the next attempt.
         error: reason why no handler can be called with the message.
         failing: whether an attempt has failed and another attempt follows.
+        aged: whether ``began`` is moved back to the post time of the message.
     """
 
-    __slots__ = ("attempt", "began", "counted", "error", "failing", "message")
+    __slots__ = ("aged", "attempt", "began", "counted", "error", "failing", "message")
 
     def __init__(self, message: Message, began: float) -> None:
         self.message = message
         self.began = began
         self.attempt = 1
         self.error: Exception | None = None
-        self.failing = self.counted = False
+        self.failing = self.counted = self.aged = False
 
 
 class Workers:
@@ -470,6 +473,12 @@ class Workers:
         self._stopping = False
         self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
         self._later = Later(consumer.queue) if is_durable(retry) else None
+        # Maximum age of a message in seconds, if known.
+        self._life = retry.give_up_after if isinstance(retry, Backoff) else None
+        # Set while new messages may be handled; None if failed messages do not block them.
+        self._calm = asyncio.Event() if isinstance(retry, Backoff) and retry.blocks else None
+        if self._calm is not None:
+            self._calm.set()
         # All messages in the hands of this queue's handlers; prevents handing out a message twice.
         self._line = line_of(consumer)
         self._in_hand = self._line.end.subscriptions.in_hand
@@ -498,7 +507,9 @@ class Workers:
 
     @property
     def full(self) -> bool:
-        """Whether left messages, and messages waiting here for the next attempt, fill the limits."""
+        """Whether left or failed messages keep this worker from handling new messages."""
+        if self._calm is not None and not self._calm.is_set():
+            return True
         return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
@@ -630,14 +641,30 @@ class Workers:
             self._not_failing(work)
         return work
 
-    async def _paced(self, message: Message) -> None:
-        """Wait until the rate allows one more message. Cancelling the call gives the message back."""
-        if self._pace is not None:
-            try:
-                await self._pace.wait()
-            except asyncio.CancelledError:
-                self._consumer.put_back((message,))
-                raise
+    async def _paced(self, messages: Sequence[Message]) -> None:
+        """Wait until the rate and the failed messages allow more. Cancelling the call gives these back."""
+        try:
+            if self._pace is not None:
+                await self._pace.wait(len(messages))
+            if self._calm is not None:
+                await self._calm.wait()
+        except asyncio.CancelledError:
+            self._consumer.put_back(messages)
+            raise
+
+    def _count_failing(self, change: int) -> None:
+        """Count messages to be retried."""
+        self.progress.failing += change
+        if self._calm is not None:
+            (self._calm.clear if self.progress.failing else self._calm.set)()
+
+    def _outlived(self, elapsed: float) -> TimedOut | None:
+        """Return the error of a message older than its life; the broker may have deleted the message."""
+        if self._life is None or elapsed <= self._life:
+            return None
+        return TimedOut(
+            f"the message is {elapsed:.3g} s old, beyond give_up_after={self._life:g}: no attempt was made"
+        )
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -646,7 +673,7 @@ class Workers:
         alarm = Alarm(task, invoke.alarm) if invoke.alarm is not None else None
         # In most cases the message goes straight to its handler: each coroutine in between costs as much time
         # as taking the message.
-        straight = self._later is None and self._ack is AckPolicy.ON_SUCCESS
+        straight = self._later is None and self._ack is AckPolicy.ON_SUCCESS and self._life is None
         try:
             await self._take(task, invoke.direct if straight else None, alarm)
         finally:
@@ -665,6 +692,7 @@ class Workers:
         clock = turn.clock
         arriving, waiting = aiter(self._consumer), line.messages
         left, skipped = self._left.left, self._left.skipped
+        paced = self._pace is not None or self._calm is not None
         # Reading the clock takes 2 % of a message's time. Each message reads the clock only once: the end of
         # a call is the beginning of the next call. A separate retry clock is read once more for each message.
         now = None if type(self._clock) is LoopClock else self._clock.time
@@ -680,8 +708,8 @@ class Workers:
                 called = clock()
             if left or skipped:
                 self._left.forget(message)
-            if self._pace is not None:
-                await self._paced(message)
+            if paced:
+                await self._paced((message,))
                 called = clock()
             held[task] = message
             progress.handling += 1
@@ -788,7 +816,11 @@ class Workers:
                 return None
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        error = error or work.error or await self._attempt(message, work.attempt, task)
+        error = error or work.error
+        outlived = None
+        if error is None:
+            outlived = self._outlived(self._elapsed(work)) if self._life is not None else None
+            error = outlived or await self._attempt(message, work.attempt, task)
         if error is None:
             progress.handled += 1
             progress.failed_last = False
@@ -797,13 +829,13 @@ class Workers:
             elif not message.confirmed:
                 self._left.wait_for(message)
             return None
-        if not work.failing:
-            work.began -= _age(message, self._clock.time() - work.began)
-        progress.attempts_failed += 1
+        self._elapsed(work)
+        attempt = work.attempt - (outlived is not None)
+        progress.attempts_failed += outlived is None
         delay = self._pause_after(message, error, work.attempt, work.began)
-        if message.confirmed:
-            delay = None  # the message was confirmed meanwhile
-        failure = Failure(message, error, work.attempt, delay, self._invoke.name)
+        if message.confirmed or outlived is not None:
+            delay = None  # the message was confirmed meanwhile, or is too old
+        failure = Failure(message, error, attempt, delay, self._invoke.name)
         await self._report(failure)
         if delay is None:
             progress.given_up += 1
@@ -815,7 +847,7 @@ class Workers:
             delay = None  # the message is redelivered
         if delay is not None and not work.failing:
             work.failing = True
-            progress.failing += 1
+            self._count_failing(1)
         await self._thread_ends(not work.failing)
         work.attempt += not isinstance(error, RetryAfter)
         return delay
@@ -833,7 +865,7 @@ class Workers:
         assert task is not None
         if self._stopping:
             raise asyncio.CancelledError
-        progress.failing += failing
+        self._count_failing(failing)
         self._count_hung(1)
         self._limit.warning(
             "hung",
@@ -850,7 +882,7 @@ class Workers:
         finally:
             self._resting.discard(task)
             self._count_hung(-1)
-            progress.failing -= failing
+            self._count_failing(-failing)
 
     def _count_hung(self, change: int) -> None:
         """Count workers waiting for a thread, and report the number to the session's health."""
@@ -872,8 +904,17 @@ class Workers:
 
     def _not_failing(self, work: Work) -> None:
         """Record a message without a further attempt."""
-        self.progress.failing -= work.failing
+        if work.failing:
+            self._count_failing(-1)
         work.failing = False
+
+    def _elapsed(self, work: Work) -> float:
+        """Return the age of a message in seconds: since its post time if present, or since its arrival."""
+        now = self._clock.time()
+        if not work.aged:
+            work.aged = True
+            work.began -= age_of(work.message, now - work.began)
+        return now - work.began
 
     def _pause_after(
         self, message: Message, error: BaseException, attempt: int, began: float
@@ -1042,7 +1083,7 @@ def _about(failure: Failure) -> dict[str, object]:
     return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
 
 
-def _age(message: Message, spent: float) -> float:
+def age_of(message: Message, spent: float) -> float:
     """Return a message's age in seconds, ``spent`` seconds ago; 0 if the message has no post time."""
     try:
         posted = post_time(message.properties)

@@ -113,6 +113,8 @@ def for_group(options: HandlerOptions) -> HandlerOptions:
             "after a durable retry, a message comes behind later messages of its key: omit durable in a "
             "group, as bmq.Backoff(every=1, factor=2, cap=60, retries=None) does, where the key waits"
         )
+    if isinstance(policy, Backoff) and policy.blocks:
+        raise UsageError("in a group, only later messages of the key wait behind a failed one: omit blocks")
     if undecided(policy) and not _endless(policy) and options.ack is not AckPolicy.ON_RECEIPT:
         raise UsageError(
             f"then={policy.then!r} keeps a message unconfirmed, and its bucket could never change hands: in "
