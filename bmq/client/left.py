@@ -50,11 +50,11 @@ async def widen(consumer: Consumer, usual: tuple[int, int], count: int, size: in
 
 
 def short(consumer: Consumer, usual: tuple[int, int], count: int, size: int) -> bool:
-    """Whether messages that stay unconfirmed take more than half of the usual limits; see :func:`widen`."""
+    """Whether messages that stay unconfirmed leave at most half of the usual limits; see :func:`widen`."""
     options = consumer.options
     room, space = options.max_unconfirmed_messages - count, options.max_unconfirmed_bytes - size
-    return (room * 2 < usual[0] and options.max_unconfirmed_messages < INT32_MAX) or (
-        space * 2 < usual[1] and options.max_unconfirmed_bytes < INT64_MAX
+    return (room * 2 <= usual[0] and options.max_unconfirmed_messages < INT32_MAX) or (
+        space * 2 <= usual[1] and options.max_unconfirmed_bytes < INT64_MAX
     )
 
 

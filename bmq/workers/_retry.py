@@ -19,8 +19,8 @@ from bmq.errors import ProtocolError, UsageError
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "NoRetry", "NoRetryOn", "RetryPolicy"]
 
-# Time between the last attempt and the age limit, as a part of the limit.
-_BEFORE_THE_LIMIT = 0.01
+# Time between the last attempt and the age limit: this part of the limit, and this number of seconds at most.
+_PART_BEFORE, _SECONDS_BEFORE = 0.01, 1.0
 
 #: Exceptions without a further attempt: a type, a tuple of types, or a function of the exception.
 NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
@@ -148,8 +148,9 @@ class Backoff:
         left = self.give_up_after - elapsed
         if self.retries is None:
             # The attempt is to begin before the limit, although no pause ends exactly on time.
-            pause = min(pause, left - self.give_up_after * _BEFORE_THE_LIMIT)
-        return pause if left > 0 and 0 <= pause <= left else None
+            left -= min(self.give_up_after * _PART_BEFORE, _SECONDS_BEFORE)
+            pause = min(pause, left)
+        return pause if left > 0 and pause <= left else None
 
 
 def _set(policy: object, **values: object) -> None:

@@ -111,26 +111,34 @@ def test_invalid_queue_lists_are_refused(allow: Any) -> None:
         Allowed(allow, OWN)
 
 
-async def test_without_dead_letters_poison_is_confirmed_with_one_line(
-    queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("discard", [False, True])
+async def test_without_dead_letters_poison_is_confirmed_only_if_told(
+    queue: bmq.Queue, caplog: pytest.LogCaptureFixture, discard: bool
 ) -> None:
-    aside = PutAside("a test", None, logger)
+    consumer = await queue.subscribe(max_unconfirmed_messages=10)
+    aside = PutAside("a test", consumer, None, logger, discard=discard)
     await flood(queue, [POISONS["no zlib"]] * 300)
     for _ in range(300):
-        message = await queue.receive(timeout=10)
+        message = await consumer.receive(timeout=10)
         poison = unreadable(message)
         assert poison is not None
         aside.take(message, poison)
-        assert message.confirmed
-    assert (aside.taken, aside.pending, len(caplog.records)) == (300, 0, 1)
-    assert "confirmed and lost: unreadable" in caplog.text
+        assert message.confirmed is discard
+    await aside.close()
+    assert (aside.taken, aside.pending) == (300, 0)
+    outcome = "discarded" if discard else "left in the queue, unconfirmed"
+    assert f"is {outcome}: unreadable" in caplog.messages[0]
+    assert [text for text in ("1 so far", "300 so far") if text in caplog.text] == (
+        [] if discard else ["1 so far", "300 so far"]
+    )
+    assert len(caplog.records) == (1 if discard else 3)
 
 
 async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowledged(
     bmq_session: bmq.Session, bmq_new_queue_uri: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-    aside = PutAside("a test", letters, logger)
+    aside = PutAside("a test", queue.subscribe(), letters, logger)
     await flood(queue, POISONS.values())
     messages = [await queue.receive(timeout=10) for _ in POISONS]
     for message in messages:
@@ -159,7 +167,7 @@ async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
         bmq_new_queue_uri("bmq.test.small.priority"), read=True, write=True
     )
     full = (await letters.post_many([b"full"] * 20)).acknowledged
-    aside = PutAside("a test", letters, logger)
+    aside = PutAside("a test", queue.subscribe(), letters, logger)
     await post_raw(queue, POISONS["no zlib"])
     message = await queue.receive(timeout=10)
     aside.take(message, Poison(PoisonKind.UNREADABLE, "for a test"))
