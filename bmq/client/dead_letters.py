@@ -109,7 +109,7 @@ class DeadLetter:
         retry = bmq.Backoff(every=5, retries=3, then=dead)
 
     Attributes:
-        queue: a queue open for writing; or, in a :class:`bmq.App`, a URI for the app to open.
+        queue: a URI, opened by :class:`bmq.App` and :func:`bmq.consume`; or a queue open for writing.
 
     Raises:
         InvalidURI: the queue is neither a queue nor a URI.

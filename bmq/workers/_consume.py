@@ -9,6 +9,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
@@ -54,7 +55,7 @@ from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder, middleware_of, planner_of
-from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
+from bmq.workers._retry import Backoff, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import check_source
@@ -67,7 +68,6 @@ __all__ = [
     "consume",
     "feed",
     "feed_group",
-    "open_dead_letters",
     "settled",
     "together",
     "work_on",
@@ -192,6 +192,7 @@ async def consume(
             values differs from a typed source's.
         InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
+        OpenQueueError: the broker refused the queue for dead letters.
         Error: the queue or the session has failed.
 
     Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled.
@@ -253,8 +254,10 @@ async def consume(
     check_durable(options.policy, origin)
     options.check_quarantine(origin)
     if quarantine is not None:
-        open_dead_letters(whole, NoRetry(quarantine))
-    dead_letters = open_dead_letters(whole, options.policy)
+        quarantine = DeadLetter(await _open_letters(whole, quarantine))
+        options = replace(options, quarantine=quarantine)
+    then = options.policy.then
+    dead_letters = await _open_letters(whole, then) if isinstance(then, DeadLetter) else None
 
     async def fed() -> None:
         async with app_dependencies((plan,), around) as around.values:
@@ -396,22 +399,16 @@ async def work_on(
         feeding.close()
 
 
-def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
-    """Return the open queue for dead letters; None if the policy has no dead-letter queue."""
-    then = retry.then
-    if not isinstance(then, DeadLetter):
-        return None
-    if isinstance(then.queue, str):
-        raise UsageError(
-            f"open the queue for dead letters first: DeadLetter(await session.open_queue({then.queue!r}, "
-            "write=True)). Only an App opens the queue itself"
-        )
+async def _open_letters(source: Queue | Consumer, letters: DeadLetter) -> Queue:
+    """Return the queue for dead letters, opened if the dead letters name a URI."""
     origin = source if isinstance(source, Queue) else source.queue
-    if QueueUri.parse(then.uri).canonical == QueueUri.parse(origin.uri).canonical:
+    if QueueUri.parse(letters.uri).canonical == QueueUri.parse(origin.uri).canonical:
         raise UsageError(f"dead letters of {origin.uri} would return to it; name another queue for them")
-    if not then.queue.writable:
-        raise UsageError(f"queue {then.uri} is not open for writing: open_queue(..., write=True)")
-    return then.queue
+    if isinstance(letters.queue, str):
+        return await origin.session.open_output(letters.queue)
+    if not letters.queue.writable:
+        raise UsageError(f"queue {letters.uri} is not open for writing: open_queue(..., write=True)")
+    return letters.queue
 
 
 class Work:

@@ -280,10 +280,6 @@ def consumed(name: str, make: Callable[[Scene], Any]) -> None:
 
     @asynccontextmanager
     async def running(scene: Scene) -> AsyncIterator[None]:
-        decision = scene.decision
-        if isinstance(decision, bmq.Backoff) and isinstance(decision.then, bmq.DeadLetter):
-            letters = await scene.session.open_output(decision.then.uri)
-            scene.decision = replace(decision, then=bmq.DeadLetter(letters))
         async with bmq.connect(scene.address) as session:
             queue = await session.open_queue(scene.uri, read=True, default_subscription=False)
             work = bmq.consume(queue, make(scene), **scene.how, clock=FakeClock(), grace=1)

@@ -84,7 +84,9 @@ async def test_ten_times_the_window_of_each_poison(
         count = 200 * len(POISONS)
         await eventually(lambda: app.status()[0].unconfirmed == count)
         assert app.status()[0].left == count
-    assert len(lines(caplog)) == 4, "what cannot be read, and decoded; the number of those left, and at the end"
+    assert len(lines(caplog)) == 4, (
+        "what cannot be read, and decoded; the number of those left, and at the end"
+    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "lanes", "batches"])

@@ -507,7 +507,6 @@ async def test_consume_cancelled_beside_a_signal_is_cancelled(stage: Stage) -> N
         ({"grace": -1}, "grace must be a number of seconds"),
         ({"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}, "retry is not possible"),
         ({"expression": "x >"}, "x >"),
-        ({"retry": bmq.NoRetry(then=bmq.DeadLetter("bmq://bmq.test.mem.priority/d"))}, "open the queue"),
     ],
 )
 async def test_contradictory_arguments_are_refused(stage: Stage, arguments: dict[str, Any], why: str) -> None:
