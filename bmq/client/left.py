@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Left", "short", "widen"]
 
+_LEAVES = (
+    "%s leaves messages of %s in the queue, unconfirmed: %d so far, the first is %s. The broker redelivers them "
+    "once the queue is closed. %s"
+)
 # After this many further left messages, forget the messages confirmed meanwhile.
 _LOOK_AFTER = 64
 # With manual confirmation a full window is normal, and logged only after this many idle seconds.
@@ -155,17 +159,15 @@ class Left:
             if task is not None:
                 task.cancel()
         if len(self.skipped) > self._reported:
-            self._logger.warning(*self._line(), extra={"queue": self._consumer.queue.uri})
+            self._logger.warning(_LEAVES, *self._about(), extra={"queue": self._consumer.queue.uri})
 
     def _report(self) -> None:
         """Log the number of left messages, not each of them."""
-        if self._limit.warning("left", *self._line()):
+        if self._limit.warning("left", _LEAVES, *self._about()):
             self._reported = len(self.skipped)
 
-    def _line(self) -> tuple[str, *tuple[object, ...]]:
+    def _about(self) -> tuple[object, ...]:
         return (
-            "%s leaves messages of %s in the queue, unconfirmed: %d so far, the first is %s. The broker "
-            "redelivers them once the queue is closed. %s",
             self._name,
             self._consumer.queue.uri,
             len(self.skipped) + len(self.left),
