@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Left", "short", "widen"]
 
 _LEAVES = (
-    "%s leaves messages of %s in the queue, unconfirmed: %d so far, the first is %s. The broker redelivers them "
-    "once the queue is closed. %s"
+    "%s leaves messages of %s in the queue, unconfirmed: %d so far, the first is %s. The broker redelivers "
+    "them once the queue is closed. %s"
 )
 # After this many further left messages, forget the messages confirmed meanwhile.
 _LOOK_AFTER = 64
