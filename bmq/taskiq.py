@@ -236,12 +236,12 @@ class BmqBroker(AsyncBroker):
         if self._input is None:
             self._input = await session.open_queue(str(self._uri), read=True, default_subscription=False)
         letters = await self._letters(session)
+        aside = PutAside("the taskiq worker", letters, logger)
         if self._moves and self._moving is None:
             self._moving = asyncio.create_task(self._move(session, letters), name="bmq.taskiq mover")
         # The subscription is withdrawn when taskiq stops listening. The queue stays open until the shutdown,
         # because running tasks are still to be acknowledged.
         consumer = self._input.subscribe(self._expression, max_unconfirmed_messages=self._max_unconfirmed)
-        aside = PutAside("the taskiq worker", consumer, letters, logger)
         feeding = Feeding(consumer)
         try:
             async with consumer:

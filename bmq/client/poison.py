@@ -56,7 +56,6 @@ from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
 
 __all__ = [
@@ -293,8 +292,7 @@ class PutAside:
     letter, the message stays in the queue, outside the limits of its consumer.
 
     Args:
-        name: source of the messages, for the log and the dead letters.
-        consumer: consumer of the messages.
+        name: source of the messages, for the log and the dead letters. All messages have one consumer.
         dead_letters: queue open for writing, or None.
         logger: receives the log lines.
         discard: whether to confirm messages without a queue for dead letters.
@@ -304,20 +302,15 @@ class PutAside:
     """
 
     def __init__(
-        self,
-        name: str,
-        consumer: Consumer,
-        dead_letters: Queue | None,
-        logger: logging.Logger,
-        *,
-        discard: bool = False,
+        self, name: str, dead_letters: Queue | None, logger: logging.Logger, *, discard: bool = False
     ) -> None:
         self._name = name
         self._letters = DeadLetter(dead_letters) if dead_letters is not None else None
         self._queue = dead_letters
+        self._logger = logger
         self._limit = LogLimit(logger)
         self._discard = discard
-        self._left = Left(consumer, name, logger, "dead_letters= names a queue to put such messages aside")
+        self._left: Left | None = None
         self._waiting: dict[str, Failure] = {}
         self._task: asyncio.Task[None] | None = None
         self.taken = 0
@@ -344,11 +337,11 @@ class PutAside:
             printable(poison),
         )
         if self._letters is None:
-            self.taken += message.guid not in self._left.skipped
             if self._discard:
+                self.taken += 1
                 message.confirm()
             else:
-                self._left.skip(message)
+                self._skip(message)
             return
         self._waiting[message.guid] = Failure(message, poison, 0, None, self._name)
         if self._task is None:
@@ -362,7 +355,16 @@ class PutAside:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        self._left.close()
+        if self._left is not None:
+            self._left.close()
+
+    def _skip(self, message: Message) -> None:
+        """Leave a message in the queue."""
+        if self._left is None:
+            remedy = "dead_letters= names a queue to put such messages aside"
+            self._left = Left(message.consumer, self._name, self._logger, remedy)
+        self.taken += message.guid not in self._left.skipped
+        self._left.skip(message)
 
     async def _post(self) -> None:
         """Post dead letters until no messages wait."""
@@ -400,9 +402,9 @@ class PutAside:
             if passing:
                 self._waiting[message.guid] = self._waiting.pop(message.guid)  # further messages first
                 return False
-            self._left.skip(message)
+            self._skip(message)
         else:
+            self.taken += 1
             message.confirm()
         self._waiting.pop(message.guid, None)
-        self.taken += 1
         return True

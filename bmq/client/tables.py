@@ -311,6 +311,7 @@ class Tables:
                 raise UsageError(f"dead_letters cannot be combined with on_invalid={on_invalid!r}")
             dead_letters = check_dead_letters(dead_letters, queue)
         self._fails, self._discards = on_invalid == "fail", on_invalid == "discard"
+        self._aside = PutAside("tables", dead_letters, logger, discard=self._discards)
         # Unreadable messages to confirm with the rows; None to confirm these at once.
         self._late: _Late | None = None
         self._lines = LogLimit(logger)
@@ -327,7 +328,6 @@ class Tables:
         usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, end_of(queue).options.priority)
         options = checked_limits(limits, usual)
         self._consumer = ColumnConsumer(queue, expression, options)
-        self._aside = PutAside("tables", self._consumer, dead_letters, logger, discard=self._discards)
         # Received messages; built rows not handed out; rows handed out and not confirmed.
         self._rest: Taken | None = None
         self._made: _Made | None = None

@@ -139,6 +139,7 @@ class Mover:
         self._allowed = Allowed(allow, own)
         if dead_letters is not None:
             dead_letters = check_dead_letters(dead_letters, queue)
+        self._aside = PutAside("the mover", dead_letters, logger)
         self._log = LogLimit(logger)
         self._admin = admin
         self._longest = longest
@@ -152,8 +153,6 @@ class Mover:
             clock=clock,
         )
         self._due.elsewhere = self._elsewhere
-        consumer = self._due._consumer  # pyright: ignore[reportPrivateUsage]
-        self._aside = PutAside("the mover", consumer, dead_letters, logger)
         self._most_refused = max(1, int(max_held * _PART_OF_REFUSED))
         # The destinations; and the destinations open or opening, the most recently used at the end.
         self._outputs: OrderedDict[str, _Output] = OrderedDict()

@@ -116,7 +116,7 @@ async def test_without_dead_letters_poison_is_confirmed_only_if_told(
     queue: bmq.Queue, caplog: pytest.LogCaptureFixture, discard: bool
 ) -> None:
     consumer = await queue.subscribe(max_unconfirmed_messages=10)
-    aside = PutAside("a test", consumer, None, logger, discard=discard)
+    aside = PutAside("a test", None, logger, discard=discard)
     await flood(queue, [POISONS["no zlib"]] * 300)
     for _ in range(300):
         message = await consumer.receive(timeout=10)
@@ -138,7 +138,7 @@ async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowle
     bmq_session: bmq.Session, bmq_new_queue_uri: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-    aside = PutAside("a test", queue.subscribe(), letters, logger)
+    aside = PutAside("a test", letters, logger)
     await flood(queue, POISONS.values())
     messages = [await queue.receive(timeout=10) for _ in POISONS]
     for message in messages:
@@ -167,7 +167,7 @@ async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
         bmq_new_queue_uri("bmq.test.small.priority"), read=True, write=True
     )
     full = (await letters.post_many([b"full"] * 20)).acknowledged
-    aside = PutAside("a test", queue.subscribe(), letters, logger)
+    aside = PutAside("a test", letters, logger)
     await post_raw(queue, POISONS["no zlib"])
     message = await queue.receive(timeout=10)
     aside.take(message, Poison(PoisonKind.UNREADABLE, "for a test"))
