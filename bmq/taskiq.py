@@ -77,7 +77,8 @@ class BmqBroker(AsyncBroker):
         mover: whether workers pass delayed tasks on when due; several workers share this work.
         dead_letters: URI of the queue for messages that no worker can run: they cannot be parsed, are not
             tasks, or are tasks unknown to the worker; and for delayed tasks that cannot be passed on. If
-            None, such messages are confirmed. In both cases, the log has one line per kind and minute.
+            None, such messages stay in the queue, unconfirmed, until the worker ends. In both cases, the log
+            has one line per kind and minute.
         options: further options of :func:`bmq.connect`.
 
     Raises:
@@ -235,9 +236,9 @@ class BmqBroker(AsyncBroker):
         if self._input is None:
             self._input = await session.open_queue(str(self._uri), read=True, default_subscription=False)
         letters = await self._letters(session)
+        aside = PutAside("the taskiq worker", letters, logger)
         if self._moves and self._moving is None:
             self._moving = asyncio.create_task(self._move(session, letters), name="bmq.taskiq mover")
-        aside = PutAside("the taskiq worker", letters, logger)
         # The subscription is withdrawn when taskiq stops listening. The queue stays open until the shutdown,
         # because running tasks are still to be acknowledged.
         consumer = self._input.subscribe(self._expression, max_unconfirmed_messages=self._max_unconfirmed)

@@ -295,6 +295,8 @@ def _in_words(name: str, value: Any) -> str:
             return f"pauses of at most {value:g} s"
         case "give_up_after":
             return f"up to an age of {value:g} s"
+        case "blocks":
+            return "newer messages wait"
         case "no_retry":
             return f"not after {', '.join(value)}"
         case _:

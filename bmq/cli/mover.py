@@ -65,8 +65,8 @@ async def command(
         typer.Option(
             "--dead-letters",
             metavar="QUEUE",
-            help="Queue for messages without a possible destination. Default: confirm the messages, "
-            "which loses the messages.",
+            help="Queue for messages without a possible destination. Default: such messages stay in the "
+            "delay queue.",
         ),
     ] = None,
     wait: Annotated[

@@ -109,7 +109,7 @@ class DeadLetter:
         retry = bmq.Backoff(every=5, retries=3, then=dead)
 
     Attributes:
-        queue: a queue open for writing; or, in a :class:`bmq.App`, a URI for the app to open.
+        queue: a URI, opened by :class:`bmq.App` and :func:`bmq.consume`; or a queue open for writing.
 
     Raises:
         InvalidURI: the queue is neither a queue nor a URI.
@@ -171,9 +171,9 @@ class DeadLetter:
         await queue.post(data, properties=properties, guid=guid)
 
 
-#: Final action for a message given up. "discard" confirms the message, which is then lost. "skip" and "leave"
-#: keep the message in the queue, unconfirmed; "skip" frees its slot for other messages. A DeadLetter puts the
-#: message aside.
+#: Final action for a message given up. "skip" and "leave" keep the message in the queue, unconfirmed; "skip",
+#: the default everywhere, frees its slot for other messages. "discard" confirms the message, which is then
+#: lost. A DeadLetter puts the message aside.
 GiveUp: TypeAlias = Literal["discard", "skip", "leave"] | DeadLetter
 
 

@@ -53,13 +53,14 @@ class TablesOptions(ConsumerLimits, total=False):
         max_unconfirmed_messages: limit of delivered messages without a confirmation; None for three batches.
         max_unconfirmed_bytes: limit of delivered bytes without a confirmation; None for 256 MiB.
         on_invalid: handling of unreadable messages: malformed, or beyond the session's limit when
-            decompressed. ``"discard"``, the default, omits the message from the rows, confirms the message
-            and logs a line a minute. ``"row"`` creates a row: the payload column has all bytes as
-            transmitted, properties are null, and the column ``error`` has the reason (null in readable rows).
-            ``"fail"`` raises ProtocolError and leaves the message unconfirmed.
+            decompressed. ``"skip"``, the default, omits the message from the rows, leaves the message in the
+            queue, unconfirmed and outside the limits, and logs a line a minute. ``"discard"`` omits and
+            confirms the message. ``"row"`` creates a row: the payload column has all bytes as transmitted,
+            properties are null, and the column ``error`` has the reason (null in readable rows). ``"fail"``
+            raises ProtocolError and leaves the message unconfirmed.
         dead_letters: queue for unreadable messages, open for writing; :class:`bmq.arrow.Source` takes a URI.
             Each message is confirmed after the acknowledgement of its dead letter. None for no dead letters.
-            Requires ``on_invalid="discard"``.
+            Requires ``on_invalid="skip"``.
     """
 
     properties: Mapping[str, ArrowType] | ArrowSchema | None

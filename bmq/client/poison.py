@@ -7,9 +7,10 @@ unconfirmed fill the limits of the consumer, and block the good messages behind.
 ends the consumer, and the next consumer after the redelivery. If each message is logged, the log fills the
 disk.
 
-The policy: each consumer puts a poison message aside on detection. The message becomes a dead letter if the
-consumer has a queue for dead letters; otherwise the message is confirmed. The log has one line per kind and
-minute. Failing *handlers* are a different matter, decided by retry policies.
+The policy: each consumer takes a poison message out of the way on detection. The message becomes a dead
+letter if the consumer has a queue for dead letters. Otherwise the message is left in the queue, unconfirmed
+and outside the consumer's limits, because nobody has decided that it may be lost. The log has one line per
+kind and minute. Failing *handlers* are a different matter, decided by retry policies.
 
 The kinds (:class:`PoisonKind`):
 
@@ -39,6 +40,7 @@ from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import DeadLetter, Failure, described
+from bmq.client.left import Left
 from bmq.client.message import Message
 from bmq.conventions import is_guid
 from bmq.errors import (
@@ -286,22 +288,29 @@ class PutAside:
 
     :meth:`take` never waits. One task posts dead letters, several at a time. A message is confirmed after the
     acknowledgement of its dead letter. While the queue for dead letters is full, messages wait, unconfirmed,
-    and count in :attr:`pending`. Without a queue for dead letters, no message waits.
+    and count in :attr:`pending`. Without a queue for dead letters, and if a message is too large for a dead
+    letter, the message stays in the queue, outside the limits of its consumer.
 
     Args:
-        consumer: source of the messages, for the log and the dead letters.
-        dead_letters: queue open for writing; if None, messages are confirmed.
+        name: source of the messages, for the log and the dead letters. All messages have one consumer.
+        dead_letters: queue open for writing, or None.
         logger: receives the log lines.
+        discard: whether to confirm messages without a queue for dead letters.
 
     Attributes:
-        taken: number of messages put aside or confirmed.
+        taken: number of messages put aside, left in the queue or discarded.
     """
 
-    def __init__(self, consumer: str, dead_letters: Queue | None, logger: logging.Logger) -> None:
-        self._consumer = consumer
+    def __init__(
+        self, name: str, dead_letters: Queue | None, logger: logging.Logger, *, discard: bool = False
+    ) -> None:
+        self._name = name
         self._letters = DeadLetter(dead_letters) if dead_letters is not None else None
         self._queue = dead_letters
+        self._logger = logger
         self._limit = LogLimit(logger)
+        self._discard = discard
+        self._left: Left | None = None
         self._waiting: dict[str, Failure] = {}
         self._task: asyncio.Task[None] | None = None
         self.taken = 0
@@ -315,23 +324,28 @@ class PutAside:
         """Put a message aside."""
         if message.guid in self._waiting:
             return  # redelivered meanwhile
+        outcome = "discarded" if self._discard else "left in the queue, unconfirmed"
+        if self._letters is not None:
+            outcome = f"put aside in {self._letters.uri}"
         self._limit.error(
-            (poison.kind, self._letters is None),
-            "%s: message %s of %s is %s",
-            self._consumer,
+            (poison.kind, outcome),
+            "%s: message %s of %s is %s: %s",
+            self._name,
             message.guid,
             message.queue_uri,
-            f"confirmed and lost: {printable(poison)}"
-            if self._letters is None
-            else f"put aside in {self._letters.uri}: {printable(poison)}",
+            outcome,
+            printable(poison),
         )
         if self._letters is None:
-            self.taken += 1
-            message.confirm()
+            if self._discard:
+                self.taken += 1
+                message.confirm()
+            else:
+                self._skip(message)
             return
-        self._waiting[message.guid] = Failure(message, poison, 0, None, self._consumer)
+        self._waiting[message.guid] = Failure(message, poison, 0, None, self._name)
         if self._task is None:
-            self._task = asyncio.create_task(self._post(), name=f"dead letters of {self._consumer}")
+            self._task = asyncio.create_task(self._post(), name=f"dead letters of {self._name}")
 
     async def close(self, grace: float = 5.0) -> None:
         """Wait up to ``grace`` seconds for pending dead letters; the remaining messages stay unconfirmed."""
@@ -341,6 +355,16 @@ class PutAside:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+        if self._left is not None:
+            self._left.close()
+
+    def _skip(self, message: Message) -> None:
+        """Leave a message in the queue."""
+        if self._left is None:
+            remedy = "dead_letters= names a queue to put such messages aside"
+            self._left = Left(message.consumer, self._name, self._logger, remedy)
+        self.taken += message.guid not in self._left.skipped
+        self._left.skip(message)
 
     async def _post(self) -> None:
         """Post dead letters until no messages wait."""
@@ -367,18 +391,20 @@ class PutAside:
             passing = not isinstance(error, InvalidPayload | InvalidProperty)
             self._limit.error(
                 (type(error), passing),
-                "%s: message %s of %s could not be put aside in %s%s: %s",
-                self._consumer,
+                "%s: message %s of %s could not be put aside in %s, and %s: %s",
+                self._name,
                 message.guid,
                 message.queue_uri,
                 self._letters.uri,
-                ", and will be tried again" if passing else ", and was confirmed and lost",
+                "will be tried again" if passing else "stays in the queue, unconfirmed",
                 described(error),
             )
             if passing:
                 self._waiting[message.guid] = self._waiting.pop(message.guid)  # further messages first
                 return False
+            self._skip(message)
+        else:
+            self.taken += 1
+            message.confirm()
         self._waiting.pop(message.guid, None)
-        self.taken += 1
-        message.confirm()
         return True

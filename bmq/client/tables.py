@@ -17,6 +17,7 @@ from bmq._log_limit import LogLimit
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._open_queue import OpenQueue, end_of
 from bmq.client.dead_letters import described
+from bmq.client.left import short, widen
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
 from bmq.errors import ProtocolError, TimedOut, UsageError
@@ -51,7 +52,7 @@ _METADATA: dict[str, ArrowType] = {
 # Maximum bytes of a batch, unless the batch is a single message.
 _MAX_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 2**31 - 1
-_ON_INVALID: Final = ("discard", "row", "fail")
+_ON_INVALID: Final = ("skip", "discard", "row", "fail")
 # Batches within the default limits: one batch in progress, a second ready, and a third in transit.
 _BATCHES_UNCONFIRMED = 3
 _UNCONFIRMED_BYTES = 4 * _MAX_BYTES
@@ -112,7 +113,7 @@ class _Late:
     """
 
     def __init__(self, options: SubscriptionOptions) -> None:
-        self._most, self._most_bytes = options.max_unconfirmed_messages, options.max_unconfirmed_bytes
+        self._usual = options.max_unconfirmed_messages, options.max_unconfirmed_bytes
         self._receipts: list[Receipt] = []
         self._count = self._size = 0
 
@@ -130,23 +131,16 @@ class _Late:
         self._count = self._size = 0
 
     async def make_room(self, consumer: ColumnConsumer) -> None:
-        """Raise the limits until at least half of the original limits is free of these messages.
-
-        The limits grow by twice the needed size: thousands of messages take few requests.
+        """Raise the limits if these messages take more than half of them.
 
         Raises:
             ConfigureQueueError, RequestTimeout, StateError: as for :meth:`bmq.Consumer.configure`.
         """
-        options = consumer.options
         # All messages may belong to one expression of several.
         parts = len(consumer.expressions)
-        count, size = self._count * parts, self._size * parts
-        room, space = options.max_unconfirmed_messages - count, options.max_unconfirmed_bytes - size
-        if room * 2 <= self._most or space * 2 <= self._most_bytes:
-            await consumer.configure(
-                max_unconfirmed_messages=min(self._most + 2 * count, _checks.INT32_MAX),
-                max_unconfirmed_bytes=min(self._most_bytes + 2 * size, _checks.INT64_MAX),
-            )
+        usage = self._count * parts, self._size * parts
+        if short(consumer, self._usual, *usage):
+            await widen(consumer, self._usual, *usage)
 
 
 class _RowMaker:
@@ -303,7 +297,7 @@ class Tables:
         value: str = "value",
         metadata: Iterable[str] | Mapping[str, str] = (),
         max_rows: int = 10_000,
-        on_invalid: str = "discard",
+        on_invalid: str = "skip",
         dead_letters: Queue | str | None = None,
         **limits: Unpack[ConsumerLimits],
     ) -> None:
@@ -313,11 +307,11 @@ class Tables:
         limit = end_of(queue).max_message_size
         on_invalid = _checks.one_of("on_invalid", on_invalid, _ON_INVALID)
         if dead_letters is not None:
-            if on_invalid != "discard":
-                raise UsageError(f'dead_letters needs on_invalid="discard", not {on_invalid!r}')
+            if on_invalid != "skip":
+                raise UsageError(f"dead_letters cannot be combined with on_invalid={on_invalid!r}")
             dead_letters = check_dead_letters(dead_letters, queue)
-        self._fails = on_invalid == "fail"
-        self._aside = PutAside("tables", dead_letters, logger)
+        self._fails, self._discards = on_invalid == "fail", on_invalid == "discard"
+        self._aside = PutAside("tables", dead_letters, logger, discard=self._discards)
         # Unreadable messages to confirm with the rows; None to confirm these at once.
         self._late: _Late | None = None
         self._lines = LogLimit(logger)
@@ -530,8 +524,9 @@ class Tables:
         self._out.clear()
 
     def _confirm_late(self) -> None:
-        """Confirm unreadable messages together with the rows, for readers with later confirmations."""
-        self._late = _Late(self._consumer.options)
+        """Confirm discarded messages together with the rows, for readers with later confirmations."""
+        if self._discards:
+            self._late = _Late(self._consumer.options)
 
     async def open(self) -> Tables:
         """Send the subscription to the broker; ``async with`` and ``await`` do the same.

@@ -85,8 +85,9 @@ class Mover:
     500 are open at most, and the least recently used is closed. If a destination accepts nothing, because the
     queue is full or silent, its messages are tried again after 1, 2, 4, ... 60 seconds.
 
-    Messages that cannot be passed on go to ``dead_letters``; without ``dead_letters``, each is confirmed and
-    lost. The log has one line per kind and minute. The messages are: unreadable messages; messages with a
+    Messages that cannot be passed on go to ``dead_letters``; without ``dead_letters``, they stay in the delay
+    queue, unconfirmed and outside of the limits, until this mover ends: the next mover tries them again. The
+    log has one line per kind and minute. The messages are: unreadable messages; messages with a
     ``bmq_destination`` that is no queue, or not allowed by ``allow``; messages that are too large; messages
     refused by the broker for 60 seconds; and messages for a destination that the broker has refused to open
     for 60 seconds.
@@ -96,8 +97,8 @@ class Mover:
         allow: the queues that messages may name: patterns such as ``bmq://DOMAIN/*`` or a function of the
             URI. None allows the queues of the delay queue's domain, and queues for replies, whose names
             begin with ``replies.``.
-        dead_letters: a queue open for writing, for messages that cannot be passed on. None confirms the
-            messages.
+        dead_letters: a queue open for writing, for messages that cannot be passed on. None leaves the
+            messages in the delay queue.
         admin: asks the broker now and every minute whether the queue can keep its messages, as :func:`watch`
             does; problems are logged. None does not ask.
         longest: maximum delay of messages in seconds, for these checks.
@@ -179,7 +180,7 @@ class Mover:
 
     @property
     def put_aside(self) -> int:
-        """How many messages could not be passed on, and are dead letters, or confirmed."""
+        """How many messages could not be passed on, and are dead letters, or left in the delay queue."""
         return self._aside.taken
 
     async def run(self) -> None:

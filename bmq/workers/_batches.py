@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, TypeAlias
 
@@ -19,7 +19,7 @@ from bmq.client.queue import Queue
 from bmq.codecs import Shape
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._consume import Workers, work_on
+from bmq.workers._consume import Workers, age_of, work_on
 from bmq.workers._invoker import Invoker
 from bmq.workers._options import HandlerOptions
 from bmq.workers._outcomes import RetryAfter
@@ -144,12 +144,8 @@ class _BatchWorkers(Workers):
             if self._left.left or self._left.skipped:
                 for message in messages:
                     self._left.forget(message)
-            if self._pace is not None:
-                try:
-                    await self._pace.wait(len(messages))
-                except asyncio.CancelledError:
-                    self._consumer.put_back(messages)
-                    raise
+            if self._pace is not None or self._calm is not None:
+                await self._paced(messages)
             self._held[task] = messages[0]
             self._batches_held[task] = messages
             self.progress.handling += len(messages)
@@ -179,23 +175,39 @@ class _BatchWorkers(Workers):
             except Undecodable as error:
                 unreadable[message] = error
         await self._failed(unreadable, len(messages), attempt, began)
-        while values:
-            todo = list(values)
-            errors = await self._attempt_batch(values, attempt, task)
-            self._consumer.queue.confirm(*(message for message in todo if message not in errors))
-            self.progress.handled += len(todo) - len(errors)
-            if not errors:
-                self.progress.failed_last = False
-            rests = await self._failed(errors, len(todo), attempt, began)
-            await self._thread_ends(len(errors))
-            values = {message: values[message] for message in rests}
-            attempt += any(not isinstance(error, RetryAfter) for error in errors.values())
-            if rests:
-                self.progress.failing += len(rests)
-                try:
+        failing = 0
+        try:
+            while values:
+                old = self._old(values, began)
+                await self._failed(old, len(values), attempt - 1, began)
+                values = {message: values[message] for message in values if message not in old}
+                errors = await self._attempt_batch(values, attempt, task) if values else {}
+                done = [message for message in values if message not in errors]
+                self._consumer.queue.confirm(*done)
+                self.progress.handled += len(done)
+                if done and not errors:
+                    self.progress.failed_last = False
+                rests = await self._failed(errors, len(values), attempt, began)
+                self._count_failing(len(rests) - failing)
+                failing = len(rests)
+                await self._thread_ends(len(errors) - failing)
+                values = {message: values[message] for message in rests}
+                attempt += any(not isinstance(error, RetryAfter) for error in errors.values())
+                if rests:
                     await self._rest(max(rests.values()))
-                finally:
-                    self.progress.failing -= len(rests)
+        finally:
+            self._count_failing(-failing)
+
+    def _old(self, messages: Iterable[Message], began: float) -> dict[Message, BaseException]:
+        """Return an error for each message that has outlived its life."""
+        found: dict[Message, BaseException] = {}
+        if self._life is not None:
+            spent = self._clock.time() - began
+            for message in messages:
+                error = self._outlived(spent + age_of(message, spent))
+                if error is not None:
+                    found[message] = error
+        return found
 
     async def _attempt_batch(
         self, values: dict[Message, Any], attempt: int, task: asyncio.Task[None]
@@ -229,7 +241,8 @@ class _BatchWorkers(Workers):
         rests: dict[Message, float] = {}
         together: dict[int, list[Failure]] = {}
         for message, error in errors.items():
-            delay = None if message.confirmed else self._pause_after(message, error, attempt, began)
+            age = age_of(message, self._clock.time() - began)
+            delay = None if message.confirmed else self._pause_after(message, error, attempt, began - age)
             self.progress.attempts_failed += 1
             failure = Failure(message, error, attempt, delay, self._invoke.name)
             together.setdefault(id(error), []).append(failure)

@@ -8,7 +8,8 @@ import inspect
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
@@ -18,10 +19,11 @@ from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer, line_of
-from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described
+from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.delivered import push_of
 from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import handling_of
+from bmq.client.left import Left
 from bmq.client.message import Message
 from bmq.client.poison import poison_of
 from bmq.client.queue import Queue
@@ -30,11 +32,10 @@ from bmq.codecs import Codec
 from bmq.conventions import post_time
 from bmq.errors import (
     Error,
-    InvalidPayload,
-    InvalidProperty,
     ProtocolError,
     RequestFailed,
     StateError,
+    TimedOut,
     UsageError,
 )
 from bmq.subscriptions import ExpressionInput
@@ -47,15 +48,14 @@ from bmq.workers._handlers import Alarm, too_late
 from bmq.workers._invoker import Invoker
 from bmq.workers._lanes import Lanes
 from bmq.workers._later import Later, attempts_so_far, check_durable, is_durable
-from bmq.workers._left import Left
-from bmq.workers._membership import Membership, for_group, is_membership, lane_of
+from bmq.workers._membership import Membership, for_group, is_membership, lane_of, undecided
 from bmq.workers._middleware import Middleware, check_middlewares
 from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder, middleware_of, planner_of
-from bmq.workers._retry import NoRetry, RetryPolicy
+from bmq.workers._retry import Backoff, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import check_source
@@ -63,11 +63,11 @@ from bmq.workers._typed import check_source
 __all__ = [
     "Work",
     "Workers",
+    "age_of",
     "anchor_of",
     "consume",
     "feed",
     "feed_group",
-    "open_dead_letters",
     "settled",
     "together",
     "work_on",
@@ -175,9 +175,9 @@ async def consume(
         codec: content type or :class:`bmq.Codec` to decode messages without a content type, for a handler of
             values. JSON by default.
         undecodable: called instead of the handler, with the message and the :class:`bmq.Undecodable`, if a
-            message cannot be decoded. If None, an undecodable message is not retried: the message becomes a
-            dead letter if ``retry`` has a :class:`bmq.DeadLetter`; otherwise the message is confirmed, and
-            lost.
+            message cannot be decoded. If None, an undecodable message is not retried, and the ``then`` of
+            ``retry`` applies at once. In a group, the message is retried unless ``then`` is a
+            :class:`bmq.DeadLetter` or "discard".
         middlewares: async functions around each attempt, the first outermost.
         grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
             cancelled.
@@ -192,6 +192,7 @@ async def consume(
             values differs from a typed source's.
         InvalidExpression: the subscription is not legal, or does not fit the type of the values.
         ConfigureQueueError: the broker refused the subscription.
+        OpenQueueError: the broker refused the queue for dead letters.
         Error: the queue or the session has failed.
 
     Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled.
@@ -253,8 +254,10 @@ async def consume(
     check_durable(options.policy, origin)
     options.check_quarantine(origin)
     if quarantine is not None:
-        open_dead_letters(whole, NoRetry(quarantine))
-    dead_letters = open_dead_letters(whole, options.policy)
+        quarantine = DeadLetter(await _open_letters(whole, quarantine))
+        options = replace(options, quarantine=quarantine)
+    then = options.policy.then
+    dead_letters = await _open_letters(whole, then) if isinstance(then, DeadLetter) else None
 
     async def fed() -> None:
         async with app_dependencies((plan,), around) as around.values:
@@ -396,22 +399,16 @@ async def work_on(
         feeding.close()
 
 
-def open_dead_letters(source: Queue | Consumer, retry: RetryPolicy) -> Queue | None:
-    """Return the open queue for dead letters; None if the policy has no dead-letter queue."""
-    then = retry.then
-    if not isinstance(then, DeadLetter):
-        return None
-    if isinstance(then.queue, str):
-        raise UsageError(
-            f"open the queue for dead letters first: DeadLetter(await session.open_queue({then.queue!r}, "
-            "write=True)). Only an App opens the queue itself"
-        )
+async def _open_letters(source: Queue | Consumer, letters: DeadLetter) -> Queue:
+    """Return the queue for dead letters, opened if the dead letters name a URI."""
     origin = source if isinstance(source, Queue) else source.queue
-    if QueueUri.parse(then.uri).canonical == QueueUri.parse(origin.uri).canonical:
+    if QueueUri.parse(letters.uri).canonical == QueueUri.parse(origin.uri).canonical:
         raise UsageError(f"dead letters of {origin.uri} would return to it; name another queue for them")
-    if not then.queue.writable:
-        raise UsageError(f"queue {then.uri} is not open for writing: open_queue(..., write=True)")
-    return then.queue
+    if isinstance(letters.queue, str):
+        return await origin.session.open_output(letters.queue)
+    if not letters.queue.writable:
+        raise UsageError(f"queue {letters.uri} is not open for writing: open_queue(..., write=True)")
+    return letters.queue
 
 
 class Work:
@@ -424,16 +421,17 @@ class Work:
         attempt: number of the next attempt.
         error: reason why no handler can be called with the message.
         failing: whether an attempt has failed and another attempt follows.
+        aged: whether ``began`` is moved back to the post time of the message.
     """
 
-    __slots__ = ("attempt", "began", "counted", "error", "failing", "message")
+    __slots__ = ("aged", "attempt", "began", "counted", "error", "failing", "message")
 
     def __init__(self, message: Message, began: float) -> None:
         self.message = message
         self.began = began
         self.attempt = 1
         self.error: Exception | None = None
-        self.failing = self.counted = False
+        self.failing = self.counted = self.aged = False
 
 
 class Workers:
@@ -445,6 +443,8 @@ class Workers:
     """
 
     quarantine: Quarantine | None = None
+    # Seconds until another attempt with a message given up and not confirmed; None for no further attempt.
+    _hold: float | None = None
 
     def __init__(
         self,
@@ -468,8 +468,14 @@ class Workers:
         self._seen: set[tuple[type, tuple[str, int] | None]] = set()
         self._pace = pace
         self._stopping = False
-        self._left = Left(consumer, invoke.name, clock)
+        self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
         self._later = Later(consumer.queue) if is_durable(retry) else None
+        # Maximum age of a message in seconds, if known.
+        self._life = retry.give_up_after if isinstance(retry, Backoff) else None
+        # Set while new messages may be handled; None if failed messages do not block them.
+        self._calm = asyncio.Event() if isinstance(retry, Backoff) and retry.blocks else None
+        if self._calm is not None:
+            self._calm.set()
         # All messages in the hands of this queue's handlers; prevents handing out a message twice.
         self._line = line_of(consumer)
         self._in_hand = self._line.end.subscriptions.in_hand
@@ -498,7 +504,9 @@ class Workers:
 
     @property
     def full(self) -> bool:
-        """Whether left messages, and messages waiting here for the next attempt, fill the limits."""
+        """Whether left or failed messages keep this worker from handling new messages."""
+        if self._calm is not None and not self._calm.is_set():
+            return True
         return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
@@ -509,9 +517,11 @@ class Workers:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._left.close()
             lost = any(task.cancelled() for task in tasks)
-            await self._drain(tasks, grace, close=close)
+            try:
+                await self._drain(tasks, grace, close=close)
+            finally:
+                self._left.close()
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -628,14 +638,30 @@ class Workers:
             self._not_failing(work)
         return work
 
-    async def _paced(self, message: Message) -> None:
-        """Wait until the rate allows one more message. Cancelling the call gives the message back."""
-        if self._pace is not None:
-            try:
-                await self._pace.wait()
-            except asyncio.CancelledError:
-                self._consumer.put_back((message,))
-                raise
+    async def _paced(self, messages: Sequence[Message]) -> None:
+        """Wait until the rate and the failed messages allow more. Cancelling the call gives these back."""
+        try:
+            if self._pace is not None:
+                await self._pace.wait(len(messages))
+            if self._calm is not None:
+                await self._calm.wait()
+        except asyncio.CancelledError:
+            self._consumer.put_back(messages)
+            raise
+
+    def _count_failing(self, change: int) -> None:
+        """Count messages to be retried."""
+        self.progress.failing += change
+        if self._calm is not None:
+            (self._calm.clear if self.progress.failing else self._calm.set)()
+
+    def _outlived(self, elapsed: float) -> TimedOut | None:
+        """Return the error of a message older than its life; the broker may have deleted the message."""
+        if self._life is None or elapsed <= self._life:
+            return None
+        return TimedOut(
+            f"the message is {elapsed:.3g} s old, beyond give_up_after={self._life:g}: no attempt was made"
+        )
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -644,7 +670,7 @@ class Workers:
         alarm = Alarm(task, invoke.alarm) if invoke.alarm is not None else None
         # In most cases the message goes straight to its handler: each coroutine in between costs as much time
         # as taking the message.
-        straight = self._later is None and self._ack is AckPolicy.ON_SUCCESS
+        straight = self._later is None and self._ack is AckPolicy.ON_SUCCESS and self._life is None
         try:
             await self._take(task, invoke.direct if straight else None, alarm)
         finally:
@@ -663,6 +689,7 @@ class Workers:
         clock = turn.clock
         arriving, waiting = aiter(self._consumer), line.messages
         left, skipped = self._left.left, self._left.skipped
+        paced = self._pace is not None or self._calm is not None
         # Reading the clock takes 2 % of a message's time. Each message reads the clock only once: the end of
         # a call is the beginning of the next call. A separate retry clock is read once more for each message.
         now = None if type(self._clock) is LoopClock else self._clock.time
@@ -678,8 +705,8 @@ class Workers:
                 called = clock()
             if left or skipped:
                 self._left.forget(message)
-            if self._pace is not None:
-                await self._paced(message)
+            if paced:
+                await self._paced((message,))
                 called = clock()
             held[task] = message
             progress.handling += 1
@@ -786,7 +813,11 @@ class Workers:
                 return None
         if self._ack is AckPolicy.ON_RECEIPT:
             message.confirm()
-        error = error or work.error or await self._attempt(message, work.attempt, task)
+        error = error or work.error
+        outlived = None
+        if error is None:
+            outlived = self._outlived(self._elapsed(work)) if self._life is not None else None
+            error = outlived or await self._attempt(message, work.attempt, task)
         if error is None:
             progress.handled += 1
             progress.failed_last = False
@@ -795,24 +826,25 @@ class Workers:
             elif not message.confirmed:
                 self._left.wait_for(message)
             return None
-        if not work.failing:
-            work.began -= _age(message, self._clock.time() - work.began)
-        progress.attempts_failed += 1
+        self._elapsed(work)
+        attempt = work.attempt - (outlived is not None)
+        progress.attempts_failed += outlived is None
         delay = self._pause_after(message, error, work.attempt, work.began)
-        if message.confirmed:
-            delay = None  # the message was confirmed meanwhile
-        failure = Failure(message, error, work.attempt, delay, self._invoke.name)
+        if message.confirmed or outlived is not None:
+            delay = None  # the message was confirmed meanwhile, or is too old
+        failure = Failure(message, error, attempt, delay, self._invoke.name)
         await self._report(failure)
         if delay is None:
             progress.given_up += 1
             progress.failed_last = True
             self._not_failing(work)
             await self._give_up(failure)
+            delay = None if message.confirmed else self._hold
         elif self._later is not None and await self._later.put_off(failure):
             delay = None  # the message is redelivered
-        elif not work.failing:
+        if delay is not None and not work.failing:
             work.failing = True
-            progress.failing += 1
+            self._count_failing(1)
         await self._thread_ends(not work.failing)
         work.attempt += not isinstance(error, RetryAfter)
         return delay
@@ -830,7 +862,7 @@ class Workers:
         assert task is not None
         if self._stopping:
             raise asyncio.CancelledError
-        progress.failing += failing
+        self._count_failing(failing)
         self._count_hung(1)
         self._limit.warning(
             "hung",
@@ -847,7 +879,7 @@ class Workers:
         finally:
             self._resting.discard(task)
             self._count_hung(-1)
-            progress.failing -= failing
+            self._count_failing(-failing)
 
     def _count_hung(self, change: int) -> None:
         """Count workers waiting for a thread, and report the number to the session's health."""
@@ -869,8 +901,17 @@ class Workers:
 
     def _not_failing(self, work: Work) -> None:
         """Record a message without a further attempt."""
-        self.progress.failing -= work.failing
+        if work.failing:
+            self._count_failing(-1)
         work.failing = False
+
+    def _elapsed(self, work: Work) -> float:
+        """Return the age of a message in seconds: since its post time if present, or since its arrival."""
+        now = self._clock.time()
+        if not work.aged:
+            work.aged = True
+            work.began -= age_of(work.message, now - work.began)
+        return now - work.began
 
     def _pause_after(
         self, message: Message, error: BaseException, attempt: int, began: float
@@ -917,48 +958,32 @@ class Workers:
         finally:
             self.progress.stuck -= 1
 
-    def _then(self, failure: Failure) -> GiveUp:
-        """Return the destination of a message given up."""
-        then = self._retry.then
-        if isinstance(then, DeadLetter):
-            return then
-        unusable = isinstance(failure.error, Reject) or poison_of(failure.message, failure.error) is not None
-        return "discard" if unusable else then
-
     async def _give_up(self, failure: Failure) -> None:
-        then, message = self._then(failure), failure.message
+        """Follow the policy: only "discard" and the acknowledgement of a dead letter confirm the message."""
+        then, message = self._retry.then, failure.message
         if message.confirmed:
             return
         if then == "discard":
             message.confirm()
         elif then == "skip":
-            await self._left.skip(message)
+            self._left.skip(message)
         elif then == "leave":
             self._left.leave(message)
         else:
             assert self._dead_letters is not None
             try:
                 await then.post(failure, self._dead_letters, self._rest_for_room)
-            except (InvalidPayload, InvalidProperty) as error:
+            except Error as error:
                 self._limit.error(
                     ("letter", type(error)),
-                    "message %s of %s was discarded: it is too large for a dead letter in %s: %s",
+                    "message %s of %s stays in the queue, unconfirmed: it could not be put aside in %s: %s",
                     message.guid,
                     message.queue_uri,
                     then.uri,
                     described(error),
                 )
-                message.confirm()
-            except Error as error:
-                logger.error(  # noqa: TRY400
-                    "message %s of %s stays unconfirmed: it could not be put aside in %s: %s",
-                    message.guid,
-                    message.queue_uri,
-                    then.uri,
-                    error,
-                    extra={"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt},
-                )
-                self._left.leave(message)
+                if self._hold is None:
+                    self._left.skip(message)
             else:
                 message.confirm()
 
@@ -1033,7 +1058,7 @@ class Workers:
     def _outcome(self, failure: Failure) -> str:
         if failure.message.confirmed:
             return "confirmed already"
-        then = self._then(failure)
+        then = self._retry.then
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
 
 
@@ -1055,7 +1080,7 @@ def _about(failure: Failure) -> dict[str, object]:
     return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
 
 
-def _age(message: Message, spent: float) -> float:
+def age_of(message: Message, spent: float) -> float:
     """Return a message's age in seconds, ``spent`` seconds ago; 0 if the message has no post time."""
     try:
         posted = post_time(message.properties)
@@ -1200,7 +1225,12 @@ class _LaneWorkers(Workers):
 
 
 class _GroupWorkers(_LaneWorkers):
-    """Workers of a group's member: lanes by bucket and key, for as long as the member holds the bucket."""
+    """Workers of a group's member: lanes by bucket and key, for as long as the member holds the bucket.
+
+    A message without an outcome keeps its key waiting.
+    """
+
+    _hold = 60.0
 
     def __init__(self, *arguments: Any, key: Callable[[Message], Hashable], group: Membership) -> None:
         super().__init__(*arguments, key=key)
@@ -1218,9 +1248,20 @@ class _GroupWorkers(_LaneWorkers):
             return _LEASE_LOOK
         return await super()._try(work, task, error)
 
+    def _pause_after(
+        self, message: Message, error: BaseException, attempt: int, began: float
+    ) -> float | None:
+        """Retry also what no retry can help: without a decision about the message, its key has to wait."""
+        delay = super()._pause_after(message, error, attempt, began)
+        if delay is None and undecided(self._retry):
+            delay = self._retry.delay(attempt, self._clock.time() - began, error)
+        return delay
+
     def _put_back(self, messages: Iterable[Message]) -> None:
         """Do nothing: the broker delivers the messages again once the member has left."""
 
+
+_REMEDY = 'then=bmq.DeadLetter(...) puts such messages aside, and then="discard" confirms them'
 
 _OUTCOMES: dict[str, str] = {
     "discard": "discarded",

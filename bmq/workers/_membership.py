@@ -14,9 +14,18 @@ from bmq.conventions import BUCKET
 from bmq.errors import UsageError
 from bmq.workers._later import is_durable
 from bmq.workers._options import AckPolicy, HandlerOptions
-from bmq.workers._retry import DEFAULT_RETRY, Backoff
+from bmq.workers._retry import DEFAULT_RETRY, Backoff, RetryPolicy
 
-__all__ = ["GROUP_RETRY", "GroupOf", "Membership", "for_group", "is_membership", "lane_of", "member_of"]
+__all__ = [
+    "GROUP_RETRY",
+    "GroupOf",
+    "Membership",
+    "for_group",
+    "is_membership",
+    "lane_of",
+    "member_of",
+    "undecided",
+]
 
 #: The default policy of a group: the key waits until its message succeeds, and other keys continue.
 GROUP_RETRY = Backoff(every=1.0, factor=2.0, cap=60.0, retries=None)
@@ -104,13 +113,29 @@ def for_group(options: HandlerOptions) -> HandlerOptions:
             "after a durable retry, a message comes behind later messages of its key: omit durable in a "
             "group, as bmq.Backoff(every=1, factor=2, cap=60, retries=None) does, where the key waits"
         )
-    keeps = isinstance(policy.then, str) and policy.then != "discard"
-    if keeps and options.ack is not AckPolicy.ON_RECEIPT:
+    if isinstance(policy, Backoff) and policy.blocks:
+        raise UsageError("in a group, only later messages of the key wait behind a failed one: omit blocks")
+    if undecided(policy) and not _endless(policy) and options.ack is not AckPolicy.ON_RECEIPT:
         raise UsageError(
             f"then={policy.then!r} keeps a message unconfirmed, and its bucket could never change hands: in "
             'a group, use then=bmq.DeadLetter(...), then="discard", or retries=None'
         )
     return options
+
+
+def undecided(policy: RetryPolicy) -> bool:
+    """Whether a policy leaves messages in the queue when it gives up."""
+    return isinstance(policy.then, str) and policy.then != "discard"
+
+
+def _endless(policy: RetryPolicy) -> bool:
+    """Whether a policy never gives up a message because of an error of its handler."""
+    return (
+        isinstance(policy, Backoff)
+        and policy.retries is None
+        and policy.give_up_after is None
+        and policy.no_retry == ()
+    )
 
 
 def lane_of(group: Membership, options: HandlerOptions) -> Callable[[Message], Hashable]:

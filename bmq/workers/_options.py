@@ -24,7 +24,7 @@ from bmq.workers._clock import Clock
 from bmq.workers._handlers import is_async, name_of
 from bmq.workers._later import check_durable, is_durable
 from bmq.workers._quarantine import check_quarantine
-from bmq.workers._retry import DEFAULT_RETRY, NoRetry, RetryPolicy, check_give_up
+from bmq.workers._retry import DEFAULT_RETRY, Backoff, NoRetry, RetryPolicy, check_give_up
 
 __all__ = ["AckPolicy", "HandlerOptions", "Key", "OnError", "checked_clock"]
 
@@ -223,6 +223,10 @@ class HandlerOptions:
             )
         elif key is not None:
             _checks.function("key", key, 1)
+        if key is not None and isinstance(self.policy, Backoff) and self.policy.blocks:
+            raise UsageError(
+                "with a key, only later messages of the key wait behind a failed message: omit key or blocks"
+            )
         if key is not None and is_durable(self.policy):
             raise UsageError(
                 "after a durable retry, a message comes behind later messages of its key: omit key or durable"

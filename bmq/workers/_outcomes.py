@@ -11,8 +11,9 @@ __all__ = ["Reject", "RetryAfter"]
 class Reject(Exception):
     """Raised by a handler to give up a message: no further attempt is made.
 
-    The message becomes a dead letter if the retry policy has a :class:`bmq.DeadLetter`, regardless of the
-    attempts left. Otherwise the message is confirmed, and lost. ::
+    The ``then`` of the retry policy applies at once, regardless of the attempts left: the message becomes a
+    dead letter, is discarded, or by default stays in the queue. In a group, whose keys keep their order, a
+    message without a dead letter or ``then="discard"`` is tried again instead, and its key waits. ::
 
         @app.consumer("bmq://bmq.test.mem.priority/orders", retry=bmq.Backoff(5, then=bmq.DeadLetter(dead)))
         async def ship(message: bmq.Message) -> None:

@@ -30,7 +30,7 @@ from bmq.workers._plan import OnUndecodable, planned
 from bmq.workers._publishing import PUBLISHING, KeyOf, Output
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
 from bmq.workers._responder import Respond, Responder, planner_of
-from bmq.workers._retry import NoRetry, RetryPolicy
+from bmq.workers._retry import RetryPolicy
 from bmq.workers._typed import AnyHandler
 
 __all__ = ["Registrar", "Step", "Target", "registry_of"]
@@ -427,6 +427,7 @@ class Registrar(ABC):
         concurrency: int = 1,
         max_unconfirmed_messages: int | None = None,
         max_unconfirmed_bytes: int | None = None,
+        retry: RetryPolicy | None = None,
         codec: str | Codec[Any] | None = None,
         middlewares: Iterable[Middleware] = (),
         on_error: OnError | None = None,
@@ -450,10 +451,12 @@ class Registrar(ABC):
             concurrency: number of requests handled at the same time.
             max_unconfirmed_messages: limit of unconfirmed requests.
             max_unconfirmed_bytes: limit of unconfirmed bytes.
+            retry: policy for malformed requests, and for exceptions without a requester; as for
+                :meth:`consumer`. None leaves such messages in the queue.
             codec: encodes the values of replies, and decodes requests without a content type.
             middlewares: async functions around each call, inside the middlewares of the app.
-            on_error: called for malformed requests; not for exceptions of the function, because these are
-                replies.
+            on_error: called for malformed requests, and for exceptions without a requester; not for further
+                exceptions of the function, because these are replies.
 
         Raises:
             UsageError: an argument is out of range, the function is not async, or the requests or replies
@@ -467,10 +470,10 @@ class Registrar(ABC):
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
             concurrency=concurrency,
-            retry=NoRetry("discard"),
+            retry=retry,
             on_error=on_error,
         )
-        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=NoRetry("discard"))
+        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=retry)
         options.checked_uri(self._uri_of(queue))
         options.definition  # noqa: B018  # raises if a limit is out of range
         around = check_middlewares(middlewares)
@@ -513,7 +516,7 @@ class Registrar(ABC):
                 ``bmq://DOMAIN/NAME.delayed`` unless the producers name another queue.
             allow: permitted destinations of messages: patterns like ``bmq://DOMAIN/*``, or a function of the
                 URI. The default allows the domain of the delay queue, and queues for replies.
-            dead_letters: URI of the queue for undeliverable messages; None to confirm and drop them.
+            dead_letters: URI of the queue for undeliverable messages; None to leave them in the delay queue.
             longest: longest expected delay in seconds, to be compared with the broker's retention.
             lookahead: maximum number of seconds for holding a message before the due time.
             max_held: limit of held messages.

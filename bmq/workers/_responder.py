@@ -23,7 +23,7 @@ from bmq.client.queue import Queue
 from bmq.client.requests import deadline
 from bmq.codecs import Codec
 from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
-from bmq.errors import Error, QueueClosed, RequestFailed, UsageError
+from bmq.errors import Error, QueueClosed, RequestFailed, StateError, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, Steps
@@ -54,13 +54,14 @@ class Responder:
 
     For :func:`bmq.consume`; :meth:`bmq.App.responder` creates one, too. Each request is answered at most
     once, and afterwards confirmed. An expired request is confirmed without a call. The function is cancelled
-    at the deadline, and when the requester cancels the request. A message without ``bmq_reply_to`` is handled
-    without a reply. If the function raises an exception, the request cannot be decoded, or the result cannot
-    be posted, the requester receives a :class:`bmq.RequestFailed`.
+    at the deadline, and when the requester cancels the request. If the function raises an exception, the
+    request cannot be decoded, or the result cannot be posted, the requester receives a
+    :class:`bmq.RequestFailed`. A message without ``bmq_reply_to`` is handled like a message of any other
+    handler: there is no reply, and the retry policy decides about an exception.
 
     Three kinds of requests are not handled: malformed requests, requests with forged ``bmq_`` properties, and
-    requests naming a reply queue outside ``allow``. Rejected requests become dead letters if the retry policy
-    has a queue for dead letters; otherwise they are confirmed.
+    requests naming a reply queue outside ``allow``. The retry policy's ``then`` decides about these: they
+    become dead letters, are discarded, or by default stay in the queue, unconfirmed.
 
     Args:
         function: an ``async def`` with the parameters of a handler. Returns the reply: a value of the
@@ -146,7 +147,8 @@ class Responder:
                 "request %s of %s arrived after its deadline", guid, message.queue_uri, extra=_about(message)
             )
             return
-        task = self._running[guid] = asyncio.create_task(self._respond(message, call_next, seconds))
+        answers = to is not None
+        task = self._running[guid] = asyncio.create_task(self._respond(message, call_next, seconds, answers))
         try:
             await asyncio.wait([task])
         finally:
@@ -170,9 +172,12 @@ class Responder:
             self._cancelled.popitem(last=False)
 
     async def _respond(
-        self, message: Message, call_next: CallNext, seconds: float | None
+        self, message: Message, call_next: CallNext, seconds: float | None, answers: bool
     ) -> PutMessage | None:
-        """Call the function and return the reply; None if the requester has stopped waiting."""
+        """Call the function and return the reply; None if the requester has stopped waiting.
+
+        ``answers`` is False if no requester waits; errors are then raised.
+        """
         if seconds is not None:
             deadline.set(_world.time() + seconds)
         limit = asyncio.timeout(seconds)
@@ -184,13 +189,18 @@ class Responder:
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
-            return self._failed(message, error)  # an awaited task was cancelled elsewhere
+            # An awaited task was cancelled elsewhere.
+            if not answers:
+                raise StateError(f"a task awaited by {self._name} was cancelled") from error
+            return self._failed(message, error)
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 self._log.warning(
                     "deadline", "%s did not finish %s by its deadline", self._name, message.guid
                 )
                 return None
+            if not answers:
+                raise
             return self._failed(message, error)
 
     def _reply(self, result: object) -> PutMessage:

@@ -19,6 +19,9 @@ from bmq.errors import ProtocolError, UsageError
 
 __all__ = ["DEFAULT_RETRY", "Backoff", "NoRetry", "NoRetryOn", "RetryPolicy"]
 
+# Time between the last attempt and the age limit: this part of the limit, and this number of seconds at most.
+_PART_BEFORE, _SECONDS_BEFORE = 0.01, 1.0
+
 #: Exceptions without a further attempt: a type, a tuple of types, or a function of the exception.
 NoRetryOn: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
 
@@ -53,16 +56,16 @@ class NoRetry:
         async def handle(message: bmq.Message) -> None: ...
 
     Attributes:
-        then: "leave", "skip", "discard", or a :class:`DeadLetter`. "leave" keeps the message unconfirmed and
-            inside the window; a window full of such messages stops delivery. "skip" keeps the message
-            unconfirmed beside the window. In both cases the broker delivers the message again once the queue
-            is closed.
+        then: final action: "skip", "leave", "discard", or a :class:`DeadLetter`. "skip", the default, leaves
+            the message in the queue, unconfirmed and outside the worker's limits. "leave" leaves the message
+            inside the limits; limits full of such messages stop delivery. In both cases the broker delivers
+            the message again once the queue is closed. "discard" confirms the message, which is then lost.
 
     Raises:
         UsageError: ``then`` has another value.
     """
 
-    then: GiveUp = "leave"
+    then: GiveUp = "skip"
 
     def __post_init__(self) -> None:
         check_give_up(self.then)
@@ -77,7 +80,7 @@ class Backoff:
     """Retry with pauses: a number of times, up to an age, or both.
 
     With ``factor=1`` all pauses are equal (CMQ's *backoff retry*); with ``factor=2`` each pause is twice the
-    previous one (with ``retries=None``, CMQ's *exponential decay retry*)::
+    previous one (with ``retries=None`` and ``blocks=True``, CMQ's *exponential decay retry*)::
 
         bmq.Backoff(every=5, retries=3)
         bmq.Backoff(every=1, factor=2, cap=60, retries=None, give_up_after=300)
@@ -85,33 +88,39 @@ class Backoff:
     Attributes:
         every: seconds before the second attempt, and before each further attempt unless ``factor`` is set.
         retries: number of attempts after the first; None for no limit.
-        then: final action after the last attempt: "discard", "skip", "leave", or a :class:`DeadLetter`.
+        then: final action after the last attempt, as for :class:`NoRetry`; "skip" leaves the message in the
+            queue.
         factor: ratio of each pause to the previous pause.
         cap: the longest pause in seconds.
         give_up_after: maximum age of the message in seconds, usually the domain's ``messageTtl``: the broker
-            silently deletes older messages, delivered or not. No attempt begins later; with ``retries=None``
-            the last pause is shortened to end at the limit. The age counts from the post time, if present
-            (:func:`bmq.conventions.with_post_time`), or else from the arrival at the worker. None for no
-            limit.
+            silently deletes older messages, delivered or not. No attempt begins later, not even the first
+            one; with ``retries=None`` the last pause is shortened to end just before the limit. The age
+            counts from the post time, if present (:func:`bmq.conventions.with_post_time`), or else from the
+            arrival at the worker. None for no limit.
         no_retry: exceptions after which the message is given up at once, because retries are pointless: a
             type, a tuple of types, or a function of the exception.
         durable: whether to post the message to the delay queue (see :attr:`bmq.Queue.delay_queue_uri`) and
             confirm the original, instead of holding the message in the worker. The pause survives the worker,
             other messages are handled meanwhile, and any worker may make the next attempt. The order of
             messages is lost. A mover must run; an :class:`bmq.App` with a durable policy runs one.
+        blocks: whether new messages wait as long as failed ones are retried. Failed messages are retried side
+            by side, up to the handler's ``concurrency``. Not for durable retries, and not for handlers with a
+            key, where later messages of the key wait anyway.
 
     Raises:
-        UsageError: a number is out of range, or ``then`` or ``no_retry`` has another type.
+        UsageError: a number is out of range, ``then`` or ``no_retry`` has another type, or a durable policy
+            blocks.
     """
 
     every: float
     retries: int | None = 3
-    then: GiveUp = "discard"
+    then: GiveUp = "skip"
     factor: float = 1.0
     cap: float = 3600.0
     give_up_after: float | None = None
     no_retry: NoRetryOn = ()
     durable: bool = False
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         _set(
@@ -122,7 +131,10 @@ class Backoff:
             cap=_checks.seconds("cap", self.cap, positive=True),
             give_up_after=_checks.timeout(self.give_up_after, "give_up_after"),
             durable=_checks.boolean("durable", self.durable),
+            blocks=_checks.boolean("blocks", self.blocks),
         )
+        if self.durable and self.blocks:
+            raise UsageError("a durable retry waits in the delay queue and blocks nothing: omit blocks")
         check_give_up(self.then)
         check_no_retry(self.no_retry)
 
@@ -135,6 +147,8 @@ class Backoff:
             return pause
         left = self.give_up_after - elapsed
         if self.retries is None:
+            # The attempt is to begin before the limit, although no pause ends exactly on time.
+            left -= min(self.give_up_after * _PART_BEFORE, _SECONDS_BEFORE)
             pause = min(pause, left)
         return pause if left > 0 and pause <= left else None
 
@@ -199,4 +213,4 @@ def same_again(error: BaseException) -> bool:
 
 
 #: The default policy. No message is lost: the policy gives up without confirming.
-DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, then="skip", no_retry=same_again)
+DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, no_retry=same_again)

@@ -130,7 +130,7 @@ class SubscriberStatus:
         left: messages finished without a confirmation: left or skipped.
         handled: messages handled successfully.
         attempts_failed: unsuccessful attempts.
-        given_up: messages given up, put aside or discarded.
+        given_up: messages given up: left in the queue, put aside or discarded.
         hung: workers blocked by a thread still running after the deadline.
     """
 

@@ -70,7 +70,10 @@ def loses_updates(app: bmq.App, store: Store, recorder: Recorder) -> None:
 
 
 def is_right(app: bmq.App, store: Store, recorder: Recorder) -> None:
-    """Payments of an account are booked in sequence, each once, and confirmed afterwards."""
+    """Payments of an account are booked in sequence, each once, and confirmed afterwards.
+
+    A payment whose handler fails for good stays in the queue: the default without a retry policy.
+    """
 
     @app.consumer(PAYMENTS, concurrency=4, key="account")
     async def handle(message: bmq.Message) -> None:

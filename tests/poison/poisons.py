@@ -15,7 +15,7 @@ import bmq
 from bmq.wire.constants import PropertyType, PutFlags
 from bmq.wire.properties import PropertyValue, encode_properties
 
-__all__ = ["POISONS", "Poisonous", "flood", "post_raw"]
+__all__ = ["POISONS", "Poisonous", "a_message", "flood", "post_raw"]
 
 _NOWHERE = "bmq://bmq.no.such.domain/nowhere"
 
@@ -35,7 +35,8 @@ class Poisonous:
     compression: int = 0
 
 
-def _with(payload: bytes = b"{}", **properties: Any) -> Poisonous:
+def a_message(payload: bytes = b"{}", **properties: Any) -> Poisonous:
+    """A well-formed message."""
     return Poisonous(encode_properties(properties, new=True) + payload, True)
 
 
@@ -53,17 +54,17 @@ POISONS: dict[str, Poisonous] = {
     "a property twice": _twice(),
     "no value": Poisonous(b'{"amount": '),
     "no payload": Poisonous(encode_properties({"n": 1}, new=True) + zlib.compress(b""), True, 1),
-    "a full set of properties": _with(**{f"p{n}": n for n in range(255)}),
-    "a destination that is a number": _with(bmq_destination=7, bmq_reply_to=7),
-    "a destination that is no queue": _with(bmq_destination="nonsense", bmq_reply_to="nonsense"),
-    "a destination that is no text": _with(
+    "a full set of properties": a_message(**{f"p{n}": n for n in range(255)}),
+    "a destination that is a number": a_message(bmq_destination=7, bmq_reply_to=7),
+    "a destination that is no queue": a_message(bmq_destination="nonsense", bmq_reply_to="nonsense"),
+    "a destination that is no text": a_message(
         bmq_destination=PropertyValue(PropertyType.STRING, "bmq://\udcff\udcfe"), bmq_reply_to="bmq://\0"
     ),
-    "a destination elsewhere": _with(bmq_destination=_NOWHERE, bmq_reply_to=_NOWHERE),
-    "numbers that are texts": _with(
+    "a destination elsewhere": a_message(bmq_destination=_NOWHERE, bmq_reply_to=_NOWHERE),
+    "numbers that are texts": a_message(
         bmq_due=0, bmq_attempts="many", bmq_bucket="all", bmq_deadline="soon", bmq_cancel=1, bmq_deaths=b"x"
     ),
-    "numbers out of range": _with(
+    "numbers out of range": a_message(
         bmq_due=-(2**63), bmq_attempts=2_000_000_000, bmq_bucket=-1, bmq_deadline=-1, bmq_cancel="x" * 1000
     ),
 }

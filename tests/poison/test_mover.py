@@ -70,7 +70,7 @@ async def test_ten_times_the_held_limit_of_each_poison(
         while (message := await queue.receive(timeout=10)).data != b"good":
             message.confirm()  # harmless to a mover: the destination's consumer judges the message
         assert mover.held < 20
-    assert len([each for each in caplog.records if each.levelname != "INFO"]) <= 2
+    assert len([each for each in caplog.records if each.levelname != "INFO"]) <= 3
 
 
 async def test_ten_thousand_in_front_of_one_good_message(
@@ -83,7 +83,9 @@ async def test_ten_thousand_in_front_of_one_good_message(
         assert (await queue.receive(timeout=30)).data == b"good"
         assert mover.put_aside == 10_000
         assert mover.held == 0
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 3, (
+        "the first one, and the number of those left, at the start and at the end"
+    )
 
 
 async def test_poison_becomes_dead_letters(
@@ -229,7 +231,7 @@ async def test_refused_destinations_take_a_part_of_the_held_messages(
         await post_due(waiting, queue.uri, b"good")
         assert (await queue.receive(timeout=10)).data == b"good"
         await eventually(lambda: mover.held <= 20)
-    assert len(caplog.records) <= 3
+    assert len(caplog.records) <= 5
 
 
 @pytest.mark.usefixtures("quick")

@@ -111,19 +111,27 @@ def test_invalid_queue_lists_are_refused(allow: Any) -> None:
         Allowed(allow, OWN)
 
 
-async def test_without_dead_letters_poison_is_confirmed_with_one_line(
-    queue: bmq.Queue, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("discard", [False, True])
+async def test_without_dead_letters_poison_is_confirmed_only_if_told(
+    queue: bmq.Queue, caplog: pytest.LogCaptureFixture, discard: bool
 ) -> None:
-    aside = PutAside("a test", None, logger)
+    consumer = await queue.subscribe(max_unconfirmed_messages=10)
+    aside = PutAside("a test", None, logger, discard=discard)
     await flood(queue, [POISONS["no zlib"]] * 300)
     for _ in range(300):
-        message = await queue.receive(timeout=10)
+        message = await consumer.receive(timeout=10)
         poison = unreadable(message)
         assert poison is not None
         aside.take(message, poison)
-        assert message.confirmed
-    assert (aside.taken, aside.pending, len(caplog.records)) == (300, 0, 1)
-    assert "confirmed and lost: unreadable" in caplog.text
+        assert message.confirmed is discard
+    await aside.close()
+    assert (aside.taken, aside.pending) == (300, 0)
+    outcome = "discarded" if discard else "left in the queue, unconfirmed"
+    assert f"is {outcome}: unreadable" in caplog.messages[0]
+    assert [text for text in ("1 so far", "300 so far") if text in caplog.text] == (
+        [] if discard else ["1 so far", "300 so far"]
+    )
+    assert len(caplog.records) == (1 if discard else 3)
 
 
 async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowledged(

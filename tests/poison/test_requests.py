@@ -47,8 +47,8 @@ async def test_ten_times_the_window_of_each_poison(
     async with responding(bmq_broker.uri, queue.uri, echo) as app:
         await flood(queue, [POISONS[name]] * 200)
         assert (await queue.request(b"good", timeout=20)).data == b"good"
-        await eventually(lambda: all(each.unconfirmed == 0 for each in app.status()))
-    assert len(lines(caplog)) <= 2
+        await eventually(lambda: all(each.unconfirmed == each.left for each in app.status()))
+    assert len(lines(caplog)) <= 5
 
 
 async def test_ten_thousand_in_front_of_one_request(

@@ -57,7 +57,7 @@ async def until_good(tables: bmq.arrow.Tables) -> list[bytes]:
 async def test_ten_times_the_window_of_each_poison(
     bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    async with queue.tables(max_rows=20, max_unconfirmed_messages=20) as tables:
+    async with queue.tables(max_rows=20, max_unconfirmed_messages=20, on_invalid="discard") as tables:
         await flood(queue, [POISONS[name]] * 200)
         await queue.post(GOOD)
         rows = await until_good(tables)
@@ -184,7 +184,7 @@ async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any, b
 
     async with bmq.connect(bmq_broker.uri, interceptors=[Watch()]) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-        async with queue.tables() as tables:
+        async with queue.tables(on_invalid="discard") as tables:
             await flood(queue, [BAD] * 3)
             await queue.post(GOOD)
             assert await until_good(tables) == [GOOD]
@@ -228,8 +228,9 @@ async def test_queues_that_cannot_take_dead_letters_are_refused(
     with pytest.raises(bmq.UsageError, match="would return"):
         queue.tables(dead_letters=queue)
     writer = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
-    with pytest.raises(bmq.UsageError, match="needs on_invalid"):
-        queue.tables(dead_letters=writer, on_invalid="row")
+    for choice in ("row", "fail", "discard"):
+        with pytest.raises(bmq.UsageError, match=f"cannot be combined with on_invalid='{choice}'"):
+            queue.tables(dead_letters=writer, on_invalid=choice)
 
 
 # threads
@@ -239,9 +240,15 @@ async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.to_thread(function, *arguments)
 
 
+@pytest.mark.parametrize("on_invalid", ["skip", "discard"])
 @pytest.mark.parametrize(("confirm", "left"), [("next", 0), ("end", 0), ("never", 402)])
 async def test_source_continues_after_unreadable_messages_and_confirms_with_its_rows(
-    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, confirm: str, left: int
+    bmq_broker: Any,
+    queue: bmq.Queue,
+    caplog: pytest.LogCaptureFixture,
+    confirm: str,
+    left: int,
+    on_invalid: str,
 ) -> None:
     await queue.post(GOOD)
     await flood(queue, [BAD] * 400)
@@ -249,13 +256,13 @@ async def test_source_continues_after_unreadable_messages_and_confirms_with_its_
 
     def read() -> list[bytes]:
         with bmq.arrow.Source(
-            bmq_broker.uri, queue.uri, max_messages=2, max_rows=20, confirm=confirm
+            bmq_broker.uri, queue.uri, max_messages=2, max_rows=20, confirm=confirm, on_invalid=on_invalid
         ) as source:
             return [value for batch in source.reader for value in values(batch)]
 
     assert await in_thread(read) == [GOOD, GOOD]
-    await stored(bmq_broker.uri, queue.uri, left)
-    assert len(lines(caplog)) == 1
+    await stored(bmq_broker.uri, queue.uri, left or 400 * (on_invalid == "skip"))
+    assert len(lines(caplog)) == (1 if on_invalid == "discard" else 3)
 
 
 async def test_source_confirms_omitted_messages_with_its_rows(bmq_broker: Any, queue: bmq.Queue) -> None:
@@ -263,7 +270,7 @@ async def test_source_confirms_omitted_messages_with_its_rows(bmq_broker: Any, q
     await queue.post(GOOD)
 
     def read() -> int:
-        with bmq.arrow.Source(bmq_broker.uri, queue.uri, max_messages=1) as source:
+        with bmq.arrow.Source(bmq_broker.uri, queue.uri, max_messages=1, on_invalid="discard") as source:
             source.reader.read_all()
             return source.confirm()
 

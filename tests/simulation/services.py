@@ -638,6 +638,9 @@ def taskiq(world: World) -> Scene:
     """Tasks of taskiq, at once and delayed: each is acknowledged in the end."""
     uri = world.uri("jobs")
 
+    async def add(one: int, two: int) -> int:
+        return one + two
+
     async def work(recorder: Recorder) -> None:
         broker = BmqBroker(
             world.broker.uri,
@@ -648,11 +651,12 @@ def taskiq(world: World) -> Scene:
             **world.options,
         )
         broker.is_worker_process = True
+        broker.task(task_name="add")(add)
         await broker.startup()
         try:
             async for task in broker.listen():
                 await asyncio.sleep(some(world))
-                await task.ack()  # type: ignore[misc]
+                task.ack()
         finally:
             await broker.shutdown()
 
@@ -661,13 +665,10 @@ def taskiq(world: World) -> Scene:
             world.broker.uri, uri, interceptors=[recorder], retry_first_connect=True, **world.options
         )
 
-        @broker.task
-        async def add(one: int, two: int) -> int:
-            return one + two
-
+        task = broker.task(task_name="add")(add)
         await broker.startup()
         for number in range(20):
-            kicker = add.kicker()
+            kicker = task.kicker()
             if number % 3 == 0:
                 kicker = kicker.with_labels(delay=world.random.choice((1, 20)))
             with contextlib.suppress(Exception):

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import bmq
 from bmq.workers import Failure
+from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
 
@@ -133,9 +135,8 @@ async def test_backoff_tries_three_more_times_then_discards_and_continues(
             raise ValueError("never")
 
     await post(stage.queue, *numbered(2))
-    async with consuming(
-        stage.queue, handle, retry=bmq.Backoff(every=10, retries=3), clock=clock, on_error=failures.append
-    ):
+    retry = bmq.Backoff(every=10, retries=3, then="discard")
+    async with consuming(stage.queue, handle, retry=retry, clock=clock, on_error=failures.append):
         assert await stage.next(5) == [b"0", b"0", b"0", b"0", b"1"]
     assert clock.slept == [10, 10, 10]
     assert [(failure.attempt, failure.retry_in) for failure in failures] == [
@@ -181,7 +182,69 @@ async def test_growing_backoff_blocks_later_messages_until_its_time_is_over(
     retry = bmq.Backoff(1, retries=None, factor=2, cap=4, give_up_after=10)
     async with consuming(stage.queue, handle, retry=retry, clock=clock):
         assert await stage.next(6) == [b"0", b"0", b"0", b"0", b"0", b"1"]
-    assert clock.slept == [1, 2, 4, 3]
+    assert clock.slept == [1, 2, 4, pytest.approx(2.9)], "the last attempt begins before the limit"
+
+
+@pytest.mark.statement("6.7", "6.14")
+@pytest.mark.parametrize("batch", [False, True])
+async def test_failed_messages_are_retried_side_by_side_while_newer_ones_wait(
+    stage: Stage, session: bmq.Session, broker_uri: str, batch: bool
+) -> None:
+    """Of ten messages four fail, and all at once; ten newer ones wait until the last one succeeds."""
+    failing = {b"2", b"4", b"6", b"8"}
+    seen: list[bytes] = []
+    done: set[bytes] = set()
+    all_done, together = asyncio.Event(), asyncio.Barrier(10)
+
+    async def attempt(data: bytes) -> None:
+        seen.append(data)
+        if seen.count(data) == 1 and int(data) < 10:
+            await together.wait()
+        if data in failing:
+            raise OSError("away")
+        done.add(data)
+        if len(done) == 20:
+            all_done.set()
+
+    app = bmq.App(broker_uri, grace=1)
+    how: dict[str, Any] = {
+        "concurrency": 10,
+        "retry": bmq.Backoff(0.001, factor=2, cap=0.01, retries=None, blocks=True),
+    }
+    if batch:
+
+        @app.batch_consumer(stage.queue.uri, max_messages=1, **how)
+        async def handle_batch(messages: list[bmq.Message]) -> None:
+            await attempt(messages[0].data)
+
+    else:
+
+        @app.consumer(stage.queue.uri, **how)
+        async def handle(message: bmq.Message) -> None:
+            await attempt(message.data)
+
+    async with app:
+        await post(stage.queue, *numbered(10))
+        await eventually(lambda: all(seen.count(data) >= 2 for data in failing))
+        assert app.status()[0].state is bmq.workers.SubscriberState.BLOCKED
+        await post(stage.queue, *numbered(20)[10:])
+        before = len(seen)
+        await eventually(lambda: len(seen) >= before + 20)
+        assert set(seen) == set(numbered(10)), "newer messages wait"
+        failing.remove(b"2")
+        await eventually(lambda: b"2" in done)
+        assert set(seen) == set(numbered(10)), "as long as any message fails"
+        failing.clear()
+        await asyncio.wait_for(all_done.wait(), 30)
+    assert done == set(numbered(20))
+
+
+@pytest.mark.parametrize("how", [{"key": "x"}, {"group": lambda queue: queue.group("x")}])
+def test_with_a_key_only_its_messages_wait(how: dict[str, Any]) -> None:
+    with pytest.raises(bmq.UsageError, match=r"omit (key or )?blocks"):
+        bmq.App().consumer(
+            "bmq://bmq.test.mem.priority/orders", retry=bmq.Backoff(1, retries=None, blocks=True), **how
+        )(print)
 
 
 async def test_a_worker_waiting_for_a_retry_does_not_block_other_workers(stage: Stage) -> None:

@@ -252,18 +252,24 @@ async def test_worker_with_unconfirmed_messages_is_logged_after_a_while(
     assert len(told(caplog, "is blocked")) == 1
 
 
-async def test_refused_dead_letters_stop_the_worker_with_a_log_line(
-    session: bmq.Session, stage: Stage, fresh: Fresh, caplog: pytest.LogCaptureFixture
+async def test_a_message_without_its_dead_letter_stays_in_the_queue(
+    session: bmq.Session,
+    stage: Stage,
+    fresh: Fresh,
+    other_session: bmq.Session,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     dead = await session.open_queue(fresh(), write=True)
     retry = bmq.NoRetry(bmq.DeadLetter(dead))
     async with consuming(stage.queue, failing(stage), retry=retry, max_unconfirmed_messages=2):
         await dead.close()
-        await post(stage.queue, *numbered(2))
-        await stage.next(2)
-        await stage.queue.post(b"more")
-    assert len(told(caplog, "could not be put aside")) == 2
-    assert len(told(caplog, "is blocked")) == 1
+        await post(stage.queue, *numbered(5), b"good")
+        assert (await stage.next(6))[-1] == b"good"
+    assert len(told(caplog, "stays in the queue, unconfirmed: it could not be put aside")) == 1
+    assert len(told(caplog, "1 so far")) == len(told(caplog, "5 so far")) == 1
+    assert told(caplog, "is blocked") == []
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == numbered(5)
 
 
 # ---- permanent errors
@@ -307,7 +313,7 @@ async def test_a_custom_policy_receives_the_exception(stage: Stage, clock: FakeC
 
 
 @pytest.mark.parametrize("then", ["discard", "skip", "leave"])
-async def test_a_rejected_message_is_gone_at_once(
+async def test_a_rejected_message_is_given_up_at_once(
     stage: Stage, clock: FakeClock, other_session: bmq.Session, caplog: pytest.LogCaptureFixture, then: Any
 ) -> None:
     await post(stage.queue, b"bad", b"good")
@@ -318,9 +324,11 @@ async def test_a_rejected_message_is_gone_at_once(
     (record,) = told(caplog, "rejected message")
     assert record.levelname == "WARNING"
     assert record.exc_info is None
-    assert record.getMessage().endswith("attempt 1; discarded: no address")
+    outcome = {"discard": "discarded", "skip": "skipped", "leave": "left unconfirmed"}[then]
+    assert f"attempt 1; {outcome}" in record.getMessage()
+    assert record.getMessage().endswith(": no address")
     await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
+    assert await seen_by(other_session, stage.queue.uri) == ([] if then == "discard" else [b"bad"])
 
 
 async def test_a_rejected_message_goes_to_the_dead_letters_at_once(

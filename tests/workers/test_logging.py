@@ -25,7 +25,8 @@ async def test_failure_names_its_message(
         raise OSError("no")
 
     await post(stage.queue, b"1")
-    async with consuming(stage.queue, handle, retry=bmq.Backoff(every=1, retries=1), clock=clock) as task:
+    retry = bmq.Backoff(every=1, retries=1, then="discard")
+    async with consuming(stage.queue, handle, retry=retry, clock=clock) as task:
         first = await stage.seen.get()
         await stage.seen.get()
         await stage.queue.close()
@@ -96,7 +97,7 @@ async def test_deliberate_failures_are_logged_in_a_line_each(
         async def order(message: bmq.Message) -> None:
             await ask()
 
-    @app.consumer(domain + "rejected")
+    @app.consumer(domain + "rejected", retry=bmq.NoRetry("discard"))
     async def reject(message: bmq.Message) -> None:
         raise bmq.Reject("no order")
 

@@ -103,7 +103,8 @@ async def test_a_middleware_ends_translates_and_repeats_attempts(stage: Stage, c
             raise OSError("no")
 
     await stage.queue.post_many([b"skip", b"reject", b"swallow", b"translate", b"again", b"last"])
-    async with consuming(stage.queue, ship, middlewares=[decide], on_error=failures.put_nowait, clock=clock):
+    how: Any = {"retry": bmq.NoRetry("discard"), "on_error": failures.put_nowait, "clock": clock}
+    async with consuming(stage.queue, ship, middlewares=[decide], **how):
         found = [await failures.get() for _ in range(3)]
     assert [str(each.error) for each in found[:2]] == ["not for us", "translated"]
     assert calls == [b"swallow", b"translate", b"again", b"again", b"last"]

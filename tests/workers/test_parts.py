@@ -217,7 +217,7 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
     async def copy(message: bmq.Message) -> None:
         await (await part.queue(ORDERS)).post(message.data)
 
-    @part.consumer(ORDERS, retry=bmq.Backoff(every=60, retries=1))
+    @part.consumer(ORDERS, retry=bmq.Backoff(every=60, retries=1, then="discard"))
     async def refuse(message: bmq.Message) -> None:
         raise ConnectionError("away")
 

@@ -114,7 +114,7 @@ async def test_one_waiting_worker_makes_the_subscriber_failing(stage: Stage) -> 
 
 async def test_limits_full_of_left_messages_block(stage: Stage) -> None:
     await post(stage.queue, *numbered(5))
-    async with consuming(stage.queue, refuse, retry=bmq.NoRetry(), max_unconfirmed_messages=3):
+    async with consuming(stage.queue, refuse, retry=bmq.NoRetry("leave"), max_unconfirmed_messages=3):
         found = await until(stage.queue, lambda found: found.left == 3)
     assert found.state is SubscriberState.BLOCKED
     assert (found.given_up, found.limit) == (3, 3)

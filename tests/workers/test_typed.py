@@ -143,24 +143,34 @@ async def test_undecodable_message_becomes_a_dead_letter_without_a_retry(
     assert letter.properties["x"] == 1
 
 
-async def test_undecodable_message_without_dead_letters_is_confirmed_and_logged(
+@pytest.mark.parametrize(
+    ("retry", "outcome", "left"),
+    [(None, "skipped", [b"no JSON"]), (bmq.NoRetry("discard"), "discarded", [])],
+    ids=["undecided", "discard"],
+)
+async def test_undecodable_message_without_dead_letters_is_left_and_logged(
     stage: Stage,
     other_session: bmq.Session,
     seen: asyncio.Queue[Any],
     clock: FakeClock,
     caplog: pytest.LogCaptureFixture,
+    retry: bmq.workers.RetryPolicy | None,
+    outcome: str,
+    left: list[bytes],
 ) -> None:
     async def handle(order: Order) -> None:
         seen.put_nowait(order)
 
     await stage.queue.post(b"no JSON")
     await post(stage, 1)
-    async with consuming(stage.queue, handle, clock=clock):
+    async with consuming(stage.queue, handle, retry=retry, clock=clock):
         assert await seen.get() == Order(1)
     assert clock.slept == []
     await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
-    assert "discarded: undecodable: not a value of Order (application/json, by default)" in caplog.text
+    assert await seen_by(other_session, stage.queue.uri) == left
+    (line,) = [line for line in caplog.messages if "cannot use message" in line]
+    assert f"attempt 1; {outcome}" in line
+    assert "undecodable: not a value of Order (application/json, by default)" in line
 
 
 @pytest.mark.parametrize("threaded", [False, True])
