@@ -193,7 +193,7 @@ class SessionOptions:
     max_buffered_bytes: int = 128 * 1024 * 1024
     max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
     max_message_size: int = MAX_APPLICATION_DATA
-    repeat_subscriptions_after: float = 1.0
+    repeat_subscriptions_after: float = 0.1
     repeat_subscriptions_every: float = 60.0
     longest_delay: float | None = None
     drop_confirmed_redeliveries: bool = True

@@ -77,7 +77,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event, read_event
 from bmq.wire.join import join_events
-from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
+from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -281,9 +281,13 @@ class ClientCore(Machine):
             self._pulse_owed = False
             self._outbox.event(HEARTBEAT_RSP)
         outbox = self._outbox
-        if not (outbox.runs or outbox.events or self._confirms.waiting):
+        if not (outbox.runs or outbox.events or self._confirms.waiting or self._confirms.held):
             return []
         data = outbox.take(limit)
+        if self._confirms.sent:
+            for confirming, count in self._confirms.sent:
+                confirming.confirms_sent(count, now)
+            self._confirms.sent.clear()
         if self._requests.fresh:
             self._stalls.sent(now)
         if self._confirms.unstamped:
@@ -849,10 +853,10 @@ class ClientCore(Machine):
             confirmed = queue.confirmed
             if confirmed is not None:
                 if confirmed.encoded or confirmed.older_encoded:
-                    confirmed.prepare(run[0][GUID], event.data, now - queue.heard)
+                    confirmed.prepare(run[0][GUID], event.data, now - queue.watch.heard)
                 if confirmed.recent or confirmed.older:
                     known = known or confirmed.knows_any([push[GUID] for push in run])
-            if not queue.delivered(len(run), now, run[0][FLAGS]):
+            if not queue.delivered(len(run), now):
                 quiet = False
         if known:
             quiet = False
@@ -875,12 +879,12 @@ class ClientCore(Machine):
             confirmed = route[0].confirmed
             if confirmed is not None:
                 if confirmed.encoded or confirmed.older_encoded:
-                    confirmed.prepare(bytes(some.guids[0]), event.data, now - route[0].heard)
+                    confirmed.prepare(bytes(some.guids[0]), event.data, now - route[0].watch.heard)
                 if (confirmed.recent or confirmed.older) and confirmed.knows_any(some.guids.tolist()):
                     return False
             deliveries.append((*route, some))
         for queue, _, some in deliveries:
-            queue.delivered(some.count, now, int(some.flags[0]))
+            queue.delivered(some.count, now)
         self._emit(PushedColumns(deliveries))
         return True
 
