@@ -111,7 +111,6 @@ class CoreOptions:
         max_unacked_bytes: bytes of unacknowledged posts at which the window is full.
         repeat_after: time without messages after which subscriptions with expressions are repeated; 0
             disables the repetition.
-        repeat_every: longest pause between repetitions.
         drop_confirmed_redeliveries: whether a redelivery of a confirmed message is confirmed again and not
             reported; see :mod:`bmq.protocol.client.redelivery`.
         liveness: seconds without a byte from the broker before the connection is given up; None to rely on
@@ -122,8 +121,7 @@ class CoreOptions:
     max_incoming_event: int = DEFAULT_MAX_INCOMING_EVENT
     max_unacked_messages: int = 200_000
     max_unacked_bytes: int = 128 * 1024 * 1024
-    repeat_after: float = 1.0
-    repeat_every: float = 60.0
+    repeat_after: float = 0.1
     drop_confirmed_redeliveries: bool = True
     liveness: float | None = None
 
@@ -232,7 +230,6 @@ class ClientCore(Machine):
             trouble=lambda: self.trouble,
             reopen_timeout=options.reopen_timeout,
             repeat_after=options.repeat_after,
-            repeat_every=options.repeat_every,
         )
         self._queues = QueueRegistry(self._shared)
         self.framer = Framer(options.max_incoming_event)

@@ -121,6 +121,7 @@ class DeliveryWatch:
     def answered(self, now: float) -> None:
         """Note the answer to a configureStream."""
         self._took = now - self._asked
+        self._pause = self._at_least(self._pause)
         if self._until:
             self._until = now + self._at_least(_SHORTEST)
 

@@ -122,17 +122,6 @@ __all__ = [
 
 # Deduplication time in seconds, for brokers that report none.
 _DEFAULT_DEDUPLICATION = 300.0
-# Messages within this time after the answer to a repetition of subscriptions count as an effect of the
-# repetition, in seconds.
-_REVIVED_WITHIN = 0.5
-# Shortest pause between two repetitions that both brought messages, in seconds.
-_SHORTEST_PAUSE = 0.01
-# Least pause before a repetition, in times of the broker's work for the latest request. A real broker
-# evaluates the expressions for the whole backlog at each request, for seconds with a million messages, and
-# delivers nothing meanwhile.
-_REST = 4
-# This number of messages, or a full window, after a repetition without effect resets the pause to short.
-_FLOWING = 1000
 # A smaller number of messages may have arrived by chance.
 _WORTH_MENTION = 10
 # First and longest pause in seconds before a temporarily refused reopening is tried again.
@@ -212,7 +201,6 @@ class Shared:
         reopen_timeout: timeout in seconds of requests without a waiting caller.
         repeat_after: seconds without a message before subscriptions with expressions are repeated; 0 to
             disable the repetition.
-        repeat_every: longest pause between repetitions, in seconds.
         repeated: number of repetitions of subscriptions of any queue.
         revived: number of messages that arrived right after a repetition.
         configure_stream: whether the broker supports configureStream, not only its older form.
@@ -231,7 +219,6 @@ class Shared:
     trouble: Callable[[], Error | None]
     reopen_timeout: float
     repeat_after: float
-    repeat_every: float
     repeated: int = 0
     revived: int = 0
     watched: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
@@ -394,15 +381,13 @@ class QueueCore(Machine):
         deduplication_time: seconds during which the broker recognises a GUID.
         unacked: number of posts without an outcome.
         unacked_bytes: size of the unacknowledged payloads and properties as transmitted.
-        heard: time of the latest messages.
         confirmed: the messages confirmed lately, or None.
         answered_at: time of the latest acknowledgement, or of the resending of posts.
         counts: numbers of all further outcomes of posts.
         anybody: receiver of messages with an unknown subscription.
         leaving: whether the application has begun to close the queue. The request follows when handlers and
             posts are done; until the request, the queue's state remains the state at the broker.
-        repeated: number of repetitions of subscriptions without messages.
-        revived: number of messages that arrived right after a repetition.
+        watch: the deliveries to subscriptions with expressions.
     """
 
     __slots__ = (
