@@ -186,17 +186,26 @@ def test_a_broker_that_worked_long_for_a_change_rests_four_times_as_long() -> No
 
 def test_a_fifth_of_the_window_is_confirmed_before_messages_arrive() -> None:
     bench = connected()
-    queue = windowed(bench, 20)
-    bench.push(queue, *range(1, 21))
-    bench.confirm_many(queue, *range(1, 21))
-    assert confirmed(bench) == 4
-    bench.push(queue, 21, 22, 23, 24)
-    assert confirmed(bench) == 8
-    bench.wait(0.01)  # nothing arrives: all others go
+    queue = windowed(bench, 100)
+    bench.push(queue, *range(1, 101))
+    bench.confirm_many(queue, *range(1, 101))
     assert confirmed(bench) == 20
-    bench.confirm_many(queue, 21, 22, 23, 24)
-    assert confirmed(bench) == 24
+    bench.push(queue, *range(101, 121))
+    assert confirmed(bench) == 40
+    bench.wait(0.01)  # nothing arrives: all others go
+    assert confirmed(bench) == 100
+    bench.confirm_many(queue, *range(101, 121))
+    assert confirmed(bench) == 120
     assert bench.broker.confirms == sorted(bench.broker.confirms)
+
+
+def test_the_confirmations_of_a_small_window_are_sent_at_once() -> None:
+    """Fewer than ten events do not make a broker's dispatcher busy."""
+    bench = connected()
+    queue = windowed(bench, 9)
+    bench.push(queue, *range(1, 10))
+    bench.confirm_many(queue, *range(1, 10))
+    assert confirmed(bench) == 9
 
 
 def test_confirmations_without_an_expression_are_sent_at_once() -> None:
@@ -210,9 +219,9 @@ def test_confirmations_without_an_expression_are_sent_at_once() -> None:
 @pytest.mark.parametrize("end", ["close", "configure", "stop"])
 def test_all_confirmations_precede_a_request(end: str) -> None:
     bench = connected()
-    queue = windowed(bench, 20)
-    bench.push(queue, *range(1, 21))
-    bench.confirm_many(queue, *range(1, 21))
+    queue = windowed(bench, 100)
+    bench.push(queue, *range(1, 101))
+    bench.confirm_many(queue, *range(1, 101))
     if end == "close":
         bench.close(queue)
     elif end == "configure":
@@ -220,22 +229,22 @@ def test_all_confirmations_precede_a_request(end: str) -> None:
     else:
         bench.core.stop(object(), bench.now, bench.now + 60)
         bench.pump()
-    assert confirmed(bench) == 20
+    assert confirmed(bench) == 100
 
 
 def test_confirmations_held_back_when_the_connection_is_lost_are_repeated_for_redeliveries() -> None:
     bench = connected()
-    queue = windowed(bench, 20)
-    bench.push(queue, *range(1, 21))
-    bench.confirm_many(queue, *range(1, 21))
-    assert confirmed(bench) == 4
+    queue = windowed(bench, 100)
+    bench.push(queue, *range(1, 101))
+    bench.confirm_many(queue, *range(1, 101))
+    assert confirmed(bench) == 20
     bench.lose()
     bench.connect()
     bench.answer_all()
-    bench.push(queue, *range(5, 21))
-    assert bench.numbers_received == [*range(1, 21)]  # no message a second time
+    bench.push(queue, *range(21, 101))
+    assert bench.numbers_received == [*range(1, 101)]  # no message a second time
     bench.wait(0.01)
-    assert confirmed(bench) == 16
+    assert confirmed(bench) == 80
 
 
 @pytest.mark.parametrize("answered", [True, False])

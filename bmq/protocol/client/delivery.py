@@ -46,8 +46,9 @@ _FACTOR: Final = 4
 # Least pause, in times of the broker's time for the latest request.
 _REST: Final = 4
 # Confirmations that may be sent before messages arrive, and room in the windows with which a broker delivers
-# again: one part in so many of the windows.
+# again: one part in so many of the windows. So few confirmations never count as a busy dispatcher.
 _PART: Final = 5
+_FEW: Final = 9
 
 
 class DeliveryWatch:
@@ -97,9 +98,9 @@ class DeliveryWatch:
         self._unheard = 0
         self._holding = False
         self._free = False
-        # Time of the latest configureStream, seconds until its answer, and the time until which messages are
-        # the result of a repetition.
-        self._asked = 0.0
+        # Time of a configureStream without a reaction, seconds until the latest reaction, and the time until
+        # which messages are the result of a repetition.
+        self._asked: float | None = None
         self._took = 0.0
         self._until = 0.0
 
@@ -120,7 +121,7 @@ class DeliveryWatch:
 
     def answered(self, now: float) -> None:
         """Note the answer to a configureStream."""
-        self._took = now - self._asked
+        self._reacted(now)
         self._pause = self._at_least(self._pause)
         if self._until:
             self._until = now + self._at_least(_SHORTEST)
@@ -130,6 +131,7 @@ class DeliveryWatch:
         self._window = self._outstanding = self._unheard = 0
         self._holding = self._free = False
         self._until = 0.0
+        self._asked = None
         self.deadline = None
 
     def delivered(self, count: int, now: float) -> bool:
@@ -137,6 +139,7 @@ class DeliveryWatch:
         before, self.heard = self.heard, now
         if not self._window:
             return True
+        self._reacted(now)
         self._outstanding += count
         self._unheard = 0
         self._free = False
@@ -150,14 +153,14 @@ class DeliveryWatch:
         if now <= self._until:  # the result of a repetition
             self._until = 0.0
             self.revived += count
-            self._pause = self._at_least(self._pause / _FACTOR)
+            self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied the pause
         return not (self._holding or self._hasten(now + self._pause))
 
     def may_confirm(self, count: int) -> int:
         """Return how many of the waiting confirmations may be sent now."""
         if self._free or not self._window:
             return count
-        allowed = max(0, min(count, max(1, self._window // _PART) - self._unheard))
+        allowed = max(0, min(count, max(_FEW, self._window // _PART) - self._unheard))
         self._holding = allowed < count
         return allowed
 
@@ -188,6 +191,15 @@ class DeliveryWatch:
         self._pause = min(self._at_least(_FACTOR * self._pause), _LONGEST)
         self.deadline = now + self._pause
         return True
+
+    def _reacted(self, now: float) -> None:
+        """Measure the broker's time: a broker that evaluates a backlog neither answers nor delivers.
+
+        An answer alone would measure the posts of others, too, which the dispatcher processes before.
+        """
+        if self._asked is not None:
+            self._took = now - self._asked
+            self._asked = None
 
     @property
     def _has_room(self) -> bool:
