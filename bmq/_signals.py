@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final
 
 from bmq import _world
+from bmq._turn import turn_of
 
 __all__ = ["exit_on_sigterm", "on_interrupts", "on_signals"]
 
@@ -30,6 +31,8 @@ def on_signals(
 ) -> Generator[None]:
     """Call ``stop`` in the running event loop at each signal. At the end, restore the previous handlers.
 
+    No message is handed out between the signal and the effect of ``stop``.
+
     The third signal ends the process at once, even if code ignores its cancellation.
 
     Signals arrive only in the main thread; in other threads the context has no effect. The context does not
@@ -37,6 +40,7 @@ def on_signals(
     simulated process receives no signals: a killed process would never restore the handlers.
     """
     loop = asyncio.get_running_loop()
+    turn = turn_of(loop)
     received = 0
 
     def told(number: int, frame: FrameType | None) -> None:
@@ -44,6 +48,7 @@ def on_signals(
         received += 1
         if received > _REQUESTS:
             _end(number)
+        turn.hold(loop)
         loop.call_soon_threadsafe(stop if received == 1 else later)
 
     def later() -> None:
@@ -67,6 +72,8 @@ def on_interrupts(
 ) -> Generator[None]:
     """Call ``stop`` in the running event loop for each SIGINT; simultaneous ones count as one.
 
+    No message is handed out between the signal and the effect of ``stop``.
+
     asyncio's own handler raises KeyboardInterrupt at the second SIGINT, anywhere in the event loop. In the
     middle of a transport's work, this logs a fatal error and drops the connection. Here, KeyboardInterrupt is
     raised only in a blocked loop, which nothing else can end. The third SIGINT ends the process at once, like
@@ -79,6 +86,7 @@ def on_interrupts(
         yield
         return
     loop = asyncio.get_running_loop()
+    turn = turn_of(loop)
     latest: float | None = None
     heard = True
     received = 0
@@ -100,6 +108,7 @@ def on_interrupts(
         if received > _REQUESTS:
             _end(number)
         heard = False
+        turn.hold(loop)
         loop.call_soon_threadsafe(hear)
 
     before = signal.signal(signal.SIGINT, interrupted)

@@ -15,6 +15,8 @@ Invariants:
 - Waiting tasks continue together while the share lasts: the number of tasks woken in a turn doubles if time
   was left over, and halves otherwise. A task woken too early keeps the place in line.
 - A task checks the share before taking a message: a cancellation loses no message.
+- After a request to stop, and after a handler has blocked the loop, no share begins for some turns: a request
+  that arrived meanwhile takes effect before any further message is handed out.
 
 The loop does not announce a new turn. A callback scheduled at the beginning of a share runs in the next turn,
 and marks the turn: one callback in five milliseconds. A share may begin late in one turn and end early in the
@@ -26,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -36,6 +39,8 @@ __all__ = ["SHARE", "Turn", "turn_of"]
 
 # Tasks woken in one turn of the event loop.
 _MOST: Final = 1024
+# Turns without a share, for a cancellation to pass from task to task.
+_HELD: Final = 16
 
 #: Seconds of a turn of the event loop for received messages. A longer handler is not interrupted: the loop
 #: runs after that handler.
@@ -59,7 +64,18 @@ class Turn:
         until: end of the present share.
     """
 
-    __slots__ = ("_begun", "_early", "_free", "_next", "_size", "_waiting", "_woken", "clock", "until")
+    __slots__ = (
+        "_begun",
+        "_early",
+        "_free",
+        "_held",
+        "_next",
+        "_size",
+        "_waiting",
+        "_woken",
+        "clock",
+        "until",
+    )
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         # The function, not a method around the function: called for each message.
@@ -68,6 +84,8 @@ class Turn:
         # Whether the loop has begun another turn since the start of the share, and the next share is still
         # free.
         self._free = True
+        # Number of turns without a share from now on.
+        self._held = 0
         self._waiting = WaitingLine()
         # Tasks woken too early, by their places in the line, and the place of the next task.
         self._early: list[tuple[int, asyncio.Future[None]]] = []
@@ -105,17 +123,37 @@ class Turn:
                         self._turned()
                 raise
             self._woken -= 1
-            if not self._begun or self.clock() < self.until:
+            if not self._held and (not self._begun or self.clock() < self.until):
                 return
             waiter = asyncio.get_running_loop().create_future()
             heapq.heappush(self._early, (place, waiter))
 
-    def kept_since(self, began: float) -> bool:
-        """Whether the event loop has certainly not turned since a time; a share must have begun before."""
-        return not self._free and self.until - SHARE <= began
+    def hold(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the present share, and begin no share for some turns.
+
+        May be called by a signal handler, in the thread of the event loop.
+
+        Args:
+            loop: the event loop.
+        """
+        self.until = -inf
+        self._free = False
+        held, self._held = self._held, _HELD
+        if not held:
+            loop.call_soon_threadsafe(self._pass)
+
+    def _pass(self) -> None:
+        """Count a turn without a share."""
+        self._held -= 1
+        if self._held:
+            asyncio.get_running_loop().call_soon(self._pass)
+        else:
+            self._turned()
 
     def _turned(self) -> None:
         """Give a share of the next turn to the tasks that have waited longest."""
+        if self._held:
+            return
         self._size = min(2 * self._size, _MOST) if self.clock() < self.until else max(1, self._size // 2)
         self._begun = False
         while self._early and self._woken < self._size:

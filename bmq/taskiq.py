@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Final, Unpack
 
 from bmq._version import install
@@ -61,7 +62,7 @@ class BmqBroker(AsyncBroker):
 
     Each message has the properties ``task_id`` and ``task_name``, and a STRING property for each label whose
     name consists of letters, digits and underscores. The message is confirmed when taskiq acknowledges the
-    task. If the worker disappears before that, the broker redelivers the message.
+    task. If the worker disappears before that, or the task is cancelled, the broker redelivers the message.
 
     A task with the label ``delay``, in seconds, waits in the queue's delay queue (see :meth:`bmq.Queue.post`)
     until a worker passes it on at its due time.
@@ -249,7 +250,7 @@ class BmqBroker(AsyncBroker):
                     if (poison := self._poison(message)) is not None:
                         aside.take(message, poison)
                     else:
-                        yield AckableMessage(data=message.data, ack=message.confirm)
+                        yield AckableMessage(data=message.data, ack=partial(_acknowledge, message))
         finally:
             feeding.close()
             await aside.close()
@@ -290,6 +291,16 @@ class BmqBroker(AsyncBroker):
             logger.error(  # noqa: TRY400
                 "this worker has stopped passing on the delayed tasks of %s: %s", waiting, error
             )
+
+
+def _acknowledge(message: Message) -> None:
+    """Confirm a message, unless the task that handles it was cancelled.
+
+    taskiq takes a cancellation for a result, and acknowledges it.
+    """
+    handling = asyncio.current_task()
+    if handling is None or not handling.cancelling():
+        message.confirm()
 
 
 def _properties(message: BrokerMessage) -> Mapping[str, str]:

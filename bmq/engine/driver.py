@@ -124,7 +124,6 @@ class Driver(Generic[Q]):
                 max_unacked_messages=options.max_unacked_messages,
                 max_unacked_bytes=options.max_unacked_bytes,
                 repeat_after=options.repeat_subscriptions_after,
-                repeat_every=options.repeat_subscriptions_every,
                 drop_confirmed_redeliveries=options.drop_confirmed_redeliveries,
                 liveness=options.liveness,
             ),

@@ -42,7 +42,6 @@ _TIMES = (
     "configure_timeout",
     "close_timeout",
     "disconnect_timeout",
-    "repeat_subscriptions_every",
 )
 _COUNTS = (
     "max_unacked_messages",
@@ -147,13 +146,11 @@ class SessionOptions:
         max_event_size: largest event accepted from the broker.
         max_message_size: largest decompressed payload accepted from the broker.
         repeat_subscriptions_after: time without messages after which a queue's subscriptions with expressions
-            are sent to the broker again. Under load, a real broker stops delivering to these subscriptions
-            until the queue changes in any way; sending the same subscriptions has no further effect. The
-            pauses between repetitions grow, and become short again after a successful repetition: 10 ms if
-            messages had waited behind a full window. If the broker was busy with the latest change for long,
-            the pause is four times as long: a real broker evaluates the expressions for the whole backlog.
-            0 disables the repetition.
-        repeat_subscriptions_every: longest pause between repetitions.
+            are sent to the broker again. Under load, a real broker delivers to these subscriptions only once
+            a second, until the queue changes in any way; sending the same subscriptions has no further
+            effect. After a flow of messages the pause is 2 ms. Each repetition that brings no message
+            multiplies the pause by four, up to a minute. The pause is at least four times the broker's time
+            for the latest request. 0 disables the repetition.
         longest_delay: maximum delay of a post; a longer delay raises ``UsageError``. A broker deletes
             messages after the domain's ``messageTtl``, due or not, without notice. If None, delays are not
             checked. :func:`bmq.delays.longest_delay` queries a broker.
@@ -193,8 +190,7 @@ class SessionOptions:
     max_buffered_bytes: int = 128 * 1024 * 1024
     max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
     max_message_size: int = MAX_APPLICATION_DATA
-    repeat_subscriptions_after: float = 1.0
-    repeat_subscriptions_every: float = 60.0
+    repeat_subscriptions_after: float = 0.1
     longest_delay: float | None = None
     drop_confirmed_redeliveries: bool = True
     reconnect: bool = True
@@ -260,7 +256,6 @@ class SessionFields(TypedDict, total=False):
     max_event_size: int
     max_message_size: int
     repeat_subscriptions_after: float
-    repeat_subscriptions_every: float
     longest_delay: float | None
     drop_confirmed_redeliveries: bool
     reconnect: bool

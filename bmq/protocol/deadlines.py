@@ -40,8 +40,11 @@ class Deadlines(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._live
 
-    def set(self, key: K, deadline: float) -> None:
-        """Set the deadline of a key, replacing an earlier one."""
+    def set(self, key: K, deadline: float | None) -> None:
+        """Set the deadline of a key, replacing an earlier one; None discards the key."""
+        if deadline is None:
+            self.discard(key)
+            return
         self._serial += 1
         self._live[key] = self._serial
         heapq.heappush(self._heap, (deadline, self._serial, key))

@@ -82,7 +82,8 @@ class App(Registrar, Generic[S]):
 
     Args:
         broker: as for :func:`bmq.connect`.
-        grace: seconds for handlers to finish when the service stops.
+        grace: seconds for handlers to finish when the service stops. Handlers that still run 6 seconds later
+            are left running, and the log names them.
         on_error: called with a :class:`bmq.workers.Failure` after each unsuccessful attempt of any handler.
         clock: clock for the pauses between attempts.
         health: ``HOST:PORT`` of an HTTP server to run with the app. ``/livez`` answers while the event loop
@@ -488,9 +489,9 @@ class App(Registrar, Generic[S]):
     def stop(self) -> None:
         """Stop taking messages, and let handlers in progress finish within ``grace`` seconds.
 
-        A second call cancels the handlers. While the app connects and opens its queues, a call ends the
-        startup. Call this method in the event loop, for example from a handler. Stopping a part stops the
-        whole app.
+        No handler starts after this call. A second call cancels the handlers. While the app connects and
+        opens its queues, a call ends the startup. Call this method in the event loop, for example from a
+        handler. Stopping a part stops the whole app.
         """
         self._own.life.fire(AppInput.STOP)
 

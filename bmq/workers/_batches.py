@@ -155,7 +155,7 @@ class _BatchWorkers(Workers):
                 self.progress.handling -= len(messages)
                 del self._held[task], self._batches_held[task]
                 self._in_hand.release([message for message in messages if not message.confirmed])
-            if self._stopping:
+            if self._stopping or task in self._replaced:
                 return
 
     async def _handle_batch(self, messages: list[Message], task: asyncio.Task[None]) -> None:
@@ -214,25 +214,17 @@ class _BatchWorkers(Workers):
     ) -> dict[Message, BaseException]:
         """Call the handler; return the failed messages with errors."""
         messages = list(values)
-        try:
-            await self._invoke(messages, attempt, list(values.values()))
-        except asyncio.CancelledError as error:
-            if task.cancelling():
-                raise
-            return dict.fromkeys(messages, error)
-        except PartlyFailed as partly:
-            wrong = [index for index in partly.failed if not 0 <= index < len(messages)]
+        error = await self._called(task, messages, attempt, list(values.values()))
+        if error is None:
+            return {}
+        if isinstance(error, PartlyFailed):
+            wrong = [index for index in error.failed if not 0 <= index < len(messages)]
             if not wrong:
-                return {messages[index]: error for index, error in partly.failed.items()}
-            return dict.fromkeys(
-                messages,
-                UsageError(f"PartlyFailed has the index {wrong}, and the batch has {len(messages)} messages"),
+                return {messages[index]: each for index, each in error.failed.items()}
+            error = UsageError(
+                f"PartlyFailed has the index {wrong}, and the batch has {len(messages)} messages"
             )
-        except Exception as error:
-            return dict.fromkeys(messages, error)
-        if task.cancelling():
-            raise asyncio.CancelledError  # the handler suppressed the cancellation
-        return {}
+        return dict.fromkeys(messages, error)
 
     async def _failed(
         self, errors: dict[Message, BaseException], size: int, attempt: int, began: float
@@ -255,6 +247,9 @@ class _BatchWorkers(Workers):
             self._log(failures, size)
             for failure in failures:
                 await self._tell(failure)
+        task = asyncio.current_task()
+        assert task is not None
+        self._check_end(task, None)
         for failures in together.values():
             for failure in failures:
                 if failure.retry_in is None:

@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects blocking of the event loop by handlers."""
+"""The steps of a handler's call: in a context of their own, and measured.
+
+A step is the time between two suspensions. A task has one context, so a worker that awaited its handlers
+directly would show each message the context variables of the previous message. A task for each message would
+cost more than handling a message.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Generator
-from typing import Any, Final, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Generator
+from contextvars import copy_context
+from types import coroutine
+from typing import Any, Final, TypeVar, cast
 
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 
-__all__ = ["LONG", "BlockingCalls", "Steps"]
+__all__ = ["ENDED", "LONG", "BlockingCalls", "call_apart", "further_steps"]
 
 T = TypeVar("T")
 
 #: Seconds that a handler may block the event loop before a log line is written.
 LONG: Final = 0.1
+#: In place of a future: the call ended in its first step.
+ENDED: Final = object()
 
 
 class BlockingCalls:
@@ -32,7 +41,12 @@ class BlockingCalls:
         self._log = LogLimit(logger)
 
     def found(self, seconds: float) -> None:
-        """Log a step of the given seconds in which the event loop was blocked."""
+        """Log a step of the given seconds in which the event loop was blocked.
+
+        A request to stop that arrived meanwhile takes effect before the next message.
+        """
+        loop = asyncio.get_running_loop()
+        turn_of(loop).hold(loop)
         self._log.warning(
             self._name,
             "%s blocked the event loop for %d ms: confirmations, heartbeats and other handlers waited. "
@@ -43,43 +57,70 @@ class BlockingCalls:
         )
 
 
-class Steps(Generic[T]):
-    """Awaits an awaitable, and measures each step between two suspensions.
+@coroutine
+def call_apart(
+    function: Callable[..., Awaitable[T]], *arguments: Any, blocking: BlockingCalls
+) -> Generator[Any, Any, T]:
+    """Call an async function in a copy of the current context, and return its result.
+
+    The calling task remains the current task, and its cancellation reaches the function.
 
     Args:
-        awaitable: the awaitable.
+        function: the function.
+        arguments: its arguments.
         blocking: logs long steps.
     """
+    run = copy_context().run
+    clock = turn_of(asyncio.get_running_loop()).clock
+    began = clock()
+    steps: Any = run(function, *arguments).__await__()
+    try:
+        waits_for = run(next, steps)
+    except StopIteration as end:
+        return cast("T", end.value)
+    finally:
+        if (spent := clock() - began) >= LONG:
+            blocking.found(spent)
+    return cast("T", (yield from further_steps(run, steps, waits_for, blocking, clock)))
 
-    __slots__ = ("_awaitable", "_blocking")
 
-    def __init__(self, awaitable: Awaitable[T], blocking: BlockingCalls) -> None:
-        self._awaitable = awaitable
-        self._blocking = blocking
+@coroutine
+def further_steps(
+    run: Callable[..., Any],
+    steps: Any,
+    waits_for: object,
+    blocking: BlockingCalls,
+    clock: Callable[[], float],
+) -> Generator[Any, Any, Any]:
+    """Make the steps of a call after the first step.
 
-    def __await__(self) -> Generator[Any, Any, T]:
-        steps: Any = self._awaitable.__await__()
-        if not hasattr(steps, "throw"):
-            plain: Generator[Any, Any, T] = steps
-            return (yield from plain)
-        clock, argument = turn_of(asyncio.get_running_loop()).clock, None
+    Args:
+        run: runs a function in the context of the call.
+        steps: iterator of the call.
+        waits_for: result of the first step.
+        blocking: logs long steps.
+        clock: measures the steps.
+    """
+    if not hasattr(steps, "throw"):
+        steps = _generator(steps)  # an awaitable may have a plain iterator
+    while True:
         step = steps.send
         try:
-            while True:
-                began = clock()
-                try:
-                    waits_for = step(argument)
-                except StopIteration as end:
-                    return cast("T", end.value)
-                finally:
-                    spent = clock() - began
-                    if spent >= LONG:
-                        self._blocking.found(spent)
-                try:
-                    argument, step = (yield waits_for), steps.send
-                except GeneratorExit:
-                    raise
-                except BaseException as error:
-                    argument, step = error, steps.throw
+            argument = yield waits_for
+        except GeneratorExit:
+            run(steps.close)
+            raise
+        except BaseException as error:
+            step, argument = steps.throw, error
+        began = clock()
+        try:
+            waits_for = run(step, argument)
+        except StopIteration as end:
+            return end.value
         finally:
-            steps.close()
+            if (spent := clock() - began) >= LONG:
+                blocking.found(spent)
+
+
+def _generator(steps: Any) -> Generator[Any, Any, Any]:
+    return (yield from steps)

@@ -9,6 +9,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
@@ -18,6 +19,7 @@ from bmq._pace import Pace
 from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
 from bmq._turn import turn_of
+from bmq.client.attempt import UNSET
 from bmq.client.consumer import Consumer, line_of
 from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.delivered import push_of
@@ -42,7 +44,7 @@ from bmq.subscriptions import ExpressionInput
 from bmq.wire.printable import printable
 from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
-from bmq.workers._blocking import LONG, Steps
+from bmq.workers._blocking import ENDED, LONG, BlockingCalls, call_apart, further_steps
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._handlers import Alarm, too_late
 from bmq.workers._invoker import Invoker
@@ -95,8 +97,10 @@ _LEASE_LOOK = 0.1
 _GUIDS_SHOWN = 20
 # Minimum time in seconds for telling the broker to stop delivery, even if the grace period is shorter.
 _CLOSING_AT_LEAST = 1.0
-#: Seconds from a cancellation of handlers to a log record about those still running.
-_CANCELLED_WITHIN = 5.0
+# Seconds for cancelled handlers to end: after the first cancellation, and after the second.
+_TO_END = (5.0, 1.0)
+# Tasks of handlers that have ignored both cancellations. The event loop itself keeps no reference.
+_abandoned: set[asyncio.Task[None]] = set()
 
 
 @renamed_arguments
@@ -145,7 +149,9 @@ async def consume(
             handler takes the message's value (see :meth:`bmq.Queue.typed`). Further parameters are
             annotated with ``bmq.Message``, :class:`bmq.Attempt`, :class:`bmq.Property` or
             :class:`bmq.Depends`. An ``async def`` runs in the event loop. Any other function runs in a
-            thread; at most ``concurrency`` threads exist. A :class:`bmq.workers.Responder` answers requests.
+            thread; at most ``concurrency`` threads run within their deadlines. A
+            :class:`bmq.workers.Responder` answers requests. Each attempt runs in a copy of the caller's
+            context.
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
         priority: priority of the subscription; None for the queue's.
         max_unconfirmed_messages: limit of unconfirmed messages, including messages waiting for a handler;
@@ -170,7 +176,8 @@ async def consume(
             handler receives a redelivered message again, without a limit.
         after: number of processes that may end, or lose the connection, while handling a message.
         timeout: seconds for one attempt of the handler; None for no limit. Threads cannot be stopped: after
-            the deadline the attempt has failed, but the thread stays busy until the function returns.
+            the deadline the attempt has failed, and the worker waits for the thread. After as many seconds
+            again, another worker takes its place, for up to ``concurrency - 1`` workers.
         rate: maximum number of messages a second; None for no limit.
         codec: content type or :class:`bmq.Codec` to decode messages without a content type, for a handler of
             values. JSON by default.
@@ -180,7 +187,7 @@ async def consume(
             :class:`bmq.DeadLetter` or "discard".
         middlewares: async functions around each attempt, the first outermost.
         grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
-            cancelled.
+            cancelled. Handlers that still run 6 seconds later are left running, and the log names them.
         on_error: called with a :class:`Failure` after each unsuccessful attempt.
         clock: clock for the pauses between attempts.
         signals: stop in the same way on SIGTERM and SIGINT, if the platform and the thread allow signal
@@ -195,7 +202,8 @@ async def consume(
         OpenQueueError: the broker refused the queue for dead letters.
         Error: the queue or the session has failed.
 
-    Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled.
+    Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled: a
+    handler that was cut off has no outcome, whatever it returns or raises.
     """
     given, of = untyped(cast("Any", source))
     group = given if is_membership(given) else None
@@ -461,6 +469,7 @@ class Workers:
         self._retry = retry = options.policy
         self._dead_letters = dead_letters
         self._on_error = options.on_error
+        self._on_error_blocking = BlockingCalls(logger, f"on_error of {invoke.name}")
         self._clock = clock
         self._throttle = Throttle(logger, clock)
         self._limit = LogLimit(logger, clock=clock.time)
@@ -488,8 +497,12 @@ class Workers:
         # Workers pausing before the next attempt. The shutdown does not wait for the pause: the broker
         # redelivers the message, and another consumer can make the attempt.
         self._resting: set[asyncio.Task[None]] = set()
-        # Runs while cancelled handlers have not ended.
-        self._stubborn: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._concurrency = 0
+        # Done when a worker has ended that was not replaced.
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Workers whose thread has not ended, and whose place another worker has taken.
+        self._replaced: set[asyncio.Task[None]] = set()
         self.progress = Progress(invoke.name, 0)
 
     @property
@@ -511,11 +524,12 @@ class Workers:
 
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
         """Work until cancelled, or until no more messages can arrive."""
-        self.progress.workers = concurrency
+        self._concurrency = concurrency
         tell(self._consumer, self)
-        tasks = self._begin(concurrency)
+        tasks = self._tasks
+        self._begin()
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._over
         finally:
             lost = any(task.cancelled() for task in tasks)
             try:
@@ -523,17 +537,35 @@ class Workers:
             finally:
                 self._left.close()
         for task in tasks:
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
         if lost:
             raise StateError(f"a worker task of {self._invoke.name} was cancelled from outside")
 
-    def _begin(self, concurrency: int) -> list[asyncio.Task[None]]:
+    def _begin(self) -> None:
         """Start the tasks."""
-        return [
-            asyncio.create_task(self._work(), name=f"{self._invoke.name} worker {number}")
-            for number in range(1, concurrency + 1)
-        ]
+        for _ in range(self._concurrency):
+            self._add_worker()
+
+    def _add_worker(self) -> None:
+        self.progress.workers += 1
+        self._start(self._work(), f"worker {self.progress.workers}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"{self._invoke.name} {name}")
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Stop all workers when one has ended, except for one that was replaced."""
+        if task in self._replaced:
+            self._replaced.discard(task)
+            self.progress.workers -= 1
+            if not task.cancelled() and task.exception() is None:
+                self._tasks.remove(task)
+                return
+        if not self._over.done():
+            self._over.set_result(None)
 
     async def _drain(self, tasks: list[asyncio.Task[None]], grace: float, *, close: bool) -> None:
         """Take no more messages, let handlers finish within ``grace`` seconds, then cancel the rest."""
@@ -545,13 +577,10 @@ class Workers:
         now = asyncio.get_running_loop().time
         deadline = now() + grace
         closing = asyncio.create_task(self._consumer.close()) if close else None
-        try:
-            interrupted = not await settled(tasks, grace, lambda: self._cut_off(tasks))
-        finally:
-            if self._stubborn is not None:
-                self._stubborn.cancel()
+        interrupted = not await settled(tasks, grace, *_TO_END, cut_off=lambda: self._cut_off(tasks))
+        self._abandon(tasks)
         if closing is not None:
-            interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST))
+            interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST), None)
             if not closing.cancelled() and (error := closing.exception()) is not None:
                 logger.warning(
                     "could not withdraw the subscription of %r: %s",
@@ -563,7 +592,8 @@ class Workers:
             raise asyncio.CancelledError
 
     def _cut_off(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Log the cancellation of unfinished handlers."""
+        """Ignore the outcome of unfinished handlers from now on, and log their cancellation."""
+        self._invoke.cut_off = True
         cut = [message for task in tasks if not task.done() for message in self._at_work(task)]
         if cut:
             uri = self._consumer.queue.uri
@@ -576,18 +606,26 @@ class Workers:
                 ", ".join(guids[:_GUIDS_SHOWN]) + (", ..." if len(guids) > _GUIDS_SHOWN else ""),
                 extra={"queue": uri, "guids": guids},
             )
-            loop = asyncio.get_running_loop()
-            self._stubborn = loop.call_later(_CANCELLED_WITHIN, self._mention_stubborn, cut)
 
-    def _mention_stubborn(self, cut: list[Message]) -> None:
-        """Log cancelled handlers that are still running."""
-        logger.warning(
-            "%s ignores its cancellation and does not end, with %d messages of %s; the third SIGTERM or "
+    def _abandon(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Log handlers that still run after their cancellation, and stop waiting for them."""
+        running = [task for task in tasks if not task.done()]
+        if not running:
+            return
+        for task in running:
+            _abandoned.add(task)
+            task.add_done_callback(_forget)
+        messages = [message for task in running for message in self._at_work(task)]
+        for message in messages:
+            self._line.end.handlers.leave(message)  # closing the queue does not wait for them either
+        guids = [message.guid for message in messages]
+        logger.error(
+            "%s ignores its cancellation, and is left running with %d messages of %s; the third SIGTERM or "
             "SIGINT ends the process at once",
             self._invoke.name,
-            len(cut),
+            len(guids),
             self._consumer.queue.uri,
-            extra={"queue": self._consumer.queue.uri},
+            extra={"queue": self._consumer.queue.uri, "guids": guids},
         )
 
     def _at_work(self, task: asyncio.Task[None]) -> list[Message]:
@@ -645,6 +683,7 @@ class Workers:
                 await self._pace.wait(len(messages))
             if self._calm is not None:
                 await self._calm.wait()
+            await self._not_held()
         except asyncio.CancelledError:
             self._consumer.put_back(messages)
             raise
@@ -662,6 +701,12 @@ class Workers:
         return TimedOut(
             f"the message is {elapsed:.3g} s old, beyond give_up_after={self._life:g}: no attempt was made"
         )
+
+    async def _not_held(self) -> None:
+        """Wait while a request to stop may be on its way: see :mod:`bmq._turn`."""
+        turn = turn_of(asyncio.get_running_loop())
+        if turn.clock() >= turn.until:
+            await turn.wait()
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -690,6 +735,8 @@ class Workers:
         arriving, waiting = aiter(self._consumer), line.messages
         left, skipped = self._left.left, self._left.skipped
         paced = self._pace is not None or self._calm is not None
+        invoke, blocking, own, ended_at_once = self._invoke, self._invoke.blocking, copy_context, ENDED
+        quarantine = self.quarantine
         # Reading the clock takes 2 % of a message's time. Each message reads the clock only once: the end of
         # a call is the beginning of the next call. A separate retry clock is read once more for each message.
         now = None if type(self._clock) is LoopClock else self._clock.time
@@ -712,26 +759,35 @@ class Workers:
             progress.handling += 1
             began = now() if now is not None else None
             try:
-                if handler is None or (self.quarantine is not None and message.redelivered):
+                if handler is None or (quarantine is not None and message.redelivered):
                     await self._handle(message, task, self._clock.time() if began is None else began)
+                    if task in self._replaced:
+                        return
                     called = clock()
                 else:
                     error: BaseException | None = None
+                    waits_for = ended_at_once
                     if alarm is not None:
                         alarm.begin()
                     try:
-                        await handler(message)
-                    except (Exception, asyncio.CancelledError) as raised:
+                        # As call_apart does. A generator for each message would take a tenth of its time.
+                        steps, context = handler(message).__await__(), own()
+                        waits_for = context.run(next, steps, ended_at_once)
+                        if waits_for is not ended_at_once:
+                            if (spent := clock() - called) >= LONG:
+                                blocking.found(spent)
+                            await further_steps(context.run, steps, waits_for, blocking, clock)
+                    except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
                         error = raised
                     ended = clock()
                     spent = ended - called
-                    if spent >= LONG:
-                        handler = self._took_long(handler, spent, turn.kept_since(called))
+                    if spent >= LONG and waits_for is ended_at_once:
+                        blocking.found(spent)
                     called = ended
                     if alarm is not None and alarm.end():
                         error = self._too_late(error)
-                    if task.cancelling() and (error is None or isinstance(error, asyncio.CancelledError)):
-                        raise error or asyncio.CancelledError  # perhaps suppressed by the handler
+                    if invoke.cut_off or task.cancelling() or error is not None:
+                        self._check_end(task, error)
                     if error is None:
                         progress.handled += 1
                         progress.failed_last = False
@@ -758,20 +814,24 @@ class Workers:
         if guid not in self._parked and guid not in self._left.left:
             self._in_hand.pop(push_of(message)[GUID], None)
 
-    def _took_long(
-        self, handler: Callable[[Any], Awaitable[object]], seconds: float, kept: bool
-    ) -> Callable[[Any], Awaitable[object]]:
-        """Process a long call; ``kept`` is True if the event loop did not run in between.
+    def _check_end(self, task: asyncio.Task[None], error: BaseException | None) -> None:
+        """Check who has ended an attempt.
 
-        If the event loop did run, the handler may have waited properly or blocked in part: measure the steps
-        of its next calls.
+        Args:
+            task: the worker.
+            error: the exception of the attempt.
+
+        Raises:
+            asyncio.CancelledError: the worker was cancelled: the attempt has no outcome, whatever the handler
+                has raised or returned meanwhile.
+            BaseException: the handler ends the worker.
         """
-        blocking, direct = self._invoke.blocking, self._invoke.direct
-        if kept:
-            blocking.found(seconds)
-        elif direct is not None and handler is direct:
-            return lambda message: Steps(direct(message), blocking)
-        return handler
+        if self._invoke.cut_off or task.cancelling():
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            raise asyncio.CancelledError from error
+        if not (error is None or isinstance(error, Exception | asyncio.CancelledError)):
+            raise error
 
     def _too_late(self, error: BaseException | None) -> BaseException:
         """Return the error of an attempt cancelled at the deadline."""
@@ -834,6 +894,7 @@ class Workers:
             delay = None  # the message was confirmed meanwhile, or is too old
         failure = Failure(message, error, attempt, delay, self._invoke.name)
         await self._report(failure)
+        self._check_end(task, None)
         if delay is None:
             progress.given_up += 1
             progress.failed_last = True
@@ -875,6 +936,12 @@ class Workers:
         )
         self._resting.add(task)
         try:
+            if task not in self._replaced:
+                await asyncio.wait((ended,), timeout=self._invoke.timeout)
+                if not ended.done() and len(self._replaced) < self._concurrency - 1:
+                    self._replaced.add(task)
+                    self._add_worker()
+                    self._count_hung(0)
             await asyncio.shield(ended)
         finally:
             self._resting.discard(task)
@@ -926,17 +993,19 @@ class Workers:
         self, message: Message, attempt: int, task: asyncio.Task[None]
     ) -> BaseException | None:
         """Call the handler; return its exception."""
+        return await self._called(task, (message,), attempt)
+
+    async def _called(
+        self, task: asyncio.Task[None], messages: Sequence[Message], attempt: int, value: Any = UNSET
+    ) -> BaseException | None:
+        """Call the handler; return its exception. A CancelledError comes from a task cancelled elsewhere."""
+        error: BaseException | None = None
         try:
-            await self._invoke((message,), attempt)
-        except asyncio.CancelledError as error:
-            if task.cancelling():
-                raise
-            return error  # an awaited task was cancelled elsewhere
-        except Exception as error:
-            return error
-        if task.cancelling():
-            raise asyncio.CancelledError  # the handler suppressed the cancellation
-        return None
+            await self._invoke(messages, attempt, value)
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
+            error = raised
+        self._check_end(task, error)
+        return error
 
     async def _rest(self, seconds: float) -> None:
         """Wait before the next attempt. The wait ends at once when the worker stops."""
@@ -947,6 +1016,7 @@ class Workers:
         self._resting.add(task)
         try:
             await self._clock.sleep(seconds)
+            await self._not_held()
         finally:
             self._resting.discard(task)
 
@@ -1043,9 +1113,7 @@ class Workers:
         """Call the hook."""
         if self._on_error is not None:
             try:
-                result = self._on_error(failure)
-                if inspect.isawaitable(result):
-                    await result
+                await call_apart(_told, self._on_error, failure, blocking=self._on_error_blocking)
             except Exception:
                 self._throttle.log(
                     logging.ERROR,
@@ -1060,6 +1128,19 @@ class Workers:
             return "confirmed already"
         then = self._retry.then
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+async def _told(hook: OnError, failure: Failure) -> None:
+    result = hook(failure)
+    if inspect.isawaitable(result):
+        await result
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """Drop an abandoned task at its end, with its exception."""
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()
 
 
 def _place_of(error: BaseException) -> tuple[str, int] | None:
@@ -1109,9 +1190,9 @@ class _LaneWorkers(Workers):
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waiting: dict[asyncio.Task[None], None] = {}
 
-    def _begin(self, concurrency: int) -> list[asyncio.Task[None]]:
-        placing = asyncio.create_task(self._place(), name=f"{self._invoke.name} lanes")
-        return [placing, *super()._begin(concurrency)]
+    def _begin(self) -> None:
+        self._start(self._place(), "lanes")
+        super()._begin()
 
     async def _place(self) -> None:
         placed = 0
@@ -1120,7 +1201,7 @@ class _LaneWorkers(Workers):
                 self._left.forget(message)
             item: Message | Work = message
             try:
-                key = self._key(message)
+                key = copy_context().run(self._key, message)
                 hash(key)
             except Exception as error:
                 key = item = self._new(message, 0.0)
@@ -1163,6 +1244,7 @@ class _LaneWorkers(Workers):
                 await turn.wait()
             if self._pace is not None and self._lanes.ready:
                 await self._pace.wait()
+                await self._not_held()
             if not self._lanes.ready:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
@@ -1194,6 +1276,9 @@ class _LaneWorkers(Workers):
                 resting = asyncio.create_task(self._rest_lane(key, delay))
                 self._waiting[resting] = None
                 resting.add_done_callback(self._waiting.pop)
+            if task in self._replaced:
+                self._wake()  # another task takes the next message of the lane
+                return
 
     def _done(self, message: Message) -> None:
         self._lane_messages -= 1
@@ -1290,34 +1375,34 @@ async def together(*runs: Coroutine[Any, Any, None]) -> None:
 
 
 async def settled(
-    tasks: list[asyncio.Task[None]], seconds: float | None, cut_off: Callable[[], None] | None = None
+    tasks: list[asyncio.Task[None]], *waits: float | None, cut_off: Callable[[], None] | None = None
 ) -> bool:
-    """Wait for tasks. After ``seconds``, or when cancelled, cancel the tasks and keep waiting.
+    """Wait for tasks, and cancel those that do not end in time.
 
     Args:
         tasks: tasks to wait for.
-        seconds: time limit; None for no limit.
-        cut_off: called before the tasks are cancelled.
+        waits: seconds to wait until each cancellation of the tasks; after the last wait, the call returns
+            even if tasks are running. None waits without a limit. When this call is cancelled, the tasks are
+            cancelled at once, and the next wait begins.
+        cut_off: called before the first cancellation of the tasks.
 
     Returns:
         False if this call was cancelled meanwhile.
     """
-    pending: list[asyncio.Task[None]] = [task for task in tasks if not task.done()]
-    timeout = seconds
-    undisturbed = True
-    while pending:
+    undisturbed, place = True, 0
+    while pending := [task for task in tasks if not task.done()]:
         try:
-            await asyncio.wait(pending, timeout=timeout)
-            pending = [task for task in pending if not task.done()]
-            if timeout is None:
-                continue
+            await asyncio.wait(pending, timeout=waits[place])
+            pending = [task for task in tasks if not task.done()]
+            if pending and place == len(waits) - 1:
+                break
         except asyncio.CancelledError:
             undisturbed = False
-            pending = [task for task in pending if not task.done()]
-        timeout = None
+            pending = [task for task in tasks if not task.done()]
         if pending and cut_off is not None:
             cut_off()
             cut_off = None
         for task in pending:
             task.cancel()
+        place = min(place + 1, len(waits) - 1)
     return undisturbed

@@ -4,6 +4,9 @@
 From the outside to the inside, an attempt runs the interceptors of the session, the middlewares of the app,
 of the routers and of the handler, the deadline, the middlewares of the library, the dependencies, and the
 handler. A handler of a message or a value without middlewares is called directly.
+
+All this runs in a context of its own: a copy of the worker's context, in which no attempt changes anything.
+The caller of ``direct`` makes the copy.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from typing import Any, cast
 from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
 from bmq.client.message import Message
 from bmq.errors import UsageError
-from bmq.workers._blocking import BlockingCalls, Steps
+from bmq.workers._blocking import BlockingCalls, call_apart
 from bmq.workers._handlers import too_late
-from bmq.workers._middleware import Middleware, chained, timed
+from bmq.workers._middleware import Middleware, chained, timed, unless_cancelled
 from bmq.workers._plan import Plan, Surroundings
 from bmq.workers._threads import Call, Threads
 
@@ -41,10 +44,13 @@ class Invoker:
 
     Attributes:
         name: name of the handler.
-        direct: makes the first attempt with a message, if the handler is async.
+        direct: makes the first attempt with a message, if the handler is async; to be called in a context of
+            its own.
         timeout: seconds for a call; None for no limit.
         alarm: seconds that the caller of ``direct`` must enforce; None for no limit.
         blocking: logs blocking of the event loop.
+        cut_off: whether the running attempts were cancelled at the end of the workers, and have no outcome,
+            even if a handler takes the cancellation back.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Invoker:
         self.name = plan.name
         self.timeout = self.alarm = timeout
         self.blocking = BlockingCalls(logger, self.name)
+        self.cut_off = False
         # Separate threads: the loop's default threads are few, and shared with the rest of the program.
         self._threads = None if plan.is_async else Threads(self.name)
         # Calls in threads still running after the deadline, by calling task.
@@ -71,7 +78,9 @@ class Invoker:
             return
         decode = None if plan.shape is None or plan.role.batch else plan.shape.decode
         self._info = info = HandlerInfo(self.name, around.state, key_of, decode)
-        call = chained(around.builtins, plan.bind(around, None if plan.is_async else self, timeout))
+        call = plan.bind(around, None if plan.is_async else self, timeout)
+        if around.builtins:
+            call = chained(around.builtins, unless_cancelled(call, lambda: self.cut_off))
         if middlewares and timeout is not None and plan.is_async:
             call, self.alarm = timed(call, timeout), None
         self._call = call = chained(middlewares, call)
@@ -92,21 +101,23 @@ class Invoker:
 
         Cancelling the call cancels an async handler. A thread continues, and its result is dropped.
         """
+        call: Callable[[Any], Awaitable[object]]
+        argument: object
         if self._plain is None:
-            attempt: Any = self._call(attempt_of(messages, number, self._info, value))
+            call, argument = self._call, attempt_of(messages, number, self._info, value)
         elif self._threads is not None:
             await self.run(partial(self._plain, messages[0]))
             return
         else:
-            attempt = self._plain(messages[0])
+            call, argument = cast("Any", self._plain), messages[0]
         timeout = self.alarm
         if timeout is None or self._threads is not None:
-            await Steps(attempt, self.blocking)
+            await call_apart(call, argument, blocking=self.blocking)
             return
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
-                await Steps(attempt, self.blocking)
+                await call_apart(call, argument, blocking=self.blocking)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -125,7 +136,10 @@ class Invoker:
         task = asyncio.current_task()
         if (earlier := self._late.get(task)) is not None and not earlier.ended.done():
             # A middleware repeats an attempt: a message is never handled twice at once.
-            await asyncio.wait((earlier.ended,))
+            await asyncio.wait((earlier.ended,), timeout=self.timeout)
+            if not earlier.ended.done():
+                assert self.timeout is not None
+                raise too_late(self.timeout)
         self._late[task] = call = self._threads.start(function)
         # The deadline starts with the function, whose start a busy process may delay.
         while not call.ended.done():
@@ -156,7 +170,7 @@ class Invoker:
         call.closing = asyncio.create_task(close())
         return True
 
-    def late(self) -> Awaitable[object] | None:
+    def late(self) -> asyncio.Future[None] | None:
         """Return, and forget, the end of the current task's late call, if the thread still runs."""
         call = self._late.pop(asyncio.current_task(), None) if self._late else None
         if call is None or call.ended.done():

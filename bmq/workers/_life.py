@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
+from bmq._turn import turn_of
 from bmq.protocol.machine import Machine, Transition
 
 __all__ = ["AppInput", "AppState", "Life"]
@@ -77,6 +78,8 @@ class Life(Machine):
             self.begun.set_result(None)
 
     def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        turn_of(loop).hold(loop)
         for task in self._tasks:
             task.cancel()
 

@@ -13,7 +13,15 @@ from bmq.client.attempt import Attempt, CallNext
 from bmq.errors import UsageError
 from bmq.workers._handlers import is_async, name_of, too_late
 
-__all__ = ["Call", "Middleware", "chained", "check_middleware", "check_middlewares", "timed"]
+__all__ = [
+    "Call",
+    "Middleware",
+    "chained",
+    "check_middleware",
+    "check_middlewares",
+    "timed",
+    "unless_cancelled",
+]
 
 #: An async function of an attempt and of the rest of the attempt. The result is the result of the attempt.
 Middleware: TypeAlias = Callable[[Attempt, CallNext], Awaitable[Any]]
@@ -107,3 +115,33 @@ def timed(call: Call, seconds: float) -> Call:
         raise too_late(seconds)
 
     return within
+
+
+def unless_cancelled(call: Call, cut_off: Callable[[], bool]) -> Call:
+    """Return a call that ends with a CancelledError if it was cancelled meanwhile.
+
+    For calls whose outcome is posted: whatever a cancelled handler returns or raises is not an outcome.
+
+    Args:
+        call: the call.
+        cut_off: returns whether all calls were cancelled.
+    """
+
+    async def kept(attempt: Attempt) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        error: BaseException | None = None
+        result: Any = None
+        try:
+            result = await call(attempt)
+        except (Exception, BaseExceptionGroup) as raised:
+            if not (task.cancelling() or cut_off()):
+                raise
+            error = raised
+        if cut_off() and not task.cancelling():
+            task.cancel()  # the handler has taken the cancellation back
+        if task.cancelling():
+            raise asyncio.CancelledError from error
+        return result
+
+    return kept

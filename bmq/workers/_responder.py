@@ -26,7 +26,6 @@ from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, deri
 from bmq.errors import Error, QueueClosed, RequestFailed, StateError, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
-from bmq.workers._blocking import BlockingCalls, Steps
 from bmq.workers._handlers import is_async, name_of
 from bmq.workers._middleware import Middleware
 from bmq.workers._parameters import ANY_STATE, HANDLER, parameters_of
@@ -47,6 +46,8 @@ _OPEN = 500
 _DONE = b"\0"
 # Maximum deadline in seconds: event loops do not accept delays of any length.
 _LONGEST = 30 * 86400.0
+# Deadline of a request that its requester has cancelled, in seconds of the event loop's clock.
+_AT_ONCE = -1.0
 
 
 class Responder:
@@ -98,8 +99,7 @@ class Responder:
         self._allowed: dict[str, Allowed] = {}
         self._log = LogLimit(logger)
         self._name = name_of(function)
-        self._blocking = BlockingCalls(logger, self._name)
-        self._running: dict[str, asyncio.Task[PutMessage | None]] = {}
+        self._running: dict[str, asyncio.Timeout] = {}
         self._outputs: OrderedDict[Queue, None] = OrderedDict()
         self._closing: set[asyncio.Future[None]] = set()
         self._cancelled: OrderedDict[str, None] = OrderedDict()
@@ -148,14 +148,14 @@ class Responder:
             )
             return
         answers = to is not None
-        task = self._running[guid] = asyncio.create_task(self._respond(message, call_next, seconds, answers))
+        limit = self._running[guid] = asyncio.timeout(seconds)
+        if seconds is not None:
+            deadline.set(_world.time() + seconds)
         try:
-            await asyncio.wait([task])
+            reply = await self._respond(message, call_next, limit, answers)
         finally:
             del self._running[guid]
-            task.cancel()
-        if not task.cancelled():
-            await self._answer(message, to, task.result())
+        await self._answer(message, to, reply)
 
     def _allowed_of(self, message: Message) -> Allowed:
         uri = message.queue_uri
@@ -164,28 +164,26 @@ class Responder:
         return allowed
 
     def _cancel(self, guid: str) -> None:
-        if task := self._running.get(guid):
-            task.cancel()
+        if limit := self._running.get(guid):
+            if not limit.expired():
+                limit.reschedule(_AT_ONCE)
             return
         self._cancelled[guid] = None
         if len(self._cancelled) > _REMEMBERED:
             self._cancelled.popitem(last=False)
 
     async def _respond(
-        self, message: Message, call_next: CallNext, seconds: float | None, answers: bool
+        self, message: Message, call_next: CallNext, limit: asyncio.Timeout, answers: bool
     ) -> PutMessage | None:
         """Call the function and return the reply; None if the requester has stopped waiting.
 
         ``answers`` is False if no requester waits; errors are then raised.
         """
-        if seconds is not None:
-            deadline.set(_world.time() + seconds)
-        limit = asyncio.timeout(seconds)
         task = asyncio.current_task()
         assert task is not None
         try:
             async with limit:
-                return self._reply(await Steps(call_next(), self._blocking))
+                return self._reply(await call_next())
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
@@ -195,9 +193,10 @@ class Responder:
             return self._failed(message, error)
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
-                self._log.warning(
-                    "deadline", "%s did not finish %s by its deadline", self._name, message.guid
-                )
+                if limit.when() != _AT_ONCE:
+                    self._log.warning(
+                        "deadline", "%s did not finish %s by its deadline", self._name, message.guid
+                    )
                 return None
             if not answers:
                 raise

@@ -6,8 +6,8 @@ Threads cannot be stopped: a call continues after the deadline. Three rules hold
 - The deadline starts with the call of the function. Each worker has its own thread: no call waits for a free
   thread.
 - A worker whose thread is still running takes no message, and the lane stays closed. Two messages of a key
-  are never handled at once, and a message is never handled twice at once. A second thread in place of the
-  late thread would break both promises, and the number of threads would have no bound.
+  are never handled at once, and a message is never handled twice at once. After a while another worker takes
+  its place, but for one worker: the number of threads has a bound, and a single worker stays the only one.
 - The threads do not keep the process alive. After the grace period the process may end in the middle of a
   call. The message is unconfirmed, and the broker delivers the message again.
 """

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 import bmq
 import bmq.inbox
+from bmq.workers import Failure
 from tests.waiting import eventually
 
 Inbox = bmq.inbox.SqlAlchemyInbox[AsyncConnection]
@@ -275,3 +276,37 @@ async def test_a_published_result_in_the_transaction_is_repeated(
         assert (await output.receive(timeout=20)).data == b"7"
     assert calls == [7, 7]
     assert await effects(engine) == ["7"]
+
+
+@pytest.mark.parametrize("way", ["raises", "returns"])
+async def test_work_cut_off_in_a_transaction_is_done_once(
+    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue, way: str
+) -> None:
+    """A handler that is cut off has not failed: the next delivery repeats, or recognises, its effect."""
+    begun, failures, cut = asyncio.Queue[int](), list[Failure](), list[int]()
+    for grace in (0, 30):
+        inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+        app = bmq.App(bmq_broker.uri, grace=grace, on_error=failures.append)
+        retry = bmq.NoRetry(bmq.DeadLetter(output.uri))
+
+        @app.consumer(queue.uri, retry=retry, middlewares=[inbox.middleware])
+        async def charge(
+            number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
+        ) -> None:
+            await effect(connection, number)
+            begun.put_nowait(number)
+            if not cut:
+                cut.append(number)
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    if way == "raises":
+                        raise ConnectionError from None
+
+        await queue.post(b"8" if grace else b"7")
+        async with running(app, inbox):
+            while await begun.get() != (8 if grace else 7):
+                pass
+    assert not failures
+    assert await effects(engine) == ["7", "8"]
+    assert output.receive_nowait() is None

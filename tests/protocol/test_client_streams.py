@@ -61,62 +61,115 @@ def test_a_number_is_not_used_again_on_another_connection() -> None:
     assert bench.broker.s_ids[queue.q_id][-1] != before
 
 
+def windowed(bench: Bench, window: int, expression: str = "x == 1") -> QueueCore:
+    """Open a queue with one subscription."""
+    subscription = SubscriptionCore(expression, SubscriptionOptions(window, 1 << 20, 0), object())
+    queue = bench.open(URI, READ, subscriptions=[])
+    bench.core.configure_queue(queue, [subscription], object(), bench.now + 60)
+    bench.pump()
+    bench.answer()
+    return queue
+
+
+def confirmed(bench: Bench) -> int:
+    """The number of confirmations that the broker has received."""
+    return len(bench.broker.confirms)
+
+
 def test_a_quiet_subscription_is_repeated_with_growing_pauses() -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=8))
+    bench = connected(CoreOptions(repeat_after=1))
     queue = reader(bench, "x == 1", "x == 2")
     first = bench.broker.s_ids[queue.q_id][-2:]
-    asked = quiet(bench, 31.5)  # after 1, 3, 7, 15, 23, 31 seconds
-    assert len(asked) == 6
+    asked = quiet(bench, 90)  # after 1, 5, 21 and 81 seconds
+    assert len(asked) == 4
     assert all(list(each.values()) == first for each in asked)
-    assert queue.repeated == 6
-    assert queue.revived == 0
+    assert bench.core.repeated == (4, 0)
     assert queue.state is QueueState.OPEN
+    assert len(quiet(bench, 600)) == 10  # once a minute
 
 
-def test_revived_messages_are_counted_reported_once_and_soon_requested_again() -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
-    queue = reader(bench, "x == 1")
-    assert len(quiet(bench, 7.1)) == 3
-    bench.push(queue, *range(1, 101))
-    assert queue.revived == 100
+def test_a_flow_that_stops_is_repeated_at_once_and_reported() -> None:
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for first in range(1, 201, 20):
+        bench.push(queue, *range(first, first + 20))
+        bench.confirm_many(queue, *range(first, first + 20))
+        bench.wait(0.002)
+        bench.answer()  # the broker looks at the queue again
+    assert bench.core.repeated == (10, 180)
     assert bench.happened.count(DeliveryRevived(URI)) == 1
-    assert len(quiet(bench, 1.2)) == 1  # not after eight seconds
-    bench.push(queue, *range(101, 201))
-    assert queue.revived == 200
-    assert bench.happened.count(DeliveryRevived(URI)) == 1
 
 
-def test_postponed_messages_are_requested_again_at_once() -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
-    queue = reader(bench, "x == 1", "x == 2")
-    assert len(quiet(bench, 1.1)) == 1
-    for number in range(1, 11):
-        bench.push(queue, number, out_of_order=True)
-        bench.wait(0.11)
-        bench.answer()
-    assert queue.repeated == 11
+def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for number in range(1, 2001):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        bench.wait(0.001)
+    assert bench.core.repeated == (0, 0)
+
+
+def test_a_full_window_owes_nothing_until_a_fifth_of_it_is_confirmed() -> None:
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 20)
+    bench.push(queue, *range(1, 21))
+    assert quiet(bench, 50) == []
+    bench.confirm_many(queue, 1, 2, 3)
+    assert quiet(bench, 5) == []
+    bench.confirm_many(queue, 4)
+    bench.wait(0.003)
+    assert bench.answer()
+
+
+def test_repetitions_without_a_message_become_rare() -> None:
+    """One message a second is no flow that has stopped."""
+    bench = connected(CoreOptions(repeat_after=0.1))
+    queue = windowed(bench, 1000)
+    asked = 0
+    for number in range(1, 101):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        asked += len(quiet(bench, 1))
+    assert asked <= 2 * 100
+    bench.push(queue, *range(1000, 1100))
+    bench.confirm_many(queue, *range(1000, 1100))
+    assert len(quiet(bench, 60)) <= 8
+
+
+def test_a_message_after_a_long_silence_is_watched_closely_again() -> None:
+    """A limited broker may deliver one message in a second."""
+    bench = connected(CoreOptions(repeat_after=0.1))
+    queue = windowed(bench, 100)
+    quiet(bench, 1000)  # the pause is a minute
+    before = bench.core.repeated[0]
+    for number in range(1, 4):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        assert len(quiet(bench, 1)) == (number == 3)
+    assert bench.core.repeated[0] == before + 1
 
 
 @pytest.mark.parametrize("answered_first", [True, False])
-def test_a_slow_broker_receives_the_next_repetition_as_soon(answered_first: bool) -> None:
-    """A broker looks at each message of a deep backlog before it answers, or delivers."""
-    bench = connected(CoreOptions(repeat_after=10, repeat_every=60))
+def test_a_broker_that_worked_long_for_a_repetition_rests_four_times_as_long(answered_first: bool) -> None:
+    """A real broker evaluates the expressions of a large backlog before it answers, or delivers."""
+    bench = connected(CoreOptions(repeat_after=10))
     queue = reader(bench, "x == 1")
     bench.wait(10)
     bench.wait(3)
     if answered_first:
         bench.answer()
-    bench.push(queue, 1, out_of_order=True)
+    bench.push(queue, 1)
     if not answered_first:
         bench.answer()
-    assert queue.revived == 1
-    assert quiet(bench, 2.9) == []
-    assert len(quiet(bench, 0.2)) == 1
+    assert bench.core.repeated == (1, 1)
+    assert quiet(bench, 11.8) == []
+    assert len(quiet(bench, 0.4)) == 1
 
 
 def test_a_broker_that_worked_long_for_a_change_rests_four_times_as_long() -> None:
     """A real broker evaluates the expressions of a large backlog, and delivers nothing meanwhile."""
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    bench = connected(CoreOptions(repeat_after=1))
     queue = reader(bench, "x == 1")
     bench.configure(queue, "x == 2", timeout=30)
     bench.wait(5)
@@ -128,32 +181,75 @@ def test_a_broker_that_worked_long_for_a_change_rests_four_times_as_long() -> No
     assert len(quiet(bench, 1.2)) == 1  # the backlog is gone
 
 
-def test_pauses_grow_again_after_the_last_postponed_message() -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
-    queue = reader(bench, "x == 1")
-    assert len(quiet(bench, 1.1)) == 1
-    bench.push(queue, 1, out_of_order=True)
-    asked = quiet(bench, 30)  # 0.1, 0.2, 0.4, ... 12.8 seconds apart
-    assert 7 <= len(asked) <= 9
+# ---- confirmations in parts
 
 
-@pytest.mark.parametrize(("arrived", "repeated"), [(19, 0), (20, 1)])
-def test_a_full_window_after_a_long_silence_is_watched_closely_again(arrived: int, repeated: int) -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
-    subscription = SubscriptionCore("x == 1", SubscriptionOptions(20, 1 << 20, 0), object())
-    queue = bench.open(URI, READ, subscriptions=[])
-    bench.core.configure_queue(queue, [subscription], object(), bench.now + 60)
-    bench.pump()
-    bench.answer()
-    assert len(quiet(bench, 70)) == 6
-    for number in range(1, arrived + 1):
-        bench.push(queue, number)
-    assert len(quiet(bench, 1.1)) == repeated
+def test_a_fifth_of_the_window_is_confirmed_before_messages_arrive() -> None:
+    bench = connected()
+    queue = windowed(bench, 100)
+    bench.push(queue, *range(1, 101))
+    bench.confirm_many(queue, *range(1, 101))
+    assert confirmed(bench) == 20
+    bench.push(queue, *range(101, 121))
+    assert confirmed(bench) == 40
+    bench.wait(0.01)  # nothing arrives: all others go
+    assert confirmed(bench) == 100
+    bench.confirm_many(queue, *range(101, 121))
+    assert confirmed(bench) == 120
+    assert bench.broker.confirms == sorted(bench.broker.confirms)
+
+
+def test_the_confirmations_of_a_small_window_are_sent_at_once() -> None:
+    """Fewer than ten events do not make a broker's dispatcher busy."""
+    bench = connected()
+    queue = windowed(bench, 9)
+    bench.push(queue, *range(1, 10))
+    bench.confirm_many(queue, *range(1, 10))
+    assert confirmed(bench) == 9
+
+
+def test_confirmations_without_an_expression_are_sent_at_once() -> None:
+    bench = connected()
+    queue = windowed(bench, 20, "")
+    bench.push(queue, *range(1, 21))
+    bench.confirm_many(queue, *range(1, 21))
+    assert confirmed(bench) == 20
+
+
+@pytest.mark.parametrize("end", ["close", "configure", "stop"])
+def test_all_confirmations_precede_a_request(end: str) -> None:
+    bench = connected()
+    queue = windowed(bench, 100)
+    bench.push(queue, *range(1, 101))
+    bench.confirm_many(queue, *range(1, 101))
+    if end == "close":
+        bench.close(queue)
+    elif end == "configure":
+        bench.configure(queue, "x == 2")
+    else:
+        bench.core.stop(object(), bench.now, bench.now + 60)
+        bench.pump()
+    assert confirmed(bench) == 100
+
+
+def test_confirmations_held_back_when_the_connection_is_lost_are_repeated_for_redeliveries() -> None:
+    bench = connected()
+    queue = windowed(bench, 100)
+    bench.push(queue, *range(1, 101))
+    bench.confirm_many(queue, *range(1, 101))
+    assert confirmed(bench) == 20
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    bench.push(queue, *range(21, 101))
+    assert bench.numbers_received == [*range(1, 101)]  # no message a second time
+    bench.wait(0.01)
+    assert confirmed(bench) == 80
 
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_subscription_is_repeated_after_a_failed_change(answered: bool) -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    bench = connected(CoreOptions(repeat_after=1))
     queue = reader(bench, "x == 1")
     bench.configure(queue, "x == 2", timeout=3)
     bench.wait(2)  # the time of the first repetition passes while the change is outstanding
@@ -166,12 +262,12 @@ def test_a_subscription_is_repeated_after_a_failed_change(answered: bool) -> Non
 
 
 def test_an_active_subscription_is_not_repeated() -> None:
-    bench = connected(CoreOptions(repeat_after=1, repeat_every=60))
+    bench = connected(CoreOptions(repeat_after=1))
     queue = reader(bench, "x == 1")
     for number in range(1, 20):
         assert quiet(bench, 0.9) == []
         bench.push(queue, number)
-    assert queue.repeated == queue.revived == 0
+    assert bench.core.repeated == (0, 0)
 
 
 @pytest.mark.parametrize(("after", "expression"), [(0.0, "x == 1"), (1.0, "")])

@@ -416,3 +416,30 @@ async def test_ended_listener_receives_no_more_and_can_acknowledge(
         assert (await first(other)).data == b"2", "not held up by the one that ends"
     await acknowledge(message)
     await until_depth(broker_uri, uri, 1)
+
+
+@pytest.mark.parametrize("way", ["raises", "returns", "is cancelled"])
+async def test_a_cancelled_task_is_not_acknowledged(broker_uri: str, uri: str, way: str) -> None:
+    """taskiq keeps a cancellation as the task's result; the message is delivered again."""
+    begun = asyncio.Event()
+    async with started(broker_uri, uri, worker=True) as broker:
+
+        @broker.task
+        async def work() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if way == "raises":
+                    raise ConnectionError from None
+                if way == "is cancelled":
+                    raise
+
+        await work.kiq()
+        before = asyncio.all_tasks()
+        async with working(broker):
+            await begun.wait()
+            for each in asyncio.all_tasks() - before:  # as asyncio.run does
+                each.cancel()
+    async with started(broker_uri, uri) as broker:
+        assert b"work" in (await first(broker)).data

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections import Counter
@@ -16,7 +15,7 @@ import pytest
 import bmq
 from bmq.workers import SubscriberState, _consume, status
 from tests.waiting import eventually
-from tests.workers.stage import Stage, consuming, numbered, post
+from tests.workers.stage import Stage, consuming, numbered, post, seen_by
 
 SOON = 0.02
 
@@ -62,8 +61,8 @@ def release() -> Iterator[list[Work]]:
 
 
 async def test_no_message_is_given_up_before_its_call(stage: Stage, release: list[Work]) -> None:
-    """All threads hang; further messages wait long after the deadline."""
-    work = Work(b"0", b"1")
+    """All threads hang, with the one in another's place; further messages wait long after the deadline."""
+    work = Work(b"0", b"1", b"2")
     release.append(work)
     await post(stage.queue, *numbered(10))
     failures: list[bytes] = []
@@ -77,20 +76,75 @@ async def test_no_message_is_given_up_before_its_call(stage: Stage, release: lis
     )
     async with consuming_all:
         [consumer] = await eventually(lambda: stage.queue.consumers)
-        await eventually(lambda: status(consumer)[0].hung == 2)
+        await eventually(lambda: status(consumer)[0].hung == 3)
         assert status(consumer)[0].state is SubscriberState.BLOCKED
         health = stage.queue.session.health()
         assert health.ready
-        assert "2 of 2 workers of" in str(health)
+        assert "3 of 3 workers of" in str(health)
         assert "take no messages: their threads still run after the deadline" in str(health)
         await asyncio.sleep(5 * SOON)  # time for the deadlines of the waiting messages to pass
-        assert set(work.begun) == {b"0", b"1"}
+        assert set(work.begun) == {b"0", b"1", b"2"}
         work.go_on.set()
         await eventually(lambda: status(consumer)[0].handled == 10)
         assert status(consumer)[0].state is SubscriberState.ACTIVE
         assert str(stage.queue.session.health()) == "ready"
-    assert sorted(failures) == [b"0", b"1"]
-    assert work.begun == {b"0": 2, b"1": 2, **dict.fromkeys(numbered(10)[2:], 1)}
+    assert sorted(failures) == [b"0", b"1", b"2"]
+    assert work.begun == {**dict.fromkeys(numbered(3), 2), **dict.fromkeys(numbered(10)[3:], 1)}
+
+
+@pytest.mark.parametrize("shape", ["single", "lanes", "batch", "group", "middleware", "repeating middleware"])
+async def test_good_messages_pass_hung_threads(
+    broker_uri: str, stage: Stage, release: list[Work], shape: str
+) -> None:
+    """Other workers take the places of workers whose threads hang, and leave when the threads have ended."""
+    work = Work(*numbered(4))
+    release.append(work)
+
+    def of_message(message: bmq.Message) -> None:
+        work(message)
+
+    def of_batch(messages: list[bmq.Message]) -> None:
+        work(messages[0])
+
+    async def around(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
+        try:
+            return await call_next()
+        except TimeoutError:
+            if shape == "middleware":
+                raise
+            return await call_next()
+
+    app = bmq.App(broker_uri, grace=5)
+    options: dict[str, Any] = {"concurrency": 4, "timeout": SOON, "retry": bmq.Backoff(SOON, retries=2)}
+    if shape == "lanes":
+        options["key"] = "key"
+    if shape == "group":
+        options["group"] = lambda queue: queue.group("key", buckets=1)
+    if "middleware" in shape:
+        options["middlewares"] = [around]
+    if shape == "batch":
+        app.batch_consumer(stage.queue.uri, max_messages=1, max_wait=0, **options)(of_batch)
+    else:
+        app.consumer(stage.queue.uri, **options)(of_message)
+    items = [bmq.PutMessage(each, {"key": each.decode()}) for each in numbered(20)]
+    (await stage.queue.post_many(items)).raise_for_failures()
+    async with app:
+        await eventually(lambda: app.status() and app.status()[0].handled == 16)
+        assert app.status()[0].hung == 4
+        assert app.status()[0].state is SubscriberState.FAILING
+        assert all(work.begun[each] == 1 for each in numbered(20))
+        work.go_on.set()
+        await eventually(lambda: app.status()[0].handled == 20)
+        assert app.status()[0].hung == 0
+        work.hanging = set(numbered(24)[20:])
+        work.go_on.clear()
+        (await stage.queue.post_many([bmq.PutMessage(b"%d" % n, {"key": str(n)}) for n in range(20, 40)]))
+        await eventually(lambda: app.status()[0].handled == 36)
+        assert app.status()[0].hung == 4, "the places are free again"
+        work.go_on.set()
+        await eventually(lambda: app.status()[0].handled == 40)
+        assert app.status()[0].state is SubscriberState.ACTIVE
+    assert not work.together
 
 
 @pytest.mark.parametrize("then", ["discard", "skip", "leave"])
@@ -223,26 +277,81 @@ async def test_work_cut_off_by_the_grace_is_one_warning_with_the_guids(
     assert sorted(record.guids) == sorted(begun)  # type: ignore[attr-defined]
 
 
-async def test_a_handler_that_ignores_its_cancellation_is_named(
-    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shape", ["async", "inside the message", "lanes", "batch", "group", "responder"])
+@pytest.mark.parametrize("way", ["app", "app in the background", "consume"])
+async def test_a_handler_that_ignores_its_cancellation_is_left_and_named(
+    broker_uri: str,
+    session: bmq.Session,
+    stage: Stage,
+    shape: str,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_consume, "_CANCELLED_WITHIN", 0.01)
+    monkeypatch.setattr(_consume, "_TO_END", (0.01, 0.01))
     begun, go_on = asyncio.Event(), asyncio.Event()
+    cancellations = 0
+    left: list[asyncio.Task[Any]] = []
 
     async def stubborn(message: bmq.Message) -> None:
+        nonlocal cancellations
+        task = asyncio.current_task()
+        assert task is not None
+        left.append(task)
         begun.set()
         while not go_on.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await go_on.wait()
+            except asyncio.CancelledError:
+                cancellations += 1
 
-    await post(stage.queue, b"0")
-    working = asyncio.create_task(bmq.consume(stage.queue, stubborn, grace=0))
-    await begun.wait()
-    working.cancel()
-    await eventually(lambda: "stubborn ignores its cancellation and does not end" in caplog.text)
+    async def inside(message: bmq.Message) -> None:
+        async with message:
+            await stubborn(message)
+
+    async def stubborn_batch(messages: list[bmq.Message]) -> None:
+        await stubborn(messages[0])
+
+    uri = stage.queue.uri
+    await stage.queue.post(b"0", properties={"key": "one"})
+    app = bmq.App(broker_uri, grace=0)
+    if way == "consume":
+        if shape not in ("async", "lanes"):
+            return
+        key = "key" if shape == "lanes" else None
+        working = asyncio.create_task(bmq.consume(stage.queue, stubborn, grace=0, key=key))
+        await begun.wait()
+        working.cancel()
+        await asyncio.wait([working], timeout=10)
+        assert working.cancelled()
+    else:
+        {
+            "async": lambda: app.consumer(uri)(stubborn),
+            "inside the message": lambda: app.consumer(uri)(inside),
+            "lanes": lambda: app.consumer(uri, key="key")(stubborn),
+            "batch": lambda: app.batch_consumer(uri)(stubborn_batch),
+            "group": lambda: app.consumer(uri, group=lambda queue: queue.group("key"))(stubborn),
+            "responder": lambda: app.responder(uri)(stubborn),
+        }[shape]()
+        async with asyncio.timeout(10):
+            if way == "app":
+                working = asyncio.create_task(app.run(signals=False))
+                await begun.wait()
+                app.stop()
+                await working
+            else:
+                async with app:
+                    await begun.wait()
+    assert cancellations == 2
+    [line] = [each for each in caplog.records if "ignores its cancellation" in each.getMessage()]
+    assert line.levelno == logging.ERROR
+    name = stubborn_batch if shape == "batch" else inside if shape == "inside the message" else stubborn
+    assert name.__name__ in line.getMessage()
+    assert len(line.guids) == 1  # type: ignore[attr-defined]
     go_on.set()
-    await asyncio.wait([working])
-    assert caplog.text.count("ignores its cancellation") == 1
+    await asyncio.wait(left)
+    await stage.queue.close()
+    assert await seen_by(session, uri) == [b"0"], "the outcome counts no longer"
 
 
 async def test_handlers_that_end_in_time_are_no_warning(

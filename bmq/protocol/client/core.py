@@ -77,7 +77,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event, read_event
 from bmq.wire.join import join_events
-from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
+from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ class CoreOptions:
         max_unacked_bytes: bytes of unacknowledged posts at which the window is full.
         repeat_after: time without messages after which subscriptions with expressions are repeated; 0
             disables the repetition.
-        repeat_every: longest pause between repetitions.
         drop_confirmed_redeliveries: whether a redelivery of a confirmed message is confirmed again and not
             reported; see :mod:`bmq.protocol.client.redelivery`.
         liveness: seconds without a byte from the broker before the connection is given up; None to rely on
@@ -122,8 +121,7 @@ class CoreOptions:
     max_incoming_event: int = DEFAULT_MAX_INCOMING_EVENT
     max_unacked_messages: int = 200_000
     max_unacked_bytes: int = 128 * 1024 * 1024
-    repeat_after: float = 1.0
-    repeat_every: float = 60.0
+    repeat_after: float = 0.1
     drop_confirmed_redeliveries: bool = True
     liveness: float | None = None
 
@@ -232,7 +230,6 @@ class ClientCore(Machine):
             trouble=lambda: self.trouble,
             reopen_timeout=options.reopen_timeout,
             repeat_after=options.repeat_after,
-            repeat_every=options.repeat_every,
         )
         self._queues = QueueRegistry(self._shared)
         self.framer = Framer(options.max_incoming_event)
@@ -281,9 +278,13 @@ class ClientCore(Machine):
             self._pulse_owed = False
             self._outbox.event(HEARTBEAT_RSP)
         outbox = self._outbox
-        if not (outbox.runs or outbox.events or self._confirms.waiting):
+        if not (outbox.runs or outbox.events or self._confirms.waiting or self._confirms.held):
             return []
         data = outbox.take(limit)
+        if self._confirms.sent:
+            for confirming, count in self._confirms.sent:
+                confirming.confirms_sent(count, now)
+            self._confirms.sent.clear()
         if self._requests.fresh:
             self._stalls.sent(now)
         if self._confirms.unstamped:
@@ -849,10 +850,10 @@ class ClientCore(Machine):
             confirmed = queue.confirmed
             if confirmed is not None:
                 if confirmed.encoded or confirmed.older_encoded:
-                    confirmed.prepare(run[0][GUID], event.data, now - queue.heard)
+                    confirmed.prepare(run[0][GUID], event.data, now - queue.watch.heard)
                 if confirmed.recent or confirmed.older:
                     known = known or confirmed.knows_any([push[GUID] for push in run])
-            if not queue.delivered(len(run), now, run[0][FLAGS]):
+            if not queue.delivered(len(run), now):
                 quiet = False
         if known:
             quiet = False
@@ -875,12 +876,12 @@ class ClientCore(Machine):
             confirmed = route[0].confirmed
             if confirmed is not None:
                 if confirmed.encoded or confirmed.older_encoded:
-                    confirmed.prepare(bytes(some.guids[0]), event.data, now - route[0].heard)
+                    confirmed.prepare(bytes(some.guids[0]), event.data, now - route[0].watch.heard)
                 if (confirmed.recent or confirmed.older) and confirmed.knows_any(some.guids.tolist()):
                     return False
             deliveries.append((*route, some))
         for queue, _, some in deliveries:
-            queue.delivered(some.count, now, int(some.flags[0]))
+            queue.delivered(some.count, now)
         self._emit(PushedColumns(deliveries))
         return True
 

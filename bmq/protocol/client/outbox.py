@@ -74,7 +74,7 @@ class Outbox:
 
     def event(self, event: bytes) -> None:
         """Add a whole event after all earlier output."""
-        self._close()
+        self._close(everything=True)
         self.events.append(event)
 
     def __bool__(self) -> bool:
@@ -184,18 +184,20 @@ class Outbox:
         self.events.clear()
         self.runs, self._begin = deque(), 0
 
-    def _confirm_events(self) -> list[bytes]:
+    def _confirm_events(self, *, everything: bool = False) -> list[bytes]:
         """Return the pending confirmations as events."""
-        confirms = self._confirms.take()
+        confirms = self._confirms.take(everything=everything)
+        if not confirms:
+            return []
         most = MAX_CONFIRMS * CONFIRM_SIZE
         if len(confirms) <= most:
             return [pack_confirms((confirms,))]
         return [pack_confirms((confirms[at : at + most],)) for at in range(0, len(confirms), most)]
 
-    def _close(self) -> None:
+    def _close(self, *, everything: bool = False) -> None:
         # Confirmations first: they make room in a full queue for the following posts.
-        if self._confirms.waiting:
-            self.events += self._confirm_events()
+        if self._confirms.waiting or self._confirms.held:
+            self.events += self._confirm_events(everything=everything)
         if self.runs:
             self.events.append(self.runs)
             self.runs = deque()

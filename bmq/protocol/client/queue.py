@@ -38,7 +38,6 @@ Designs tried and removed, with the reasons:
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +60,7 @@ from bmq.errors import (
     UsageError,
 )
 from bmq.protocol.client.counters import PostCounts
+from bmq.protocol.client.delivery import DeliveryWatch
 from bmq.protocol.client.events import (
     Acked,
     Completed,
@@ -83,7 +83,6 @@ from bmq.protocol.client.subscription import Numbered, SubscriptionCore, Subscri
 from bmq.protocol.client.subscription_set import SetInput, SubscriptionSet
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.machine import Machine, Transition
-from bmq.wire.constants import PushFlags
 from bmq.wire.control import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
@@ -123,17 +122,6 @@ __all__ = [
 
 # Deduplication time in seconds, for brokers that report none.
 _DEFAULT_DEDUPLICATION = 300.0
-# Messages within this time after the answer to a repetition of subscriptions count as an effect of the
-# repetition, in seconds.
-_REVIVED_WITHIN = 0.5
-# Shortest pause between two repetitions that both brought messages, in seconds.
-_SHORTEST_PAUSE = 0.01
-# Least pause before a repetition, in times of the broker's work for the latest request. A real broker
-# evaluates the expressions for the whole backlog at each request, for seconds with a million messages, and
-# delivers nothing meanwhile.
-_REST = 4
-# This number of messages, or a full window, after a repetition without effect resets the pause to short.
-_FLOWING = 1000
 # A smaller number of messages may have arrived by chance.
 _WORTH_MENTION = 10
 # First and longest pause in seconds before a temporarily refused reopening is tried again.
@@ -213,7 +201,6 @@ class Shared:
         reopen_timeout: timeout in seconds of requests without a waiting caller.
         repeat_after: seconds without a message before subscriptions with expressions are repeated; 0 to
             disable the repetition.
-        repeat_every: longest pause between repetitions, in seconds.
         repeated: number of repetitions of subscriptions of any queue.
         revived: number of messages that arrived right after a repetition.
         configure_stream: whether the broker supports configureStream, not only its older form.
@@ -232,7 +219,6 @@ class Shared:
     trouble: Callable[[], Error | None]
     reopen_timeout: float
     repeat_after: float
-    repeat_every: float
     repeated: int = 0
     revived: int = 0
     watched: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
@@ -395,33 +381,25 @@ class QueueCore(Machine):
         deduplication_time: seconds during which the broker recognises a GUID.
         unacked: number of posts without an outcome.
         unacked_bytes: size of the unacknowledged payloads and properties as transmitted.
-        heard: time of the latest messages.
         confirmed: the messages confirmed lately, or None.
         answered_at: time of the latest acknowledgement, or of the resending of posts.
         counts: numbers of all further outcomes of posts.
         anybody: receiver of messages with an unknown subscription.
         leaving: whether the application has begun to close the queue. The request follows when handlers and
             posts are done; until the request, the queue's state remains the state at the broker.
-        repeated: number of repetitions of subscriptions without messages.
-        revived: number of messages that arrived right after a repetition.
+        watch: the deliveries to subscriptions with expressions.
     """
 
     __slots__ = (
-        "_answered_at",
-        "_arrived",
-        "_asked_at",
         "_closing",
         "_configuring",
         "_gone",
         "_opening",
-        "_pause",
         "_refusals",
-        "_repeated_at",
         "_request",
         "_shared",
         "_siblings",
         "_suspends",
-        "_took",
         "_waiting",
         "answered_at",
         "anybody",
@@ -430,13 +408,10 @@ class QueueCore(Machine):
         "counts",
         "deduplication_time",
         "flags",
-        "heard",
         "leaving",
         "owner",
         "q_id",
         "readable",
-        "repeated",
-        "revived",
         "service",
         "sub_app_id",
         "sub_id",
@@ -445,6 +420,7 @@ class QueueCore(Machine):
         "unacked_bytes",
         "uri",
         "uri_text",
+        "watch",
         "writable",
     )
 
@@ -486,19 +462,8 @@ class QueueCore(Machine):
         self.unacked_bytes = 0
         self.answered_at = 0.0
         self.counts = PostCounts(shared.posts.counts)
-        self.repeated = 0
-        self.revived = 0
-        self.heard = 0.0
+        self.watch = DeliveryWatch(shared.repeat_after)
         self.confirmed: Confirmed | None = None
-        # Current pause before a repetition (0 without a watch), time of the last repetition, time of the
-        # broker's answer, and number of messages long after the answer.
-        self._pause = 0.0
-        self._repeated_at: float | None = None
-        self._answered_at = 0.0
-        self._arrived = 0
-        # Time of the latest configureStream, and seconds until the answer.
-        self._asked_at = 0.0
-        self._took = 0.0
         # Number of times the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
         # Operations with waiting callers beside opening and closing: changes in the outstanding request, and
@@ -756,6 +721,8 @@ class QueueCore(Machine):
         """Note the loss of the connection: outstanding requests get no answer."""
         self._request = None
         self._refusals = 0
+        self.watch.lost()
+        self._shared.watched.discard(self)
         self.subscriptions.fire(_W.LOSE)
         self._waiting.extendleft(reversed(self._configuring))
         self._configuring.clear()
@@ -813,67 +780,40 @@ class QueueCore(Machine):
         elif self._closing is operation and self.state in _UNANSWERED:
             self._complete(operation, self._timed_out("close"))
 
-    def delivered(self, count: int, now: float, flags: int) -> bool:
-        """Note delivered messages and the flags of the first; return whether no action follows."""
-        self.heard = now
-        if self._repeated_at is None:
+    def delivered(self, count: int, now: float) -> bool:
+        """Note delivered messages; return whether no action follows."""
+        revived = self.watch.revived
+        if self.watch.delivered(count, now):
             return True
-        if self.state is not QueueState.OPEN or now - self._answered_at <= _REVIVED_WITHIN:
-            before, self.revived = self.revived, self.revived + count
+        if self.watch.revived != revived:
             self._shared.revived += count
-            if before < _WORTH_MENTION <= self.revived:
+            if revived < _WORTH_MENTION <= self.watch.revived:
                 self._shared.emit(DeliveryRevived(self.uri_text))
-            # More messages may follow: a broker delivers a backlog in portions. A message out of order had
-            # waited: a result of the repetition, not of chance. The broker works half of the time at most.
-            if flags & PushFlags.OUT_OF_ORDER:
-                self._watch_streams(now, min(self._pause, max(_SHORTEST_PAUSE, now - self._repeated_at)))
-            elif self._pause > self._shared.repeat_after:
-                self._watch_streams(now)
-        else:
-            self._arrived += count
-            if self._arrived >= self._shortest_window():
-                self._repeated_at = None
-                self._watch_streams(now)
+        self._shared.watched.set(self, self.watch.deadline)
         return False
 
-    def look_after(self, now: float) -> None:
-        """Repeat the subscriptions if no message has arrived for a while.
+    def may_confirm(self, count: int) -> int:
+        """Return how many of the waiting confirmations may be sent now."""
+        return self.watch.may_confirm(count)
 
-        A real broker under load stops delivering to subscriptions with expressions, and resumes when the
-        queue changes in any way. A request that changes nothing is enough. The same happens in a queue with
-        several expressions: the broker skips messages for a subscription with a full window, and does not
-        return to them after the window has space again. Each repetition delivers one more window.
-        """
+    def confirms_sent(self, count: int, now: float) -> None:
+        """Note confirmations sent."""
+        self.watch.confirmed(count, now)
+        self._shared.watched.set(self, self.watch.deadline)
+
+    def look_after(self, now: float) -> None:
+        """Repeat the subscriptions if the broker has stopped delivering."""
         if self.state is not QueueState.OPEN:
             return  # The next answer starts the watch again.
-        quiet_until = self.heard + self._pause
-        if quiet_until > now:
-            self._shared.watched.set(self, quiet_until)
-            return
-        self.repeated += 1
-        self._shared.repeated += 1
-        self._repeated_at = self._answered_at = now
-        self._arrived = 0
-        self._pause = min(max(2 * self._pause, _REST * self._took), self._shared.repeat_every)
-        self._shared.watched.set(self, now + self._pause)
-        self._shared.changed[self] = None
+        if self.watch.due(now):
+            self._shared.repeated += 1
+            self._shared.changed[self] = None
+        self._shared.watched.set(self, self.watch.deadline)
 
-    def _shortest_window(self) -> int:
-        """Return the minimum number of messages arriving before a subscription stops being served."""
-        return min(
-            (_FLOWING, *(sub.options.max_unconfirmed_messages for sub in self.subscriptions.committed))
-        )
-
-    def _watch_streams(self, now: float, pause: float = math.inf) -> None:
-        """Start or stop watching subscriptions with expressions; the first repetition follows a pause."""
-        if self._shared.repeat_after > 0 and any(sub.expression for sub in self.subscriptions.committed):
-            if pause > self._shared.repeat_after:
-                pause = max(self._shared.repeat_after, min(_REST * self._took, self._shared.repeat_every))
-            self._pause = pause
-            self._shared.watched.set(self, now + self._pause)
-        elif self._pause:
-            self._pause = 0.0
-            self._shared.watched.discard(self)
+    def _watch_streams(self, now: float) -> None:
+        """Watch the agreed subscriptions; messages of a broadcast queue that waits are dropped, not late."""
+        self.watch.configured(() if self.at_most_once else self.subscriptions.committed, now)
+        self._shared.watched.set(self, self.watch.deadline)
 
     def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
         """Process the answer to a request; the answer to another request does not change the outcome."""
@@ -974,7 +914,7 @@ class QueueCore(Machine):
             deadlines.append(self._opening.deadline)
         deadline = max(deadlines, default=now + self._shared.reopen_timeout)
         self.subscriptions.fire(_W.ASK)
-        self._asked_at = now
+        self.watch.asked(now)
         self._request_configure(() if self.suspended else self.subscriptions.asked, deadline)
 
     def _commit_configure(self, now: float, request: Request) -> None:
@@ -983,8 +923,7 @@ class QueueCore(Machine):
         for operation in done:
             self._complete(operation, None)
         self._report_service_if_settled()
-        self._answered_at = now
-        self._took = now - self._asked_at
+        self.watch.answered(now)
         if done or self not in self._shared.watched:
             self._watch_streams(now)
 

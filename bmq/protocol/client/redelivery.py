@@ -57,6 +57,14 @@ class _Remembered(Protocol):
         """Whether the session has the queue: it is not closed."""
         ...
 
+    def may_confirm(self, count: int) -> int:
+        """Return how many of the waiting confirmations may be sent now."""
+        ...
+
+    def confirms_sent(self, count: int, now: float) -> None:
+        """Note confirmations sent."""
+        ...
+
     def __hash__(self) -> int: ...
 
 
@@ -148,17 +156,31 @@ class Confirmations:
 
     Attributes:
         waiting: GUIDs to be confirmed with the next event, by queue.
+        held: encoded confirmations that wait until their queue lets them go.
+        sent: numbers of confirmations sent since the owner emptied the list, with their queues.
         changes: called before the pending GUIDs change: a list returned by :meth:`add` must not be extended
             any more.
         deadline: time to call :meth:`tick`, or None.
         unstamped: whether to call :meth:`stamp`, because a generation has begun.
     """
 
-    __slots__ = ("_count", "_enabled", "_queues", "changes", "deadline", "unstamped", "waiting")
+    __slots__ = (
+        "_count",
+        "_enabled",
+        "_queues",
+        "changes",
+        "deadline",
+        "held",
+        "sent",
+        "unstamped",
+        "waiting",
+    )
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self.waiting: dict[_Remembered, list[bytes]] = {}
+        self.held: dict[_Remembered, bytes] = {}
+        self.sent: list[tuple[_Remembered, int]] = []
         self.changes: Callable[[], None] = _nothing
         # The queues with a memory.
         self._queues: dict[_Remembered, None] = {}
@@ -175,15 +197,28 @@ class Confirmations:
         pending.extend(guids)
         return pending
 
-    def take(self) -> bytes:
-        """Encode, remember and return the pending confirmations; requires at least one."""
+    def take(self, *, everything: bool = False) -> bytes:
+        """Encode, remember and return the pending confirmations.
+
+        Args:
+            everything: whether to include those that a queue would hold back.
+        """
         self.changes()
         waiting, self.waiting = self.waiting, {}
-        queue, guids = waiting.popitem()
-        last = self.remember(queue, guids)
-        if not waiting:
-            return last
-        return b"".join([*(self.remember(queue, guids) for queue, guids in waiting.items()), last])
+        held, self.held = self.held, {}
+        for queue, guids in waiting.items():
+            confirms = self.remember(queue, guids)
+            held[queue] = held[queue] + confirms if queue in held else confirms
+        taken: list[bytes] = []
+        for queue, confirms in held.items():
+            count = len(confirms) // CONFIRM_SIZE
+            some = count if everything else queue.may_confirm(count)
+            if some < count:
+                self.held[queue] = confirms[some * CONFIRM_SIZE :]
+            if some:
+                taken.append(confirms[: some * CONFIRM_SIZE])
+                self.sent.append((queue, some))
+        return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def remember(self, queue: _Remembered, guids: Sequence[bytes]) -> bytes:
         """Remember confirmations, sent or not; return the encoded form."""
@@ -222,8 +257,8 @@ class Confirmations:
 
     def lost(self) -> None:
         """Stop the time: the connection is lost."""
-        if self.waiting:
-            self.take()
+        self.take(everything=True)
+        self.sent.clear()
         self.deadline = None
         self.unstamped = False
 
@@ -249,6 +284,7 @@ class Confirmations:
         """Forget everything."""
         self.changes()
         self.waiting.clear()
+        self.held.clear()
         for queue in list(self._queues):
             self.forget(queue)
         self._count = 0

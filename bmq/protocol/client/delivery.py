@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deliveries to subscriptions with expressions: do not get throttled, and go on soon after a throttle.
+
+The problem: a real broker limits the evaluation of expressions while its dispatcher has ten or more events
+waiting. Every posted and every confirmed message is an event, also when one CONFIRM event carries a thousand.
+The limited broker delivers a few messages, and looks at the queue again after a second, unless a post, a
+configureStream, or a confirmation that takes a full window to 80 % makes it look earlier. Each look with a
+short dispatcher queue raises the limit, each look with a long one lowers the limit.
+
+Two rules follow, for queues with expressions only:
+
+- **A fifth of the windows at a time.** Confirmations beyond a fifth of the windows wait until messages
+  arrive, or until the broker had time to answer. The fifth takes a full window to 80 %, so the broker looks
+  when the last confirmation of the group leaves its dispatcher queue, which is then short.
+- **Repeat the subscriptions when delivery stands still.** A configureStream that changes nothing makes the
+  broker look. The evidence: messages have flowed, the windows have room, and nothing has arrived for a pause.
+  The same request ends another standstill: a broker puts messages for a full subscription aside, and does not
+  return to them when the window has room again.
+
+The pause follows the results. A flow sets it to the minimum. A repetition that brings messages divides the
+pause by four, and so do messages after a long pause. A repetition that brings nothing multiplies it by four,
+up to a minute: an idle queue costs at most a request a minute. The pause is at least four times the broker's
+time for the latest request: the broker spends at most a fifth of its time on repetitions, also when an
+expensive expression takes seconds for a large backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from bmq.protocol.client.subscription import SubscriptionCore
+
+__all__ = ["DeliveryWatch"]
+
+# Messages in a row that are a flow; the sum of the windows, if smaller, is a flow too.
+_FLOW: Final = 20
+# A longer silence in seconds ends a row of messages.
+_ROW: Final = 0.1
+# Shortest pause in seconds.
+_SHORTEST: Final = 0.002
+# Longest pause in seconds; also the pause while the windows are full, when the broker owes no message.
+_LONGEST: Final = 60.0
+# Factor of the pause after a repetition.
+_FACTOR: Final = 4
+# Least pause, in times of the broker's time for the latest request.
+_REST: Final = 4
+# Confirmations that may be sent before messages arrive, and room in the windows with which a broker delivers
+# again: one part in so many of the windows. So few confirmations never count as a busy dispatcher.
+_PART: Final = 5
+_FEW: Final = 9
+
+
+class DeliveryWatch:
+    """The deliveries of one queue.
+
+    Args:
+        after: first pause in seconds before a repetition; 0 for no repetitions.
+
+    Attributes:
+        heard: time of the latest messages.
+        deadline: time to call :meth:`due`, or None.
+        revived: number of messages that arrived right after a repetition.
+    """
+
+    __slots__ = (
+        "_after",
+        "_asked",
+        "_free",
+        "_holding",
+        "_moved",
+        "_outstanding",
+        "_pause",
+        "_row",
+        "_took",
+        "_unheard",
+        "_until",
+        "_window",
+        "deadline",
+        "heard",
+        "revived",
+    )
+
+    def __init__(self, after: float) -> None:
+        self.heard = 0.0
+        self.deadline: float | None = None
+        self.revived = 0
+        self._after = after
+        self._pause = after
+        # Sum of the windows; 0 without expressions.
+        self._window = 0
+        # Messages received on this connection whose confirmation was not sent.
+        self._outstanding = 0
+        # Time of the latest messages, confirmations or repetition, and number of messages in a row.
+        self._moved = 0.0
+        self._row = 0
+        # Confirmations sent since the latest messages, whether some are held back, and whether all may go.
+        self._unheard = 0
+        self._holding = False
+        self._free = False
+        # Time of a configureStream without a reaction, seconds until the latest reaction, and the time until
+        # which messages are the result of a repetition.
+        self._asked: float | None = None
+        self._took = 0.0
+        self._until = 0.0
+
+    def configured(self, subscriptions: Iterable[SubscriptionCore], now: float) -> None:
+        """Watch these subscriptions from now on."""
+        watched = list(subscriptions)
+        if not any(each.expression for each in watched):
+            watched = []
+        self._window = sum(each.options.max_unconfirmed_messages for each in watched)
+        self._moved = now
+        self._row = 0
+        self._pause = self._at_least(self._after)
+        self.deadline = now + self._pause if self._window and self._after else None
+
+    def asked(self, now: float) -> None:
+        """Note the time of a configureStream."""
+        self._asked = now
+
+    def answered(self, now: float) -> None:
+        """Note the answer to a configureStream."""
+        self._reacted(now)
+        self._pause = self._at_least(self._pause)
+        if self._until:
+            self._until = now + self._at_least(_SHORTEST)
+
+    def lost(self) -> None:
+        """Forget the connection."""
+        self._window = self._outstanding = self._unheard = 0
+        self._holding = self._free = False
+        self._until = 0.0
+        self._asked = None
+        self.deadline = None
+
+    def delivered(self, count: int, now: float) -> bool:
+        """Count messages; return whether no action follows."""
+        before, self.heard = self.heard, now
+        if not self._window:
+            return True
+        self._reacted(now)
+        self._outstanding += count
+        self._unheard = 0
+        self._free = False
+        self._moved = now
+        earlier = self._row if now - before <= _ROW else 0
+        self._row = earlier + count
+        if earlier < min(_FLOW, self._window) <= self._row:
+            self._pause = self._at_least(_SHORTEST)
+        elif self._pause > self._after:  # one message may be all that a limited broker delivers in a second
+            self._pause = self._at_least(max(self._after, self._pause / _FACTOR))
+        if now <= self._until:  # the result of a repetition
+            self._until = 0.0
+            self.revived += count
+            self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied the pause
+        return not (self._holding or self._hasten(now + self._pause))
+
+    def may_confirm(self, count: int) -> int:
+        """Return how many of the waiting confirmations may be sent now."""
+        if self._free or not self._window:
+            return count
+        allowed = max(0, min(count, max(_FEW, self._window // _PART) - self._unheard))
+        self._holding = allowed < count
+        return allowed
+
+    def confirmed(self, count: int, now: float) -> None:
+        """Count confirmations sent."""
+        if not self._window:
+            return
+        self._outstanding = max(0, self._outstanding - count)
+        self._unheard += count
+        self._moved = now
+        if self._holding:
+            self._hasten(now + self._at_least(_SHORTEST) / _REST)
+        elif self._has_room:
+            self._hasten(now + self._pause)
+
+    def due(self, now: float) -> bool:
+        """Return whether to repeat the subscriptions now; release confirmations held back for too long."""
+        if self._holding:
+            self._holding, self._free = False, True
+            self.deadline = now + self._pause
+            return False
+        quiet = self._moved + (self._pause if self._has_room else _LONGEST)
+        if quiet > now:
+            self.deadline = quiet
+            return False
+        self._until = float("inf")
+        self._moved = now
+        self._pause = min(self._at_least(_FACTOR * self._pause), _LONGEST)
+        self.deadline = now + self._pause
+        return True
+
+    def _reacted(self, now: float) -> None:
+        """Measure the broker's time: a broker that evaluates a backlog neither answers nor delivers.
+
+        An answer alone would measure the posts of others, too, which the dispatcher processes before.
+        """
+        if self._asked is not None:
+            self._took = now - self._asked
+            self._asked = None
+
+    @property
+    def _has_room(self) -> bool:
+        return self._outstanding * _PART <= self._window * (_PART - 1)
+
+    def _at_least(self, pause: float) -> float:
+        return max(pause, _SHORTEST, _REST * self._took)
+
+    def _hasten(self, deadline: float) -> bool:
+        """Bring the deadline forward if it is later; return whether it was."""
+        if not self._after or (self.deadline is not None and self.deadline <= deadline):
+            return False
+        self.deadline = deadline
+        return True
