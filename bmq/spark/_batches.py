@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._columns import SCALARS, Columns, check_there
+from bmq.spark._columns import SCALARS, Columns
 from bmq.spark._invalid import InvalidRow, entries_of, invalid_row, this_row
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import encode_properties
@@ -55,7 +55,6 @@ class RowColumns:
         sorts: bool = False,
         queue: str = "",
     ) -> None:
-        check_there(columns, names)
         self._columns = columns
         self._used = [(at, name) for at, name in enumerate(names) if name in columns.named()]
         self._types = types or {}

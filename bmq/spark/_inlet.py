@@ -348,7 +348,8 @@ class Inlet:
                     most = min(most, limits.max_messages - self._received)
                     if not most:
                         return
-                arrived = await self._receiver.take(most, limits.idle if drains else _LONG, drains=drains)
+                wait = limits.idle if drains else _LONG
+                arrived = await self._receiver.take(most, wait, drains=drains, held=lambda: self.in_hand)
                 if not arrived:
                     if drains:
                         return
