@@ -350,7 +350,7 @@ READ_OPTIONS = (
         "confirmation",
     ),
     Option("maxMessages", _positive, 1_000_000, "maximum number of messages of a read"),
-    Option("idleTimeoutMs", _seconds, 2.0, "time without a message until a queue counts as drained"),
+    Option("idleTimeoutMs", _seconds, 2.0, "time without a message after which a read ends in any case"),
     Option(
         "confirm",
         _one_of("explicit", "onStore", "never"),
@@ -424,13 +424,13 @@ STREAM_OPTIONS = (
         "idleTimeoutMs",
         _seconds,
         2.0,
-        "with `availableNow`: time without a message until a queue counts as drained",
+        "with `availableNow`: time without a message after which a run ends in any case",
     ),
     Option(
         "maxMessages",
         _positive,
         None,
-        "with `availableNow`: maximum number of messages of the run, for queues with constant traffic",
+        "with `availableNow`: maximum number of messages of the run",
     ),
     Option("numPartitions", _positive, 1, "number of partitions of a batch"),
     Option("numReceivers", _positive, 1, "number of the driver's sessions for each queue"),
@@ -794,7 +794,9 @@ def log_place(options: Options) -> LogPlace:
         if not checkpoint:
             raise UsageError(
                 "option checkpointLocation is missing: give readStream the checkpointLocation of "
-                "writeStream, which keeps delivered messages until their batch is committed"
+                "writeStream, which keeps delivered messages until their batch is committed. Spark does not "
+                "tell a source the setting spark.sql.streaming.checkpointLocation: with this setting the "
+                "checkpoint is its folder and the queryName"
             )
         path = f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
     return LogPlace(path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true")
