@@ -33,8 +33,8 @@ def filesystem(path: str) -> tuple[Any, str]:
         except ValueError as error:
             raise UsageError(
                 f"{path} is in no file system supported by pyarrow ({error}): give a local path or a URI "
-                "such as s3:// or hdfs:// as checkpointLocation. A stream whose checkpoint stays there needs the "
-                "option logPath of readStream, a folder in a supported file system, in place of its "
+                "such as s3:// or hdfs:// as checkpointLocation. If the checkpoint of a stream stays there, "
+                "give readStream the option logPath, a folder in a supported file system, and no "
                 "checkpointLocation"
             ) from None
         return found
