@@ -17,6 +17,7 @@ import bmq
 import bmq.spark
 from bmq.spark import _reads
 from bmq.spark._application import Application, application_of_planner
+from bmq.spark._checkpoint import filesystem
 from bmq.spark._reads import READS, Drain, Reads
 from bmq.spark._receiving import Arrived, SourceReceiver
 from tests.spark.brokers import BrokerThread
@@ -367,6 +368,23 @@ def test_unconfirmable_arguments_are_refused(queue: str, tmp_path: Path) -> None
         bmq.spark.confirm({"queue": queue, "checkpointLocation": tmp_path}, frame)
     with pytest.raises(bmq.UsageError, match="options"):
         bmq.spark.confirm(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_names_of_hadoop_are_those_of_pyarrow(scheme: str) -> None:
+    found, path = filesystem(f"{scheme}://bucket/folder?region=eu-west-1")
+    assert (type(found).__name__, path) == ("S3FileSystem", "bucket/folder")
+
+
+def test_databricks_file_system_is_its_mounted_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path))
+    for path in ("dbfs:/checkpoints/orders", "dbfs://checkpoints/orders"):
+        assert filesystem(path)[1] == f"{tmp_path}/checkpoints/orders"
+    monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path / "not mounted"))
+    with pytest.raises(bmq.UsageError, match="dbfs:/x is in no file system.*give readStream the option logPath"):
+        filesystem("dbfs:/x")
 
 
 def test_an_unsupported_file_system_is_named(options: dict[str, str]) -> None:
