@@ -21,6 +21,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    CharType,
+    DataType,
     DoubleType,
     IntegerType,
     LongType,
@@ -28,6 +30,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
 import bmq
@@ -580,6 +583,20 @@ def test_unreadable_sources_are_refused_before_the_job(options: dict[str, str], 
     assert text.lower() in str(info.value).lower()
     with pytest.raises(bmq.UsageError, match="a queue has no column 'key'; its columns are: value, prop"):
         source(queue=f"bmq://{DOMAIN}/q").reader(struct(key=BinaryType()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(CharType(3), "char(3)"), (VarcharType(3), "varchar(3)"), (DoubleType(), "double")],
+)
+def test_a_type_that_no_property_has_is_refused_by_name(kind: DataType, name: str, tmp_path: Path) -> None:
+    planned = source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path)
+    schema = struct(value=BinaryType(), properties=struct(code=kind))
+    text = re.escape(f"property 'code' cannot be read as {name}; possible types are boolean")
+    with pytest.raises(bmq.UsageError, match=text):
+        planned.reader(schema)
+    with pytest.raises(bmq.UsageError, match=text):
+        planned.streamReader(schema).initialOffset()
 
 
 # reading as a stream

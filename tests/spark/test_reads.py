@@ -383,7 +383,9 @@ def test_databricks_file_system_is_its_mounted_folder(
     for path in ("dbfs:/checkpoints/orders", "dbfs://checkpoints/orders"):
         assert filesystem(path)[1] == f"{tmp_path}/checkpoints/orders"
     monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path / "not mounted"))
-    with pytest.raises(bmq.UsageError, match="dbfs:/x is in no file system.*give readStream the option logPath"):
+    with pytest.raises(
+        bmq.UsageError, match=r"dbfs:/x is in no file system.*give readStream the option logPath"
+    ):
         filesystem("dbfs:/x")
 
 
