@@ -98,8 +98,8 @@ def post_partition(
             _Partition(here, settings, scope, report).run(batches)
         except BaseException as error:
             error.add_note(
-                f"partition {scope.partition}, attempt {scope.attempt}: {report.acknowledged:,} rows were "
-                "acknowledged before, and stay posted"
+                f"partition {scope.partition}, attempt {scope.attempt}: {report.rows:,} rows were read "
+                f"before, and may be posted; the broker had acknowledged {report.acknowledged:,}"
             )
             raise
     logger.log(logging.WARNING if report.incomplete else logging.INFO, "%s", report)

@@ -208,7 +208,7 @@ class SourceReceiver:
         return self._rows + sum(each.messages.buffered for each in self._consumers)
 
     async def take(
-        self, limit: int, wait: float, *, drains: bool = False, held: Callable[[], int] = int
+        self, limit: int, wait: float, *, drains: bool = False, held: Callable[[], int] = lambda: 0
     ) -> list[Arrived]:
         """Wait for messages.
 
