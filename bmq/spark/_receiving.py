@@ -121,6 +121,22 @@ class _Backlog:
             if uri not in self._passed and not delivered >= self._counted.get(uri, math.inf)
         ]
 
+    def report(self, reconnected: bool) -> None:
+        """Log which messages of the start were not delivered before the silence that ends the run."""
+        counted = self._counted or {}
+        for uri in self._left() if counted and not reconnected else ():
+            if uri in counted:
+                selects = any(expression for _, expression in self._settings.subscriptions)
+                logger.log(
+                    logging.INFO if selects else logging.WARNING,
+                    "%s: the broker counted %d messages at the start, and delivered %d before it was silent. "
+                    "The rest is not selected, or other consumers have it, or it waits behind a returned "
+                    "message that no consumer selects",
+                    uri,
+                    counted[uri],
+                    self._delivered[uri],
+                )
+
     async def ask(self, now: float, wait: float, unconfirmed: Callable[[str], int]) -> None:
         """Count the messages at the start; later look for messages behind them, once a second."""
         if now < self._next:
@@ -236,7 +252,10 @@ class SourceReceiver:
                 break
             left = 0.0 if self._rows else deadline - now()
             if not await self._receive(limit - self._rows, max(left, 0.0)) and left <= 0:
-                if self._rows or not drains or (self._drained.after_silence() and has_room):
+                if self._rows or not drains:
+                    break
+                if self._drained.after_silence() and has_room:
+                    self._backlog.report(self._drained.reconnected)
                     break
                 deadline, has_room = now() + wait, held() <= room
         taken: list[Arrived] = []

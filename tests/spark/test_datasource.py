@@ -782,6 +782,25 @@ def test_a_slow_sink_is_no_drained_queue(broker: BrokerThread, queue: str, tmp_p
     query.runner.stop()
 
 
+def test_messages_of_the_start_in_other_hands_are_a_warning(
+    broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    post_numbers(broker, queue, 0, 5)
+    other = source(broker=broker.uri, queue=queue, idleTimeoutMs=100)
+    settings, _ = read_settings(Options(other.options, READ_OPTIONS))
+    receiver = SourceReceiver(settings)
+
+    async def hold() -> None:
+        await receiver.open()
+        await receiver.take(5, 10)
+
+    with portal() as here:
+        here.run(hold())
+        assert rows_of(other) == []
+        here.run(receiver.close())
+    assert f"{queue}: the broker counted 5 messages at the start, and delivered 0" in caplog.text
+
+
 #: Messages that are selected, of those in the queue.
 @pytest.mark.parametrize(("expression", "most"), [("", 10), ("n == 1", 5)])
 @pytest.mark.parametrize("way", ["read", "availableNow"])
