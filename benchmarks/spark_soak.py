@@ -81,7 +81,7 @@ def pipeline(broker: str, source: str, target: str, folder: str, seed: int) -> N
         frame = frame.repartition(chance.randint(1, 4))
     query = (
         frame.writeStream.format("bmq")
-        .options(broker=broker, queue=target, checkpointLocation=f"{folder}/checkpoint")
+        .options(broker=broker, queue=target, guidColumn="guid", checkpointLocation=f"{folder}/checkpoint")
         .trigger(processingTime="500 milliseconds")
         .start()
     )

@@ -21,7 +21,12 @@ class Drained:
 
     def __init__(self, *queues: Queue) -> None:
         self._queues = queues
-        self._reconnects = self._restored()
+        self._first = self._reconnects = self._restored()
+
+    @property
+    def reconnected(self) -> bool:
+        """Whether a connection was ever restored, so that messages may have been delivered twice."""
+        return self._restored() > self._first
 
     def _restored(self) -> int:
         sessions = dict.fromkeys(queue.session for queue in self._queues)

@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._columns import SCALARS, Columns, check_there
+from bmq.spark._columns import SCALARS, Columns
 from bmq.spark._invalid import InvalidRow, entries_of, invalid_row, this_row
+from bmq.spark._typed import TYPES, restored
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import encode_properties
 
@@ -22,6 +23,14 @@ __all__ = ["RowColumns", "spread_maps", "without_views"]
 _MOST_KEYS = 64
 
 _INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
+#: Arrow's types of properties.
+_ARROW = {
+    **_INTEGERS,
+    PropertyType.INT64: pa.int64(),
+    PropertyType.BOOL: pa.bool_(),
+    PropertyType.STRING: pa.string(),
+    PropertyType.BINARY: pa.binary(),
+}
 _BYTES = {bytes, bytearray, memoryview}
 _VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
 
@@ -55,7 +64,6 @@ class RowColumns:
         sorts: bool = False,
         queue: str = "",
     ) -> None:
-        check_there(columns, names)
         self._columns = columns
         self._used = [(at, name) for at, name in enumerate(names) if name in columns.named()]
         self._types = types or {}
@@ -168,6 +176,8 @@ class RowColumns:
         if sum(each is not None for each in entries) < sum(each is not None for each in values):
             raise _TooMixed
         kinds = cast("dict[str, Any]", kind) if isinstance(kind, dict) else {}
+        entries, types = _with_types(entries, lambda at: self._name_row(first + at))
+        kinds = {**kinds, **types}
         return _struct(
             entries,
             lambda key, each: self._array(f"{name}.{key}", each, kinds.get(key), first, is_entry=True),
@@ -206,6 +216,25 @@ def _is_text(text: str) -> bool:
 _ANY_BYTES = bytes | bytearray | memoryview
 
 
+def _with_types(
+    entries: _Entries, name_row: Callable[[int], str]
+) -> tuple[_Entries, dict[str, PropertyType]]:
+    """Return the entries of copied maps with their types; each key has one type in all rows."""
+    if not any(TYPES in each for each in entries if each):
+        return entries, {}
+    found: _Entries = []
+    kinds: dict[str, PropertyType] = {}
+    for at, each in enumerate(entries):
+        try:
+            values, types = restored(each or {})
+        except InvalidProperty as error:
+            raise InvalidProperty(f"{name_row(at)}: {error}") from None
+        if any(kinds.setdefault(key, kind) is not kind for key, kind in types.items()):
+            raise _TooMixed
+        found.append(values)
+    return found, kinds
+
+
 def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row: Callable[[int], str]) -> Any:
     """Build a column of structs, with a field for each key."""
     keys = dict.fromkeys(key for each in entries if each for key, value in each.items() if value is not None)
@@ -235,8 +264,15 @@ def without_views(batch: RecordBatch) -> RecordBatch:
     return batch
 
 
-def _entry_column(kind: Any, _: str, values: list[Any]) -> Any:
-    return pa.array(values, kind)
+def _entry_column(
+    kind: Any, kinds: dict[str, PropertyType], name_row: Callable[[int], str], key: str, values: list[Any]
+) -> Any:
+    try:
+        return pa.array(values, _ARROW.get(kinds[key], kind) if key in kinds else kind)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        if len(values) > 1:
+            raise _TooMixed from None
+        raise InvalidProperty(f"{name_row(0)}: property {key!r}: {error}") from None
 
 
 def spread_maps(
@@ -269,6 +305,10 @@ def spread_maps(
         yield first, batch
         return
     whole = batch
+
+    def named(row: int) -> str:
+        return name_row(first + row)
+
     try:
         for name in maps:
             at = batch.schema.get_field_index(name)
@@ -276,7 +316,8 @@ def spread_maps(
             if pa.types.is_integer(kind):
                 kind = pa.int64()
             entries = [None if each is None else dict(each) for each in batch.column(at).to_pylist()]
-            column = _struct(entries, partial(_entry_column, kind), lambda row: name_row(first + row))
+            entries, kinds = _with_types(entries, named)
+            column = _struct(entries, partial(_entry_column, kind, kinds, named), named)
             batch = batch.set_column(at, name, column)
     except _TooMixed:
         pass

@@ -14,6 +14,8 @@ from bmq.spark._arrow import fs
 __all__ = ["Checkpoint", "Planned", "filesystem"]
 
 _NUMBER = re.compile(r"\d+\Z")
+# Databricks mounts its file system here, on all machines.
+_DATABRICKS = "/dbfs"
 
 
 def filesystem(path: str) -> tuple[Any, str]:
@@ -22,13 +24,18 @@ def filesystem(path: str) -> tuple[Any, str]:
     Raises:
         UsageError: pyarrow does not support the file system.
     """
+    path = re.sub(r"\As3[an]://", "s3://", re.sub(r"\Afile:/+", "file:///", path))
+    if path.startswith("dbfs:/") and os.path.isdir(_DATABRICKS):
+        path = _DATABRICKS + path.removeprefix("dbfs:").replace("//", "/")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path):
         try:
-            found: tuple[Any, str] = fs.FileSystem.from_uri(re.sub(r"\Afile:/+", "file:///", path))
+            found: tuple[Any, str] = fs.FileSystem.from_uri(path)
         except ValueError as error:
             raise UsageError(
                 f"{path} is in no file system supported by pyarrow ({error}): give a local path or a URI "
-                "such as s3:// or hdfs:// as checkpointLocation, or for a stream as logPath"
+                "such as s3:// or hdfs:// as checkpointLocation. If the checkpoint of a stream stays there, "
+                "give readStream the option logPath, a folder in a supported file system, and no "
+                "checkpointLocation"
             ) from None
         return found
     return fs.LocalFileSystem(), os.path.abspath(path)

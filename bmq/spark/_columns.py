@@ -7,7 +7,7 @@ Errors in the columns are found before the job starts, from the schema alone; th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from bmq.errors import UsageError
@@ -18,7 +18,7 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["SCALARS", "Columns", "check_columns", "check_queue", "check_there"]
+__all__ = ["SCALARS", "Columns", "check_columns", "check_queue", "resolve"]
 
 #: Spark types by name, with their property types.
 PROPERTY_TYPES = {
@@ -68,6 +68,24 @@ class Columns:
         single = (self.queue, self.id, self.guid, self.key, self.not_before)
         return [name for name in (self.value, *self.properties, *single) if name]
 
+    def resolved(self, names: Sequence[str]) -> Columns:
+        """Return the same roles with the names of the DataFrame's columns.
+
+        Raises:
+            UsageError: a column is missing.
+        """
+        missing = [name for name in self.named() if not resolve(name, names)]
+        if missing:
+            raise UsageError(
+                f"no column {', '.join(map(repr, missing))}; the DataFrame has: {', '.join(names) or 'none'}"
+            )
+        found: dict[str, Any] = {
+            each.name: resolve(getattr(self, each.name), names)
+            for each in fields(self)
+            if each.name != "properties"
+        }
+        return replace(self, properties=tuple(resolve(name, names) for name in self.properties), **found)
+
 
 def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
     """Check that the columns exist and can be posted.
@@ -80,7 +98,7 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
         UsageError: a column is missing, or has an unsupported type; the error names the column.
     """
     there = {field.name: field.dataType for field in schema.fields}
-    check_there(columns, list(there))
+    columns = columns.resolved(list(there))
     value = there[columns.value].typeName()
     if value not in (*_TEXT, "binary"):
         raise UsageError(
@@ -96,8 +114,7 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
     if columns.guid and there[columns.guid].typeName() not in _TEXT:
         raise UsageError(
             f"column {columns.guid!r} is of type {there[columns.guid].simpleString()}; the GUID of a "
-            "message must be a string of 32 hexadecimal digits: drop the column, or choose another "
-            "guidMode"
+            "message must be a string of 32 hexadecimal digits"
         )
     if columns.key and there[columns.key].typeName() not in KEYS:
         raise UsageError(
@@ -112,17 +129,15 @@ def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
     return {name: _property_type(name, there[name]) for name in columns.properties}
 
 
-def check_there(columns: Columns, names: Sequence[str]) -> None:
-    """Check that all columns exist.
+def resolve(name: str, names: Sequence[str]) -> str:
+    """Return the column that a name means, as in Spark in any letter case; "" for none.
 
-    Raises:
-        UsageError: a column is missing.
+    With ``spark.sql.caseSensitive``, two columns may differ in case alone: then the exact name is meant.
     """
-    missing = [name for name in columns.named() if name not in names]
-    if missing:
-        raise UsageError(
-            f"no column {', '.join(map(repr, missing))}; the DataFrame has: {', '.join(names) or 'none'}"
-        )
+    if name in names:
+        return name
+    found = [each for each in names if each.lower() == name.lower()]
+    return found[0] if len(found) == 1 else ""
 
 
 def _property_type(name: str, kind: DataType) -> Any:

@@ -56,23 +56,23 @@ class GuidMaker(Protocol):
         ...
 
 
-def guid_maker(mode: GuidMode, queue: str, job: str, partition: int, write_name: str) -> GuidMaker:
+def guid_maker(mode: GuidMode, queue: str, write: str, partition: int, name: str) -> GuidMaker:
     """Return the GUID maker of one partition and one queue.
 
     Args:
         mode: source of the GUIDs.
         queue: URI of the target queue.
-        job: job, or query and batch.
+        write: identity of the write.
         partition: number of the partition.
-        write_name: name that distinguishes writes of the same job.
+        name: name of the write.
     """
     if mode is GuidMode.ID:
         return IdGuids(queue)
     if mode is GuidMode.RANDOM:
         return RandomGuids()
-    scope = (queue, job, str(partition), write_name)
+    scope = (queue, write, str(partition), name)
     if mode is GuidMode.SOURCE:
-        return SourceGuids((queue, write_name), scope)
+        return SourceGuids((queue, name), scope)
     return ContentGuids(scope)
 
 
@@ -111,11 +111,11 @@ class SourceGuids:
 
     def of_contents(self, contents: list[bytes]) -> Guids:
         """See :meth:`GuidMaker.of_contents`."""
-        raise UsageError("guidMode=source needs a column of GUIDs")
+        raise UsageError("guidMode=source needs guidColumn")
 
     def sample(self) -> bytes:
-        """Return eight bytes for each row of a sample; equal bytes mean equal messages."""
-        return self._seen.smallest(_SAMPLE).tobytes()
+        """Return the sample of :meth:`Occurrences.sample`."""
+        return self._seen.sample()
 
     def of_messages(self, sources: Sequence[str | None]) -> Callable[[list[bytes]], Guids]:
         """Return the GUID function of the next rows, to be called slice by slice.
@@ -141,6 +141,10 @@ class IdGuids:
         self._key = _key("id", queue)
         self._seen = Occurrences()
 
+    def sample(self) -> bytes:
+        """Return the sample of :meth:`Occurrences.sample`."""
+        return self._seen.sample()
+
     def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
         """See :meth:`GuidMaker.of_ids`."""
         key, blake = self._key, hashlib.blake2b
@@ -153,7 +157,7 @@ class IdGuids:
 
     def of_contents(self, contents: list[bytes]) -> Guids:
         """See :meth:`GuidMaker.of_contents`."""
-        raise UsageError("guidMode=id needs an id column")
+        raise UsageError("guidMode=id needs idColumn")
 
 
 class RandomGuids:
@@ -209,10 +213,11 @@ class Occurrences:
         self._repeated.update((key, count) for key, count in counts.items() if count > 1)
         return ranks
 
-    def smallest(self, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return at most ``count`` distinct digests: the smallest, which are a fair sample."""
-        levels = [level[:count] for level in self._levels]
-        return np.sort(np.concatenate([np.empty(0, np.uint64), *levels]))[:count]
+    def sample(self) -> bytes:
+        """Return eight bytes for each row of a sample; equal bytes mean equal messages."""
+        # The smallest digests are a fair sample.
+        levels = [level[:_SAMPLE] for level in self._levels]
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *levels]))[:_SAMPLE].tobytes()
 
     def _add(self, fresh: np.ndarray[Any, np.dtype[np.uint64]]) -> None:
         levels = self._levels

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
@@ -30,9 +30,15 @@ logger = logging.getLogger("bmq.spark")
 _REPORT = (
     "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
     "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT, "
-    "sample BINARY"
+    "by_id BOOLEAN, sample BINARY"
 )
-_KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BINARY": pa.binary()}
+_KINDS = {
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+}
 _POLL = 0.25
 _LOG_EVERY = 10.0
 
@@ -101,7 +107,7 @@ def write(
     plan = write_partition(
         queue=queue, broker=broker, value=value, properties=properties, schema=df.schema, **options
     )
-    settings = plan.settings
+    settings = replace(plan.settings, columns=plan.settings.columns.resolved(df.columns))
     used = df.select(*dict.fromkeys(settings.columns.named()))
     context = _context(df.sparkSession)
     live = summary_accumulator(df.sparkSession) if context is not None else None

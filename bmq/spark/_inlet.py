@@ -66,7 +66,7 @@ class StreamLimits:
         delay: maximum time in seconds for which a smaller batch is held back, from its first message.
         poll: seconds to wait for a batch.
         linger: seconds to wait for further messages after the first message.
-        idle: with availableNow, seconds without a message until the queue counts as drained.
+        idle: with availableNow, seconds without a message after which the run ends in any case.
         max_messages: with availableNow, maximum number of messages of the run; None for no limit.
         partitions: number of partitions of a batch.
     """
@@ -116,7 +116,7 @@ class Inlet:
         settings: settings of the read.
         limits: limits of a batch.
         place: location of the log, and the checkpoint for the comparison.
-        available_now: whether to end when the queue is drained.
+        available_now: whether to end with the messages that are in the queues at the start.
 
     Attributes:
         end: number of messages handed out since the start of the query; None before the first
@@ -348,7 +348,8 @@ class Inlet:
                     most = min(most, limits.max_messages - self._received)
                     if not most:
                         return
-                arrived = await self._receiver.take(most, limits.idle if drains else _LONG, drains=drains)
+                wait = limits.idle if drains else _LONG
+                arrived = await self._receiver.take(most, wait, drains=drains, held=lambda: self.in_hand)
                 if not arrived:
                     if drains:
                         return

@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from bmq.errors import UsageError
+from bmq.errors import InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._columns import Columns, check_queue
 from bmq.spark._keys import due_column, source_guids
 from bmq.spark._sink_settings import SinkSettings
+from bmq.spark._typed import TYPES, restored
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.properties import PropertyValue
 from bmq.wire.table import TableEncoder
@@ -101,6 +102,11 @@ def invalid_row(
         if entries is None:
             entries, kind = {name: value}, {name: kind}
         kinds = cast("dict[str, Any]", kind) if isinstance(kind, dict) else {}
+        if TYPES in entries:
+            try:
+                entries, kinds = restored(entries)
+            except InvalidProperty:
+                entries = {key: each for key, each in entries.items() if key != TYPES}
         for key, each in entries.items():
             if each is not None and key not in properties:
                 narrow = kinds.get(key) in (PropertyType.SHORT, PropertyType.INT32)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq._checks import INT32_MAX
 from bmq.engine.address import parse_addresses
 from bmq.errors import UsageError
-from bmq.spark._columns import Columns, check_queue
+from bmq.spark._columns import Columns, check_queue, resolve
 from bmq.spark._guids import GuidMode
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._rows import SOURCE_COLUMNS, OnInvalidMessage
@@ -232,12 +232,19 @@ WRITE_OPTIONS = (
         "or struct becomes a property; a column `properties` is always included",
     ),
     Option("queueColumn", str, "queue", "column with the target queue of each row"),
-    Option("idColumn", str, "id", "column with the id of each row"),
+    Option(
+        "idColumn",
+        str,
+        "",
+        "column with the id of each row: rows with equal ids are one message; see "
+        "[repeated tasks](#repeated-tasks)",
+    ),
     Option(
         "guidColumn",
         str,
-        "guid",
-        "column with the GUID of each row's source message, for `guidMode=source`",
+        "",
+        "column with the GUID of each row's source message, such as the column `guid` of a queue; see "
+        "[repeated tasks](#repeated-tasks)",
     ),
     Option(
         "keyColumn",
@@ -257,11 +264,16 @@ WRITE_OPTIONS = (
         "guidMode",
         str,
         None,
-        "`content`, `source`, `id` or `random`; default `id` with an id column, else `source` with a "
-        "column of GUIDs, else `content`",
+        "`content`, `source`, `id` or `random`; default `id` with `idColumn`, else `source` with "
+        "`guidColumn`, else `content`",
     ),
-    Option("jobId", str, "", "name of the job in GUIDs, so that a repeated job adds no messages"),
-    Option("writeName", str, "", "name that distinguishes writes in the same `foreachBatch`"),
+    Option(
+        "writeName",
+        str,
+        "",
+        "name of the write: a repeated write of this name, in `foreachBatch` in a repeated batch, adds no "
+        "messages",
+    ),
     Option("compression", parse_compression, Compression.NONE, "`none` or `zlib`"),
     Option("rate", _above_zero, None, "maximum number of rows a second of each partition"),
     Option(
@@ -338,7 +350,7 @@ READ_OPTIONS = (
         "confirmation",
     ),
     Option("maxMessages", _positive, 1_000_000, "maximum number of messages of a read"),
-    Option("idleTimeoutMs", _seconds, 2.0, "time without a message until a queue counts as drained"),
+    Option("idleTimeoutMs", _seconds, 2.0, "time without a message after which a read ends in any case"),
     Option(
         "confirm",
         _one_of("explicit", "onStore", "never"),
@@ -412,13 +424,13 @@ STREAM_OPTIONS = (
         "idleTimeoutMs",
         _seconds,
         2.0,
-        "with `availableNow`: time without a message until a queue counts as drained",
+        "with `availableNow`: time without a message after which a run ends in any case",
     ),
     Option(
         "maxMessages",
         _positive,
         None,
-        "with `availableNow`: maximum number of messages of the run, for queues with constant traffic",
+        "with `availableNow`: maximum number of messages of the run",
     ),
     Option("numPartitions", _positive, 1, "number of partitions of a batch"),
     Option("numReceivers", _positive, 1, "number of the driver's sessions for each queue"),
@@ -612,43 +624,38 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
     Raises:
         UsageError: a column has no role.
     """
-    if not options["queue"] and options["queueColumn"] not in names and "queueColumn" not in options.given:
+    queue_column = resolve(options["queueColumn"], names)
+    if not options["queue"] and not queue_column and "queueColumn" not in options.given:
         hint = "" if options.given else f". {OF_A_TABLE}"
         raise UsageError(
             f"no target: name a queue (bmq://DOMAIN/QUEUE) in the option queue, or in a column "
             f"{options['queueColumn']!r}{hint}"
         )
     properties: tuple[str, ...] = options["propertyColumns"] or ()
-    if "properties" in names and "properties" not in properties:
-        properties = ("properties", *properties)
-
-    def optional(option: str) -> str:
-        name: str = options[option]
-        return name if name in names or option in options.given else ""
-
-    queue_column, guid_column, id_column = map(optional, ("queueColumn", "guidColumn", "idColumn"))
+    if (every := resolve("properties", names)) and every not in [resolve(name, names) for name in properties]:
+        properties = (every, *properties)
+    id_column, guid_column = options["idColumn"], options["guidColumn"]
     guid_mode = parse_guid_mode(options["guidMode"], has_id=bool(id_column), has_guid=bool(guid_column))
     columns = Columns(
         value=options["valueColumn"],
         properties=properties,
-        queue="" if options["queue"] else queue_column,
+        queue="" if options["queue"] else options["queueColumn"],
         id=id_column,
         guid=guid_column if guid_mode is GuidMode.SOURCE else "",
         key=options["keyColumn"],
         not_before=options["notBeforeColumn"],
-    )
-    useful = {*columns.named(), queue_column, guid_column}
+    ).resolved(names)
+    useful = {*columns.named(), queue_column, resolve(guid_column, names)}
     if set(SOURCE_COLUMNS) - {"error"} <= set(names):  # a copied queue has all columns of a source
         useful.update(SOURCE_COLUMNS)
     unknown = [name for name in names if name not in useful]
     if unknown:
         raise UsageError(
             f"column {', '.join(map(repr, unknown))} cannot be written to a queue; possible columns: "
-            f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), "
-            f"{options['queueColumn']!r} (the target), {options['idColumn']!r} and "
-            f"{options['guidColumn']!r} (see guidMode). List the columns that become properties in the "
-            "option propertyColumns (or name them in keyColumn or notBeforeColumn), and drop the other "
-            "columns"
+            f"{options['valueColumn']!r} (the payload), 'properties' (a map or struct), and "
+            f"{options['queueColumn']!r} (the target). List the columns that become properties in the option "
+            "propertyColumns, name a column with another role (guidColumn, idColumn, keyColumn, "
+            "notBeforeColumn), and drop the other columns"
         )
     return SinkSettings(
         connection=connection(
@@ -657,7 +664,6 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         queue=options["queue"],
         columns=columns,
         guid_mode=guid_mode,
-        job_id=options["jobId"],
         write_name=options["writeName"],
         rate=options["rate"],
         on_invalid_row=options["onInvalidRow"],
@@ -762,11 +768,9 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
         partitions=options["numPartitions"],
         on_store=confirm == "onStore",
     )
-    settings = source_settings(options, limits.max_messages)
-    if settings.dead_letters:
-        # Messages put aside are confirmed during the read. A broker with a full window delivers more only
-        # below 80 % of the window, so the stored messages must fit into 80 %.
-        settings = replace(settings, max_unconfirmed=min(limits.max_messages * 5 // 4 + 1, INT32_MAX))
+    # A broker with a full window delivers more only below 80 % of the window, so the stored messages must fit
+    # into 80 %: messages put aside are confirmed during the read.
+    settings = source_settings(options, min(limits.max_messages * 5 // 4 + 1, INT32_MAX))
     if settings.dead_letters and not stored:
         raise UsageError(
             "onInvalidMessage=deadLetters removes messages from the queue, and therefore needs "
@@ -790,7 +794,9 @@ def log_place(options: Options) -> LogPlace:
         if not checkpoint:
             raise UsageError(
                 "option checkpointLocation is missing: give readStream the checkpointLocation of "
-                "writeStream, which keeps delivered messages until their batch is committed"
+                "writeStream, which keeps delivered messages until their batch is committed. Spark does not "
+                "tell a source the setting spark.sql.streaming.checkpointLocation: with this setting the "
+                "checkpoint is its folder and the queryName"
             )
         path = f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
     return LogPlace(path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,7 +42,7 @@ class WritePartition:
         self._types = types
         self._summary = summary
         # One id for all tasks and their repetitions, and a different id for each call of write_partition.
-        self._job = uuid.uuid4().hex
+        self._own = uuid.uuid4().hex
 
     def __call__(self, rows: Iterable[Any]) -> None:
         """Post the rows of one partition and wait for all acknowledgements."""
@@ -59,12 +60,12 @@ class WritePartition:
         Raises:
             PostError, ConnectionFailed, UsageError, RequestTimeout: as for :func:`write_partition`.
         """
-        settings = self.settings
-        scope = scope or task_scope(settings.job_id or self._job, distinct_stages=not settings.job_id)
+        scope = scope or task_scope(self.settings.write_name, self._own, distinct_stages=True)
         first = next(rows, None)
         if first is None:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         names = _names(first)
+        settings = replace(self.settings, columns=self.settings.columns.resolved(names))
         columns = RowColumns(
             settings.columns,
             names,
@@ -107,25 +108,29 @@ def row_batches(
         taken = list(islice(rows, wanted))
 
 
-def task_scope(job: str, *, distinct_stages: bool = False) -> Scope:
+def task_scope(name: str, own: str, *, distinct_stages: bool = False, one_a_batch: bool = False) -> Scope:
     """Return the scope of the running task.
 
     Args:
-        job: name of the job outside of a stream; in a stream, query and batch are the name.
-        distinct_stages: whether two stages of the same job are two writes.
+        name: name of the write; "" for none. Writes of one name are one write, in a stream in each batch.
+        own: identity of a write without a name: the same in all tasks and their repetitions.
+        distinct_stages: whether two stages with the same ``own`` are two writes.
+        one_a_batch: whether a batch has a single write, as a stream into a queue has, so that a repeated
+            batch adds no messages without a name.
     """
     from pyspark import TaskContext
 
     context = TaskContext.get()
+    write = "" if name else own
     if context is None:
-        return Scope(job)
+        return Scope(write)
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
-    if query is not None and batch is not None:
-        job = f"{query}/{batch}"
-    elif distinct_stages:
-        job = f"{job}/{context.stageId()}"
-    return Scope(job, context.partitionId(), context.attemptNumber())
+    if query is not None and batch is not None and (name or one_a_batch):
+        write = f"{query}/{batch}"
+    elif not name and distinct_stages:
+        write = f"{own}/{context.stageId()}"
+    return Scope(write, context.partitionId(), context.attemptNumber())
 
 
 def write_partition(
@@ -140,7 +145,6 @@ def write_partition(
     key_column: str = "",
     not_before_column: str = "",
     guid_mode: str | None = None,
-    job_id: str = "",
     write_name: str = "",
     schema: StructType | None = None,
     summary: Accumulator[Summary] | None = None,
@@ -180,33 +184,36 @@ def write_partition(
     A partition is done when all rows are acknowledged. A worker process uses one session for all its
     partitions. The function also works inside ``foreachBatch``.
 
-    GUIDs (``guid_mode``) determine the effect of a repeated task:
+    GUIDs determine the effect of a repeated task. No column takes part in a GUID because of its name alone:
+    ``guid_column`` and ``id_column`` name the column.
 
     * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
       (five minutes by default). A task repeated within the window adds no messages if it computes the same
       GUIDs. A task repeated after the window posts its rows again.
-    * ``source`` derives a GUID from the row's source message (column ``guid`` of a queue), the target queue,
-      the write name, the row's value and properties, and the number of earlier equal rows of the same message
-      in the partition. Job, batch and partition are not included: a batch or job repeated with other
-      partitions, by another query or from a new checkpoint computes the same GUIDs. Equal rows of one message
-      in different partitions (after ``explode``, ``union`` or a join) have the same GUID, and the broker
-      keeps only one of them. The write then fails with an error (with ``foreachPartition``, only ``check`` of
-      its summary raises the error). Add a number (``posexplode``) to the value or to a property of these
-      rows. A row with a null ``guid`` has the GUID of ``content``.
-    * ``content`` derives a GUID from the job (in a stream: query and batch), the partition, the target queue,
-      the write name, the row's value and properties, and the number of earlier equal rows in the partition. A
-      repeated task has the same rows in its partition, though perhaps in another order, and so computes the
-      same GUIDs. The partition is included because equal rows in different partitions are different messages;
-      otherwise all but one would be lost. A batch or job repeated with other partitions (another
-      ``numPartitions``, another ``repartition``) therefore posts its rows again. Use ``source`` or ``id`` in
-      this case, or finish the batch before the change.
+    * ``source`` derives a GUID from the row's source message (``guid_column``), the target queue, the write
+      name, the row's value and properties, and the number of earlier equal rows of the same message in the
+      partition. Write, batch and partition are not included: rows repeated with other partitions, by another
+      query or from a new checkpoint have the same GUIDs. Equal rows of one message in different partitions
+      (after ``explode``, ``union`` or a join) have the same GUID, and the broker keeps only one of them. The
+      write then fails with an error (with ``foreachPartition``, only ``check`` of its summary raises the
+      error). Add a number (``posexplode``) to the value or to a property of these rows. A row with a null
+      GUID has the GUID of ``content``.
+    * ``content`` derives a GUID from the write, the partition, the target queue, the row's value and
+      properties, and the number of earlier equal rows in the partition. Two writes are different, unless both
+      have the same ``write_name`` (inside ``foreachBatch``: and the same batch). A repeated task has the same
+      rows in its partition, though perhaps in another order, and so computes the same GUIDs. The partition is
+      included because equal rows in different partitions are different messages; otherwise all but one would
+      be lost. A batch or named write repeated with other partitions (another ``numPartitions``, another
+      ``repartition``) therefore posts its rows again. Use ``source`` or ``id`` in this case, or finish the
+      batch before the change.
     * Rows with other values after each computation (``rand()``, ``current_timestamp()``, ``uuid()``, a
       non-deterministic UDF) get new GUIDs with ``content`` and ``source``, and are posted again. Give these
       rows an id.
-    * Two writes in one ``foreachBatch`` share query and batch. Rows that are equal in both, for the same
-      queue and from the same partition or message, would be posted only once. Give each write its own name.
-    * ``id`` derives a GUID from the target queue and an id column alone. Two rows with the same id are one
-      message, even in different jobs: the broker drops the second within the window.
+    * In ``foreachBatch``, a batch that is repeated after a failure of the driver is a new write, and posts
+      its rows again, unless the write has a name. Give each write in a ``foreachBatch`` its own name.
+    * ``id`` derives a GUID from the target queue and the column ``id_column`` alone. Two rows with the same
+      id are one message, even in different jobs: the broker drops the second within the window. Equal ids
+      within a write are a warning in the log.
     * ``random`` creates new GUIDs each time. A repeated task posts its rows again.
 
     Args:
@@ -227,11 +234,11 @@ def write_partition(
             Messages with a due time are posted to the delay queue of their target,
             ``bmq://DOMAIN/NAME.delayed``; messages with null go to the target. A delay relative to now would
             change in a repeated task, and change the GUID. Compute the due time in the DataFrame.
-        guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with an id column, else
-            ``source`` with a column of GUIDs, else ``content``.
-        job_id: name of the job in GUIDs, so that a repeated job adds no messages. Without a name, each call
-            of write_partition, and each action that uses it, is a separate job.
-        write_name: name that distinguishes writes in the same ``foreachBatch``.
+        guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with ``id_column``, else
+            ``source`` with ``guid_column``, else ``content``.
+        write_name: name of the write: a repeated write of this name, in ``foreachBatch`` in a repeated batch,
+            adds no messages. Without a name, each call of write_partition, and each action that uses it, is
+            a separate write.
         schema: schema of the DataFrame. With a schema, the columns are checked in this call, and narrow
             integers keep their type (int is INT32, short and byte are SHORT). Without a schema, all integers
             are INT64.
@@ -279,7 +286,6 @@ def write_partition(
         "guid_column": guid_column,
         "key_column": key_column,
         "not_before_column": not_before_column,
-        "job_id": job_id,
         "write_name": write_name,
         "dead_letter_queue": dead_letter_queue,
         "user": user,
@@ -335,7 +341,6 @@ def write_partition(
         queue=queue,
         columns=columns,
         guid_mode=mode,
-        job_id=job_id,
         write_name=write_name,
         rate=None if rate is None else checked_rate(rate),
         on_invalid_row=parse_on_invalid_row(_checks.text("on_invalid_row", on_invalid_row)),

@@ -30,7 +30,7 @@ from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps, without_views
 from bmq.spark._columns import check_queue
-from bmq.spark._guids import GuidMaker, GuidMode, SourceGuids, guid_maker
+from bmq.spark._guids import GuidMaker, GuidMode, IdGuids, SourceGuids, guid_maker
 from bmq.spark._invalid import InvalidRow, Sieve, this_row
 from bmq.spark._keys import bucket_column, due_column, source_guids
 from bmq.spark._letters import LETTER_PROPERTIES, LETTER_VALUE, Letter, letter_of, letter_tables
@@ -66,12 +66,12 @@ class Scope(NamedTuple):
     """Identity of a task in GUIDs and reports.
 
     Attributes:
-        job: job, or query and batch.
+        write: identity of the write; "" if its name is the identity.
         partition: number of the partition.
         attempt: number of earlier attempts; not part of GUIDs.
     """
 
-    job: str
+    write: str
     partition: int = 0
     attempt: int = 0
 
@@ -94,8 +94,15 @@ def post_partition(
     """
     report = PartitionReport(partition=scope.partition, attempt=scope.attempt)
     with portal() as here:
-        _Partition(here, settings, scope, report).run(batches)
-    logger.log(logging.WARNING if report.dropped or report.dead_letters else logging.INFO, "%s", report)
+        try:
+            _Partition(here, settings, scope, report).run(batches)
+        except BaseException as error:
+            error.add_note(
+                f"partition {scope.partition}, attempt {scope.attempt}: {report.rows:,} rows were read "
+                f"before, and may be posted; the broker had acknowledged {report.acknowledged:,}"
+            )
+            raise
+    logger.log(logging.WARNING if report.incomplete else logging.INFO, "%s", report)
     return report
 
 
@@ -142,7 +149,7 @@ class _Partition:
 
     def _feed(self, batches: _Rows) -> None:
         started = time.monotonic()
-        report = self._report
+        report, settings = self._report, self._settings
         reconnects = self._lease.session.stats().reconnects
         for each in self._paced(batches):
             if isinstance(each, InvalidRow):
@@ -159,8 +166,9 @@ class _Partition:
             self._land()
         report.seconds = time.monotonic() - started
         report.sample = b"".join(
-            maker.sample() for maker in self._makers.values() if isinstance(maker, SourceGuids)
+            maker.sample() for maker in self._makers.values() if isinstance(maker, SourceGuids | IdGuids)
         )
+        report.by_id = settings.guid_mode is GuidMode.ID
         report.reconnects = self._lease.session.stats().reconnects - reconnects
 
     def _paced(self, batches: _Rows) -> _Rows:
@@ -365,7 +373,7 @@ class _Partition:
         return self._maker_of(self._settings.guid_mode, uri, self._settings.write_name)
 
     def _maker_of(self, mode: GuidMode, uri: str, write_name: str) -> GuidMaker:
-        return guid_maker(mode, uri, self._scope.job, self._scope.partition, write_name)
+        return guid_maker(mode, uri, self._scope.write, self._scope.partition, write_name)
 
     @staticmethod
     def _check(uri: str, row: int) -> None:

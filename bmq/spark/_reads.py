@@ -52,7 +52,7 @@ class ReadLimits:
 
     Attributes:
         max_messages: maximum number of messages of a read.
-        idle: seconds without a message until the queue counts as drained.
+        idle: seconds without a message after which the read ends in any case.
         partitions: number of partitions of the stored rows.
         on_store: whether messages are confirmed as soon as they are stored.
     """

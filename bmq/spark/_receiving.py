@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bmq.client.drained import Drained
 from bmq.client.queue import Queue
@@ -19,6 +20,7 @@ from bmq.protocol.client.core import SessionState
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._raw import Source, raw_rows, raw_schema, texts_of
+from bmq.spark._standing import newer_messages, queue_depths
 from bmq.subscriptions import Expression, ExpressionInput
 
 __all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
@@ -28,6 +30,9 @@ logger = logging.getLogger("bmq.spark")
 _MAX_UNCONFIRMED_BYTES = 1 << 40
 # Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
 _ROWS = 10_000
+# Number of the last messages of a queue that are compared with the broker's list, and seconds between two
+# comparisons.
+_RECENT, _ASK = 10_000, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,83 @@ class Arrived(NamedTuple):
         return self._replace(received=received, batch=self.batch.slice(start, stop - start))
 
 
+class _Backlog:
+    """The messages in the queues at the start of a run that drains them.
+
+    Such a run ends, although producers go on, as soon as each queue has delivered as many messages as the
+    broker counted at the start. Fewer of them arrive if a subscription selects some, or if there are other
+    readers. So the run also ends once a message has arrived that the broker lists behind the counted ones: a
+    queue delivers in order. Without figures of the broker, silence alone is the end.
+
+    Args:
+        settings: settings of the source.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        # Messages at the start, and messages delivered since, by queue; None before the first question.
+        self._counted: dict[str, int] | None = None
+        self._delivered: dict[str, int] = dict.fromkeys(settings.queues, 0)
+        self._recent: dict[str, deque[bytes]] = {uri: deque(maxlen=_RECENT) for uri in settings.queues}
+        self._passed: set[str] = set()
+        self._next = 0.0
+
+    def arrived(self, uri: str, guids: Any) -> None:
+        """Note delivered messages."""
+        if self._counted is not None:
+            self._delivered[uri] += len(guids)
+            self._recent[uri].extend(guids[-_RECENT:].tolist())
+
+    def taken(self, reconnected: bool) -> bool:
+        """Whether all messages of the start have been delivered; a reconnect delivers messages again."""
+        return self._counted is not None and not reconnected and not self._left()
+
+    def _left(self) -> list[str]:
+        assert self._counted is not None
+        return [
+            uri
+            for uri, delivered in self._delivered.items()
+            if uri not in self._passed and not delivered >= self._counted.get(uri, math.inf)
+        ]
+
+    def report(self, reconnected: bool) -> None:
+        """Log which messages of the start were not delivered before the silence that ends the run."""
+        counted = self._counted or {}
+        for uri in self._left() if counted and not reconnected else ():
+            if uri in counted:
+                selects = any(expression for _, expression in self._settings.subscriptions)
+                logger.log(
+                    logging.INFO if selects else logging.WARNING,
+                    "%s: the broker counted %d messages at the start, and delivered %d before it was silent. "
+                    "The rest is not selected, or other consumers have it, or it waits behind a returned "
+                    "message that no consumer selects",
+                    uri,
+                    counted[uri],
+                    self._delivered[uri],
+                )
+
+    async def ask(self, now: float, wait: float, unconfirmed: Callable[[str], int]) -> None:
+        """Count the messages at the start; later look for messages behind them, once a second."""
+        if now < self._next:
+            return
+        try:
+            if self._counted is None:
+                self._next, self._counted = now + wait, {}
+                self._counted = await queue_depths(self._settings.connection, self._settings.queues)
+                return
+            self._next = now + _ASK
+            for uri in self._left():
+                if uri in self._counted:
+                    # Messages behind the counted ones have moved up by the number of confirmed ones.
+                    confirmed = self._delivered[uri] - unconfirmed(uri)
+                    offset = max(0, self._counted[uri] - confirmed)
+                    newer = await newer_messages(self._settings.connection, uri, offset)
+                    if not newer.isdisjoint(texts_of(self._recent[uri])):
+                        self._passed.add(uri)
+        except (Error, TimeoutError) as error:
+            logger.info("the broker does not count the messages of the queues: %r", error)
+
+
 class _Consumer(NamedTuple):
     messages: RawMessages
     queue: Queue
@@ -103,6 +185,7 @@ class SourceReceiver:
         self.sessions: list[Session] = []
         self._consumers: list[_Consumer] = []
         self._drained = Drained()
+        self._backlog = _Backlog(settings)
         self._waiting: deque[Arrived] = deque()
         self._rows = 0
 
@@ -141,35 +224,40 @@ class SourceReceiver:
         return self._rows + sum(each.messages.buffered for each in self._consumers)
 
     async def take(
-        self, limit: int, wait: float, linger: float = 0.0, *, drains: bool = False
+        self, limit: int, wait: float, *, drains: bool = False, held: Callable[[], int] = lambda: 0
     ) -> list[Arrived]:
         """Wait for messages.
 
         Args:
             limit: maximum number of messages.
             wait: seconds to wait for the first message.
-            linger: seconds to wait for further messages after the first.
-            drains: whether silence means an empty queue. Time without a connection then does not count, and
-                the wait starts again after a reconnect.
+            drains: whether the run ends with the messages that were in the queues at its start; see
+                :class:`_Backlog`. The wait then counts only with a connection, and with room in the windows:
+                a broker delivers nothing into a full window.
+            held: function that returns the number of messages taken and not confirmed.
 
         Returns:
-            Messages in the order of arrival; none after the timeout.
+            Messages in the order of arrival; none after the timeout, or at the end of the run.
 
         Raises:
             QueueClosed, SessionClosed: the connection is permanently lost.
         """
         now = asyncio.get_running_loop().time
-        deadline = now() + wait
-        some = False
+        if drains:
+            await self._backlog.ask(now(), wait, self._unconfirmed)
+        room = self._settings.max_unconfirmed * 4 // 5  # a broker resumes below 80 % of a full window
+        deadline, has_room = now() + wait, held() <= room
         while self._rows < limit:
-            if self._rows and not some:
-                some = True
-                deadline = now() + linger
-            left = deadline - now()
+            if not self._rows and drains and self._backlog.taken(self._drained.reconnected):
+                break
+            left = 0.0 if self._rows else deadline - now()
             if not await self._receive(limit - self._rows, max(left, 0.0)) and left <= 0:
-                if some or not drains or self._drained.after_silence():
+                if self._rows or not drains:
                     break
-                deadline = now() + wait
+                if self._drained.after_silence() and has_room:
+                    self._backlog.report(self._drained.reconnected)
+                    break
+                deadline, has_room = now() + wait, held() <= room
         taken: list[Arrived] = []
         while self._waiting and limit:
             each = self._waiting.popleft()
@@ -213,7 +301,12 @@ class SourceReceiver:
                 received = True
         return received
 
+    def _unconfirmed(self, uri: str) -> int:
+        """Return the number of delivered messages of a queue without a confirmation."""
+        return sum(each.messages.unconfirmed for each in self._consumers if each.queue.uri == uri)
+
     def _add(self, received: RawBatch, each: _Consumer) -> None:
+        self._backlog.arrived(each.queue.uri, received.columns.guids)
         batch = raw_rows(received, each.source, self.schema)
         self._waiting.append(Arrived(each.messages, each.queue, received, batch))
         self._rows += batch.num_rows

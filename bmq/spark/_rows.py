@@ -16,6 +16,7 @@ from bmq._log_limit import LogLimit
 from bmq.errors import ProtocolError, UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._raw import Source, columns_of
+from bmq.spark._typed import TYPES
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable
@@ -87,15 +88,19 @@ class RowMaker:
                 f"a queue has no column {', '.join(map(repr, unknown))}; its columns are: "
                 f"{', '.join(SOURCE_COLUMNS)}"
             )
+        has_properties = "properties" in schema.fieldNames()
+        if has_properties:
+            _check_readable(schema)
         self.arrow_schema = _arrow_schema(schema)
         self.dropped = 0
         self._on_invalid = on_invalid
         self._limit = LogLimit(logger)
         properties: dict[str, Any] | None = {}
-        if "properties" in schema.fieldNames():
-            properties = _wanted(schema, self.arrow_schema.field("properties").type)
+        if has_properties:
+            kind = self.arrow_schema.field("properties").type
+            properties = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else None
         self._properties = properties
-        self._decoder = TableDecoder(properties, payload="value" in schema.fieldNames())
+        self._decoder = TableDecoder(properties, payload="value" in schema.fieldNames(), types=TYPES)
 
     def make(self, rows: RecordBatch, sources: Sequence[Source]) -> Iterator[RecordBatch]:
         """Decode rows of a log into a single batch, unless the batch would be very large.
@@ -195,16 +200,13 @@ def _arrow_schema(schema: StructType) -> Any:
 _READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")
 
 
-def _wanted(schema: StructType, kind: Any) -> dict[str, Any] | None:
+def _check_readable(schema: StructType) -> None:
     from pyspark.sql.types import StructType
 
     properties = schema["properties"].dataType
-    if not isinstance(properties, StructType):
-        return None
-    for field in properties.fields:
+    for field in properties.fields if isinstance(properties, StructType) else ():
         if field.dataType.typeName() not in _READABLE:
             raise UsageError(
                 f"property {field.name!r} cannot be read as {field.dataType.simpleString()}; "
                 "possible types are boolean, byte, short, int, bigint, string and binary"
             )
-    return {field.name: field.type for field in kind}

@@ -32,8 +32,7 @@ class SinkSettings:
         queue: target of all rows; "" if a column has the target.
         columns: roles of the columns.
         guid_mode: source of the GUIDs.
-        job_id: name of the job in GUIDs, in place of Spark's.
-        write_name: name that distinguishes writes with the same job and batch.
+        write_name: name of the write in GUIDs: a repeated write of this name adds no messages.
         rate: maximum number of rows a second of each partition; None for no limit.
         on_invalid_row: handling of rows that cannot be posted.
         dead_letter_queue: queue for dead letters.
@@ -47,7 +46,6 @@ class SinkSettings:
     queue: str = ""
     columns: Columns = field(default_factory=Columns)
     guid_mode: GuidMode = GuidMode.CONTENT
-    job_id: str = ""
     write_name: str = ""
     rate: float | None = None
     on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
@@ -74,11 +72,10 @@ class SinkSettings:
         if self.dead_letter_queue:
             check_queue(self.dead_letter_queue)
         if self.guid_mode is GuidMode.ID and not self.columns.id:
-            raise UsageError("guidMode=id needs an id column")
+            raise UsageError("guidMode=id needs idColumn, the column with the id of each row")
         if self.guid_mode is GuidMode.SOURCE and not self.columns.guid:
             raise UsageError(
-                "guidMode=source needs the column of GUIDs of a queue that was read: select guid too, or "
-                "name the column in guidColumn"
+                "guidMode=source needs guidColumn, the column with the GUIDs of a queue that was read"
             )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "PATIENCE",
     "Counted",
     "dropped_totals",
+    "newer_messages",
     "newly_dropped",
     "other_readers",
     "queue_depths",
@@ -26,6 +27,7 @@ __all__ = [
 #: Timeout of a query, in seconds.
 PATIENCE = 2.0
 _DEFAULT_APP = "__default"
+_PAGE = 1000
 # Role of a queue's primary in its statistics; a replica counts only its own clients.
 _PRIMARY = 1
 
@@ -50,6 +52,9 @@ async def _asking(connection: ConnectionSettings) -> AsyncGenerator[Admin]:
 async def queue_depths(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, int]:
     """Query the number of unconfirmed messages in each queue.
 
+    Queues that keep no messages (broadcast) are omitted, and queues of other nodes of a cluster: a node that
+    only forwards a queue does not know its messages.
+
     Args:
         connection: connection to the broker.
         queues: URIs; for a fanout queue with the application.
@@ -61,11 +66,24 @@ async def queue_depths(connection: ConnectionSettings, queues: Sequence[str]) ->
     found: dict[str, int] = {}
     async with _asking(connection) as asked:
         for uri in queues:
-            depth = await asked.queue(uri).depth()
+            known = await asked.queue(uri).internals()
+            if known.mode not in ("priority", "fanout"):
+                continue
             app = QueueUri.parse(uri).app_id
-            of_app = [each.messages for each in depth.apps if each.app_id == app]
-            found[uri] = of_app[0] if of_app else depth.messages
+            of_app = [each.messages for each in known.depth.apps if each.app_id == app]
+            found[uri] = of_app[0] if of_app else known.depth.messages
     return found
+
+
+async def newer_messages(connection: ConnectionSettings, uri: str, offset: int) -> set[str]:
+    """Query the GUIDs of some messages behind the first ``offset`` unconfirmed messages of a queue.
+
+    Raises:
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
+    """
+    async with _asking(connection) as asked:
+        return {each.guid for each in (await asked.queue(uri).messages(offset, _PAGE)).messages}
 
 
 async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, list[str]]:

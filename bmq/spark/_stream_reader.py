@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._limits.per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read until the queue is drained, and then stop."""
+        """Read the messages that are in the queues at the start, and then stop."""
         self._available_now = True
 
     def latestOffset(

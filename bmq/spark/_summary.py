@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bmq.errors import UsageError
 
 __all__ = ["PartitionReport", "Summary"]
+
+logger = logging.getLogger("bmq.spark")
 
 _Sample = bytes  # a field of the report has this name
 
@@ -23,6 +26,7 @@ class PartitionReport:
         rows: rows read.
         acknowledged: messages acknowledged by the broker: stored now, or stored before under the same GUID.
         repeated: rows not posted because an earlier row of the partition had the same id.
+        by_id: whether an id column is the identity of the messages.
         dropped: rows that could not be posted and were dropped.
         dead_letters: rows that could not be posted and whose dead letters the broker acknowledged.
         retried: posts repeated after a negative acknowledgement, except for a full queue.
@@ -30,7 +34,8 @@ class PartitionReport:
         bytes: posted payload bytes.
         seconds: time from the first row to the last acknowledgement.
         reconnects: number of restored connections.
-        sample: eight bytes for each sampled row, with ``guidMode=source``: equal bytes mean equal messages.
+        sample: eight bytes for each sampled row, with ``guidMode=source`` and ``id``: equal bytes mean equal
+            messages.
     """
 
     partition: int = 0
@@ -45,12 +50,18 @@ class PartitionReport:
     bytes: int = 0
     seconds: float = 0.0
     reconnects: int = 0
+    by_id: bool = False
     sample: _Sample = field(default=b"", repr=False)
 
     @property
     def rows_per_second(self) -> float:
         """Rows a second of this partition."""
         return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether rows became no message of their own."""
+        return bool(self.repeated or self.dropped or self.dead_letters)
 
     def __str__(self) -> str:
         return f"partition {self.partition}: {_counts(self)} in {self.seconds:.2f} s, {_rates(self)}"
@@ -131,22 +142,34 @@ class Summary:
     def check(self) -> None:
         """Check that no rows of different partitions had the same GUID, so that the broker lost none of them.
 
+        The check uses a sample of the rows, and almost certainly finds frequent cases. Equal ids
+        (``id_column``) are a warning in the log.
+
         Raises:
-            UsageError: rows with equal GUIDs exist. The check uses a sample of the rows, and almost certainly
-                finds frequent cases.
+            UsageError: rows of one message (``guid_column``) are equal.
         """
         seen: dict[int, int] = {}
         merged = 0
         for report in self.reports:
             for key in memoryview(report.sample).cast("Q"):
                 merged += seen.setdefault(key, report.partition) != report.partition
-        if merged:
+        if any(report.by_id for report in self.reports):
+            repeated = self.repeated
+            if merged or repeated:
+                logger.warning(
+                    "rows with equal ids are one message, and the broker keeps the first: %s rows of a "
+                    "partition, and %s rows of a sample of %s in different partitions",
+                    f"{repeated:,}",
+                    f"{merged:,}",
+                    f"{len(seen) + merged:,}",
+                )
+        elif merged:
             raise UsageError(
-                "rows of one message (column guid) in different partitions are equal in value and "
+                "rows of one message (guidColumn) in different partitions are equal in value and "
                 f"properties: {merged} of a sample of {len(seen) + merged} rows. The broker has kept only "
                 "one row of each set of equal rows, and all other rows. Add a number (posexplode) to the "
                 "value or to a property, drop duplicates (dropDuplicates) if one row is enough, or use "
-                "guidMode=content, with which a repeated job or batch may post rows again"
+                "guidMode=content, with which a repeated write or batch may post rows again"
             )
 
     def add(self, reports: Iterable[PartitionReport]) -> Summary:

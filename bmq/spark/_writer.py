@@ -48,16 +48,16 @@ class ArrowPartition:
         self.settings = settings
         self._types = check_columns(schema, settings.columns)
         # One id for all tasks and their repetitions, and a different id for each write.
-        self._job = uuid.uuid4().hex
+        self._own = uuid.uuid4().hex
 
-    def post(self, batches: Iterator[Any]) -> PartitionReport:
-        """Post all rows and wait for all acknowledgements."""
+    def post(self, batches: Iterator[Any], *, one_a_batch: bool = False) -> PartitionReport:
+        """Post all rows and wait for all acknowledgements; ``one_a_batch`` as for :func:`task_scope`."""
         # Only the tasks need the client; the processes that plan and commit do not.
         from bmq.spark._partition import WritePartition, task_scope
         from bmq.spark._posting import post_partition
 
         settings = self.settings
-        scope = task_scope(settings.job_id or self._job)
+        scope = task_scope(settings.write_name, self._own, one_a_batch=one_a_batch)
         first = next(batches, None)
         if first is None:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
@@ -100,7 +100,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure of the write; posted rows stay posted."""
-        logger.warning("%s: aborted after %s", _target(self._partition), _summary(messages))
+        logger.warning("%s: aborted: %s", _target(self._partition), _aborted(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -111,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Post one partition of a micro-batch, which is written when all rows are acknowledged."""
-        return Posted(self._partition.post(iterator))
+        return Posted(self._partition.post(iterator, one_a_batch=True))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the summary of the batch. All rows are already posted.
@@ -125,11 +125,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the failure of the batch. Posted rows stay posted, and are recognised in a repetition."""
-        logger.warning("%s: batch %d aborted after %s", _target(self._partition), batchId, _summary(messages))
+        logger.warning("%s: batch %d aborted: %s", _target(self._partition), batchId, _aborted(messages))
 
 
 def _target(partition: ArrowPartition) -> str:
     return partition.settings.queue or f"the queues in column {partition.settings.columns.queue}"
+
+
+def _aborted(messages: Sequence[WriterCommitMessage | None]) -> str:
+    done = _summary(messages)
+    return (
+        f"{done.partitions} of {len(messages)} tasks were complete, with {done.acknowledged:,} rows, which "
+        "stay posted. Rows of incomplete tasks may be posted, too: a failed task's error has their number"
+    )
 
 
 def _summary(messages: Sequence[WriterCommitMessage | None]) -> Summary:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 import importlib
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,8 @@ class TableDecoder:
             a single map column contains all properties as strings.
         payload: whether to read payloads.
         limit: largest size in bytes of a message, decompressed.
+        types: name of an entry of the map with the types of properties other than strings, a JSON object of
+            names and types; "" for none.
 
     Raises:
         UsageError: no property can have the requested type.
@@ -122,7 +125,9 @@ class TableDecoder:
         *,
         payload: bool = True,
         limit: int = MAX_APPLICATION_DATA,
+        types: str = "",
     ) -> None:
+        self._types = types
         self._wanted = None if properties is None else list(properties.items())
         self._payload = payload
         self._limit = limit
@@ -217,9 +222,12 @@ class TableDecoder:
         errors: dict[int, ProtocolError],
     ) -> list[ArrowArray]:
         if self._wanted is None:
-            parts = [(each.rows, _maps(columns.buffer, each)) for each in alike]
+            parts = [(each.rows, _maps(columns.buffer, each, self._types)) for each in alike]
             if singles:
-                maps = [None if each.row in errors else _texts_of(each.properties) for each in singles]
+                maps = [
+                    None if each.row in errors else _texts_of(each.properties, self._types)
+                    for each in singles
+                ]
                 parts.append((_rows(singles), pa.array(maps, MAP)))
             return [_together(parts, MAP)]
         arrays: list[ArrowArray] = []
@@ -469,23 +477,32 @@ def _strings(raw: ArrowArray) -> ArrowArray:
         return pa.array([each.decode("utf-8", "replace") for each in raw.to_pylist()], pa.string())
 
 
-def _maps(buffer: bytes, alike: _Alike) -> ArrowArray:
+def _maps(buffer: bytes, alike: _Alike, types: str) -> ArrowArray:
     """All properties of each message, as strings."""
-    rows, count = len(alike.rows), len(alike.names)
+    more = _types_of(zip(alike.names, alike.kinds, strict=True), types)
+    rows, count = len(alike.rows), len(alike.names) + len(more)
     offsets = to_arrow(np.arange(rows + 1, dtype=np.int32) * np.int32(count))
     if not count:
         nothing = pa.nulls(0, pa.string())
         return pa.MapArray.from_arrays(offsets, nothing, nothing)
-    names = pa.array([_repaired(name) for name in alike.names], pa.string())
+    names = pa.array([*(_repaired(name) for name in alike.names), *(name for name, _ in more)], pa.string())
     keys = names.take(to_arrow(np.tile(np.arange(count), rows)))
-    values = pa.concat_arrays([_values(buffer, alike, name, pa.string(), _text) for name in alike.names])
+    columns = [_values(buffer, alike, name, pa.string(), _text) for name in alike.names]
+    values = pa.concat_arrays([*columns, *(pa.repeat(pa.scalar(text), rows) for _, text in more)])
     # The arrays are ordered by property; a map array needs them by message.
     order = np.arange(rows * count).reshape(count, rows).T.reshape(-1)
     return pa.MapArray.from_arrays(offsets, keys, values.take(to_arrow(order)))
 
 
-def _texts_of(properties: Properties) -> list[tuple[str, str]]:
-    return [(_repaired(name), _text(value, None)) for name, value in properties.items()]
+def _texts_of(properties: Properties, types: str) -> list[tuple[str, str]]:
+    texts = [(_repaired(name), _text(value, None)) for name, value in properties.items()]
+    return texts + _types_of(properties.types.items(), types)
+
+
+def _types_of(kinds: Iterable[tuple[str, PropertyType]], entry: str) -> list[tuple[str, str]]:
+    """Return the entry with the types of the properties that are not strings; none if all are."""
+    named = {_repaired(name): kind.name for name, kind in kinds if kind is not PropertyType.STRING}
+    return [(entry, json.dumps(named))] if entry and named else []
 
 
 def _repaired(text: str) -> str:

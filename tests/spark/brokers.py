@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import bmq
@@ -47,6 +49,22 @@ class BrokerThread(BackgroundBroker):
     def post(self, uri: str, items: list[Any]) -> None:
         """Post messages."""
         self.call(lambda _: self._post(uri, items))
+
+    @contextmanager
+    def posting(self, uri: str, items: list[Any], pause: float) -> Iterator[None]:
+        """Post messages again and again, singly, with a pause after each."""
+        task = self.call(lambda _: asyncio.ensure_future(self._posting(uri, items, pause)))
+        try:
+            yield
+        finally:
+            self.call(lambda _: task.cancel())
+
+    async def _posting(self, uri: str, items: list[Any], pause: float) -> None:
+        async with bmq.connect(self.uri) as session:
+            queue = await session.open_queue(uri, write=True)
+            for item in itertools.cycle(items):
+                await queue.post_many([item])
+                await asyncio.sleep(pause)
 
     async def _post(self, uri: str, items: list[Any]) -> None:
         async with bmq.connect(self.uri) as session:

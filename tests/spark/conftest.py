@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import bmq
 from bmq.spark import check_java
 from bmq.spark._portal import shutdown
 from tests.spark.brokers import DOMAIN, BrokerThread
@@ -120,6 +121,16 @@ def broker() -> Iterator[BrokerThread]:
     with BrokerThread() as broker:
         yield broker
         shutdown()  # otherwise idle sessions would try to reconnect during later tests
+
+
+@pytest.fixture
+def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that does not answer questions: only silence ends a run."""
+
+    async def refused(*_: object) -> None:
+        raise bmq.ConnectionFailed("no admin commands here")
+
+    monkeypatch.setattr("bmq.spark._receiving.queue_depths", refused)
 
 
 @pytest.fixture

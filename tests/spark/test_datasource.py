@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    CharType,
+    DataType,
     DoubleType,
     IntegerType,
     LongType,
@@ -27,6 +30,7 @@ from pyspark.sql.types import (
     StringType,
     StructType,
     TimestampType,
+    VarcharType,
 )
 
 import bmq
@@ -110,12 +114,99 @@ def test_the_option_queue_wins_over_the_column(broker: BrokerThread, queue: str)
     assert len(broker.drain(queue, expect=1)) == 1
 
 
-def test_a_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> None:
-    writer = source(broker=broker.uri, queue=queue).writer(struct(value=StringType(), id=StringType()), False)
+def test_a_named_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> None:
+    planned = source(broker=broker.uri, queue=queue, idColumn="ID")
+    writer = planned.writer(struct(value=StringType(), id=StringType()), False)
     for attempt in range(2):
         values = [f"{n} at {attempt}" for n in range(5)]
         writer.write(iter([pa.RecordBatch.from_pydict({"value": values, "id": list("abcde")})]))
     assert len(broker.drain(queue, expect=5)) == 5
+
+
+def test_rows_with_equal_ids_are_a_warning(
+    broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    planned = source(broker=broker.uri, queue=queue, idColumn="id")
+    writer = planned.writer(struct(value=StringType(), id=StringType()), False)
+    rows = pa.RecordBatch.from_pydict({"value": list("abcd"), "id": ["1", "1", "2", "3"]})
+    with caplog.at_level("WARNING", "bmq.spark"):
+        writer.commit([writer.write(iter([rows]))])
+    assert "1 rows of a partition, and 0 rows of a sample of 3 in different partitions" in caplog.text
+    assert [m.data for m in broker.drain(queue, expect=3)] == [b"a", b"c", b"d"]
+
+
+#: The column that has a role if an option says so, and otherwise none.
+@pytest.mark.parametrize("name", ["id", "guid"])
+@pytest.mark.parametrize("way", ["writer", "streamWriter", "write_partition"])
+def test_no_column_is_an_identity_because_of_its_name(
+    way: str, name: str, broker: BrokerThread, queue: str
+) -> None:
+    """Rows that are equal in this column are separate messages: within a write, and in the next one."""
+    values = {"value": list("abc"), name: ["0" * 32, "0" * 32, "1" * 32]}
+    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    schema = struct(**dict.fromkeys(values, StringType()))
+    for _ in range(2):
+        if way == "write_partition":
+            bmq.spark.write_partition(queue=queue, broker=broker.uri, properties=[name])(iter(rows))
+        else:
+            planned = source(broker=broker.uri, queue=queue, propertyColumns=name)
+            writer: Any = getattr(planned, way)(schema, False)
+            writer.write(iter([pa.RecordBatch.from_pydict(values)]))
+    found = broker.drain(queue, expect=6)
+    assert sorted(m.data for m in found) == [b"a", b"a", b"b", b"b", b"c", b"c"]
+    assert {m.properties[name] for m in found} == {"0" * 32, "1" * 32}
+
+
+@pytest.mark.parametrize("name", ["id", "guid"])
+def test_a_column_without_a_role_is_refused(name: str) -> None:
+    with pytest.raises(
+        bmq.UsageError, match=f"column '{name}' cannot be written to a queue.*guidColumn, idColumn"
+    ):
+        source(queue=f"bmq://{DOMAIN}/q").writer(struct(value=StringType(), **{name: StringType()}), False)
+
+
+def test_columns_are_found_in_any_letter_case(broker: BrokerThread, queue: str) -> None:
+    frame = pa.RecordBatch.from_pydict({"Value": ["x"], "CustomerId": [7], "Queue": [queue]})
+    schema = struct(Value=StringType(), CustomerId=LongType(), Queue=StringType())
+    writer = source(broker=broker.uri, propertyColumns="customerid").writer(schema, False)
+    writer.write(iter([frame]))
+    write = bmq.spark.write_partition(
+        broker=broker.uri, queue_column="queue", properties=["customerID"], schema=schema
+    )
+    write(iter(frame.to_pylist()))
+    messages = broker.drain(queue, expect=2)
+    assert [(m.data, dict(m.properties)) for m in messages] == [(b"x", {"CustomerId": 7})] * 2
+
+
+def test_columns_that_differ_in_case_alone_are_distinguished() -> None:
+    schema = struct(value=StringType(), id=StringType(), ID=StringType())
+    with pytest.raises(bmq.UsageError, match="no column 'Id'"):
+        source(queue=f"bmq://{DOMAIN}/q", propertyColumns="id,Id").writer(schema, False)
+    source(queue=f"bmq://{DOMAIN}/q", propertyColumns="id,ID").writer(schema, False)
+
+
+def test_an_aborted_write_reports_its_posted_rows(
+    broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = source(broker=broker.uri, queue=queue).writer(struct(value=StringType()), False)
+    done = writer.write(iter([pa.RecordBatch.from_pydict({"value": list("abc")})]))
+    with caplog.at_level("WARNING", "bmq.spark"):
+        writer.abort([done, None])
+    assert "1 of 2 tasks were complete, with 3 rows, which stay posted" in caplog.text
+
+
+def failing(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield from [batch] * 20
+    raise RuntimeError("half way, on purpose")
+
+
+def test_the_error_of_a_failed_task_has_the_number_of_posted_rows(broker: BrokerThread, queue: str) -> None:
+    writer = source(broker=broker.uri, queue=queue).writer(struct(value=StringType()), False)
+    with pytest.raises(RuntimeError, match="half way") as info:
+        writer.write(failing(pa.RecordBatch.from_pydict({"value": list("abc")})))
+    (note,) = info.value.__notes__
+    text = "partition 0, attempt 0: 60 rows were read before, and may be posted; the broker had acknowledged "
+    assert note.startswith(text)
 
 
 def test_batches_may_differ_in_the_storage_of_their_columns(broker: BrokerThread, queue: str) -> None:
@@ -272,14 +363,14 @@ def test_invalid_keys_and_times_are_refused() -> None:
         ({"topic": "x"}, ORDERS, "unknown option topic; for topic: option queue, the URI"),
         ({}, ORDERS, "column 'CustomerId' cannot be written to a queue; possible columns: 'value'"),
         ({"propertyColumns": "Missing"}, struct(value=StringType()), "no column 'Missing'"),
-        ({"valueColumn": "body"}, struct(value=StringType()), "column 'value' cannot be written"),
+        ({"valueColumn": "body"}, struct(value=StringType()), "no column 'body'"),
         ({"maxRetries": "many"}, struct(value=StringType()), "option maxRetries='many'"),
         (
             {"ackTimeoutMs": "-1"},
             struct(value=StringType()),
             "ackTimeoutMs='-1': must not be negative",
         ),
-        ({"guidMode": "id"}, struct(value=StringType()), "guidMode=id needs an id column"),
+        ({"guidMode": "id"}, struct(value=StringType()), "guidMode=id needs idColumn"),
         ({"queue": ""}, struct(value=StringType()), "name a queue"),
         (
             {"keyColumn": "k"},
@@ -330,7 +421,14 @@ def test_queue_is_read_until_drained(broker: BrokerThread, queue: str, tmp_path:
     options = {"broker": broker.uri, "queue": queue, "idleTimeoutMs": 200, "checkpointLocation": tmp_path}
     first, second = rows_of(source(**options))
     assert first["value"] == b"x"
-    assert dict(first["properties"]) == {"n": "7", "text": "ä", "yes": "true", "raw": "/wA=", "short": "3"}
+    properties = dict(first["properties"])
+    assert json.loads(properties.pop("bmq_types")) == {
+        "n": "INT64",
+        "yes": "BOOL",
+        "raw": "BINARY",
+        "short": "SHORT",
+    }
+    assert properties == {"n": "7", "text": "ä", "yes": "true", "raw": "/wA=", "short": "3"}
     assert (first["queue"], first["subscription"], first["redelivered"]) == (queue, None, False)
     assert len(first["guid"]) == 32
     assert first["receivedAt"].tzinfo is not None
@@ -486,6 +584,20 @@ def test_unreadable_sources_are_refused_before_the_job(options: dict[str, str], 
     assert text.lower() in str(info.value).lower()
     with pytest.raises(bmq.UsageError, match="a queue has no column 'key'; its columns are: value, prop"):
         source(queue=f"bmq://{DOMAIN}/q").reader(struct(key=BinaryType()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(CharType(3), "char(3)"), (VarcharType(3), "varchar(3)"), (DoubleType(), "double")],
+)
+def test_a_type_that_no_property_has_is_refused_by_name(kind: DataType, name: str, tmp_path: Path) -> None:
+    planned = source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path)
+    schema = struct(value=BinaryType(), properties=struct(code=kind))
+    text = re.escape(f"property 'code' cannot be read as {name}; possible types are boolean")
+    with pytest.raises(bmq.UsageError, match=text):
+        planned.reader(schema)
+    with pytest.raises(bmq.UsageError, match=text):
+        planned.streamReader(schema).initialOffset()
 
 
 # reading as a stream
@@ -654,6 +766,66 @@ def test_available_now_drains_and_ends(broker: BrokerThread, queue: str, tmp_pat
     post_numbers(broker, queue, 10, 11)
     assert query.batch() == []
     query.runner.stop()
+
+
+@pytest.mark.usefixtures("uncounted")
+def test_a_slow_sink_is_no_drained_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
+    """The window of the consumer is full for longer than ``idleTimeoutMs``."""
+    query = Query(broker, queue, tmp_path, idleTimeoutMs=100, maxMessagesPerTrigger=5)
+    query.runner.prepareForTriggerAvailableNow()
+    post_numbers(broker, queue, 0, 40)
+    rows = []
+    while batch := query.batch():
+        rows += batch
+        time.sleep(0.4)  # the sink: nothing to wait for, since nothing happens
+    assert rows == numbers(0, 40)
+    query.runner.stop()
+
+
+def test_messages_of_the_start_in_other_hands_are_a_warning(
+    broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    post_numbers(broker, queue, 0, 5)
+    other = source(broker=broker.uri, queue=queue, idleTimeoutMs=100)
+    settings, _ = read_settings(Options(other.options, READ_OPTIONS))
+    receiver = SourceReceiver(settings)
+
+    async def hold() -> None:
+        await receiver.open()
+        await receiver.take(5, 10)
+
+    with portal() as here:
+        here.run(hold())
+        assert rows_of(other) == []
+        here.run(receiver.close())
+    assert f"{queue}: the broker counted 5 messages at the start, and delivered 0" in caplog.text
+
+
+#: Messages that are selected, of those in the queue.
+@pytest.mark.parametrize(("expression", "most"), [("", 10), ("n == 1", 5)])
+@pytest.mark.parametrize("way", ["read", "availableNow"])
+def test_a_run_ends_with_the_messages_of_its_start(
+    way: str, expression: str, most: int, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    """A producer posts more often than ``idleTimeoutMs``, and goes on for as long as the run takes."""
+    items = [bmq.PutMessage(f"{n}".encode(), {"n": n % 2}) for n in range(10)]
+    broker.post(queue, items)
+    options = {"expression": expression, "idleTimeoutMs": 2000}
+    with broker.posting(queue, items, 0.2):
+        if way == "read":
+            rows = [
+                row["value"].decode() for row in rows_of(source(broker=broker.uri, queue=queue, **options))
+            ]
+        else:
+            query = NewQuery(broker, queue, tmp_path, **options)
+            query.runner.prepareForTriggerAvailableNow()
+            rows = []
+            while batch := query.batch():
+                rows += batch
+            query.runner.stop()
+    wanted = [f"{n}" for n in range(10) if not expression or n % 2]
+    assert rows[:most] == wanted
+    assert len(rows) < most + 50  # the messages of about ten seconds
 
 
 def test_available_now_ends_at_a_count(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
@@ -970,6 +1142,7 @@ def test_batch_read_of_several_subscriptions_confirms_the_messages_of_spark(
     assert {m.guid for m in broker.drain(queue, expect=20)}.isdisjoint(row["guid"] for row in rows)
 
 
+@pytest.mark.usefixtures("uncounted")
 def test_a_wait_for_silence_starts_again_after_a_reconnect() -> None:
     """The connection is restored within the first wait, its queue is open in the third."""
     sim = Simulation(seed=1)
@@ -1000,6 +1173,7 @@ def test_a_wait_for_silence_starts_again_after_a_reconnect() -> None:
     sim.run(main)
 
 
+@pytest.mark.usefixtures("uncounted")
 def test_a_lost_broker_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [b"x"])
     settings, limits = read_settings(

@@ -143,7 +143,13 @@ def test_invalid_queues_ids_and_times_are_found(write: Write, broker: BrokerThre
         "at": (DoubleType(), pa.array([None, None, None, None, None, float("inf"), 1e18])),
     }
     report = write(
-        broker, "", columns, notBeforeColumn="at", onInvalidRow="deadLetters", deadLetterQueue=dead
+        broker,
+        "",
+        columns,
+        idColumn="id",
+        notBeforeColumn="at",
+        onInvalidRow="deadLetters",
+        deadLetterQueue=dead,
     )
     assert (report.acknowledged, report.dead_letters) == (1, 6)
     assert good(broker.drain(queue, expect=1)) == ["0"]
@@ -277,7 +283,7 @@ def test_repeated_task_adds_no_message(broker: BrokerThread, queue: str, mode: s
         properties=["n"],
         on_invalid_row="deadLetters",
         dead_letter_queue=dead,
-        job_id="nightly",
+        write_name="nightly",
         schema=StructType(
             [
                 StructField("value", StringType()),

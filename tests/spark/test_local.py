@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,40 @@ def test_every_save_is_a_separate_write(spark: SparkSession, broker: BrokerThrea
     for _ in range(2):
         sink(orders(spark, 20), broker, queue).mode("append").save()
     assert bodies(broker, queue, 40) == sorted([*range(20), *range(20)])
+
+
+def test_a_second_thread_writes_once_it_has_a_session(
+    spark: SparkSession, broker: BrokerThread, queue: str
+) -> None:
+    """Spark finds a format in Python through the session of the thread in Java that writes."""
+    frame = orders(spark, 10)
+
+    def save(number: int) -> None:
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        sink(frame, broker, queue).mode("append").save()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(save, range(4)))
+    assert bodies(broker, queue, 40) == sorted([*range(10)] * 4)
+    with ThreadPoolExecutor(1) as pool:  # the functions of bmq do not need it
+        pool.submit(bmq.spark.write, frame, queue=queue, broker=broker.uri, value="body").result()
+    assert bodies(broker, queue, 10) == list(range(10))
+
+
+def test_a_second_thread_starts_a_stream_once_it_has_a_session(
+    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
+) -> None:
+    add_file(tmp_path / "in", 0, 20)
+
+    def start() -> None:
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        stream = incoming(spark, tmp_path / "in").select("body").writeStream.format("bmq")
+        stream = stream.options(broker=broker.uri, queue=queue, valueColumn="body")
+        run(stream.option("checkpointLocation", str(tmp_path / "checkpoint")))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(start).result()
+    assert bodies(broker, queue, 20) == list(range(20))
 
 
 def test_impossible_jobs_fail_before_the_start(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
@@ -251,7 +286,7 @@ def test_a_batch_read_drains_the_queue(
     rows = reader.option("expression", "n < 100").load().collect()
     assert bmq.spark.confirm(options) == 100
     assert sorted(int(row.value) for row in rows) == list(range(100))
-    assert rows[0].properties == {"n": bytes(rows[0].value).decode()}
+    assert rows[0].properties["n"] == bytes(rows[0].value).decode()
     typed = reader.options(propertiesSchema="n BIGINT", expression="").load()
     assert typed.agg(F.sum("properties.n")).first()[0] == sum(range(100, 500))
     assert bmq.spark.confirm(options) == 400
@@ -307,18 +342,27 @@ def test_stream_is_written_and_continues_after_a_restart(
 def test_writes_in_foreach_batch(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
-    plain, uri = f"{queue}-plain", broker.uri
+    """A named write is repeated with its batch; writes without a name are always separate writes."""
+    plain, alike, uri = f"{queue}-plain", f"{queue}-alike", broker.uri
 
     def save(frame: DataFrame, batch: int) -> None:
-        frame.foreachPartition(bmq.spark.write_partition(queue=plain, broker=uri, value="body"))
-        for name in ("first", "second"):  # equal rows, to be told apart
+        options = {"broker": uri, "value": "body"}
+        frame.foreachPartition(bmq.spark.write_partition(queue=plain, write_name="plain", **options))
+        for name in ("first", "second"):
             write = frame.select("body").write.format("bmq").mode("append")
             write.options(broker=uri, queue=queue, valueColumn="body", writeName=name).save()
+        once = bmq.spark.write_partition(queue=alike, **options)
+        for _ in range(2):
+            frame.foreachPartition(once)
+            bmq.spark.write(frame, queue=alike, **options)
+            write = frame.select("body").write.format("bmq").mode("append")
+            write.options(broker=uri, queue=alike, valueColumn="body").save()
 
     add_file(tmp_path / "in", 0, 100)
     for attempt in range(2):
         writer = incoming(spark, tmp_path / "in").writeStream.foreachBatch(save)
         run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
+        assert bodies(broker, alike, 600) == sorted([*range(100)] * 6)
         if attempt == 0:  # the batch is repeated as a whole
             for name in ("0", ".0.crc"):
                 (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)

@@ -174,7 +174,7 @@ def test_rows_before_a_failing_row_are_posted_once(write: Write, broker: BrokerT
         )
         return [whole.slice(first, 1500) for first in range(0, 5000, 1500)]
 
-    options = {"propertyColumns": "n", "jobId": "nightly"}
+    options = {"propertyColumns": "n", "writeName": "nightly"}
     texts[3700] = None
     with pytest.raises(bmq.InvalidPayload, match="row 3700 of the partition"):
         write(broker, queue, schema, batches(), **options)

@@ -39,8 +39,8 @@ def source(**options: str) -> BmqDataSource:
         ({"path": "bmq://d/q"}, "option queue instead of a path"),
         ({"xyz": "1"}, "unknown option xyz; options: broker"),
         (
-            {"jobId": "1", "maxMessages": "1"},
-            r"jobId \(writing\), maxMessages \(spark.read and spark.readStream\)",
+            {"writeName": "1", "maxMessages": "1"},
+            r"maxMessages \(spark.read and spark.readStream\), writeName \(writing\)",
         ),
         ({"broker": ""}, "address"),
         ({"expression": "x >"}, "x >"),
@@ -69,7 +69,7 @@ def test_a_queue_is_named_once() -> None:
 def test_options_of_one_direction_pass_together() -> None:
     assert "value BINARY" in source(**QUEUE).schema()
     assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", lag="true").schema()
-    assert "value BINARY" in source(**QUEUE, jobId="j", propertyColumns="n").schema()
+    assert "value BINARY" in source(**QUEUE, writeName="j", propertyColumns="n").schema()
 
 
 @pytest.mark.parametrize("name", sorted(_FOREIGN))
@@ -85,7 +85,7 @@ def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
     ("known", "key", "text"),
     [
         (WRITE_OPTIONS, "maxmessages", "maxmessages is an option of spark.read and spark.readStream"),
-        (READ_OPTIONS, "jobid", "jobid is an option of writing"),
+        (READ_OPTIONS, "writename", "writename is an option of writing"),
         (READ_OPTIONS, "lag", "lag is an option of spark.readStream"),
     ],
 )

@@ -17,6 +17,7 @@ import bmq
 import bmq.spark
 from bmq.spark import _reads
 from bmq.spark._application import Application, application_of_planner
+from bmq.spark._checkpoint import filesystem
 from bmq.spark._reads import READS, Drain, Reads
 from bmq.spark._receiving import Arrived, SourceReceiver
 from tests.spark.brokers import BrokerThread
@@ -305,8 +306,8 @@ def test_a_read_of_an_empty_queue_is_not_stored(queue: str, options: dict[str, s
 def test_connection_cut_during_a_read_duplicates_no_rows(
     broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages stored before the cut are delivered again."""
-    post(broker, queue, 0, 20)
+    """Messages stored before the cut are delivered again. The selection leaves a message in the queue."""
+    broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(21)])
     store, batches = Drain._new, []
 
     async def cut(drain: Drain, arrived: Arrived) -> Any:
@@ -317,10 +318,12 @@ def test_connection_cut_during_a_read_duplicates_no_rows(
         return rows
 
     monkeypatch.setattr(Drain, "_new", cut)
-    assert sorted(values_of(**{**options, "idleTimeoutMs": "500"}), key=int) == texts(0, 20)
+    more = {"idleTimeoutMs": "500", "expression": "n < 20"}
+    assert sorted(values_of(**options | more), key=int) == texts(0, 20)
     assert len(batches) > 1
 
 
+@pytest.mark.usefixtures("uncounted")
 def test_a_dead_letter_of_a_read_that_is_cut_is_posted_once(
     broker: BrokerThread, queue: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +368,25 @@ def test_unconfirmable_arguments_are_refused(queue: str, tmp_path: Path) -> None
         bmq.spark.confirm({"queue": queue, "checkpointLocation": tmp_path}, frame)
     with pytest.raises(bmq.UsageError, match="options"):
         bmq.spark.confirm(7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_names_of_hadoop_are_those_of_pyarrow(scheme: str) -> None:
+    found, path = filesystem(f"{scheme}://bucket/folder?region=eu-west-1")
+    assert (type(found).__name__, path) == ("S3FileSystem", "bucket/folder")
+
+
+def test_databricks_file_system_is_its_mounted_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path))
+    for path in ("dbfs:/checkpoints/orders", "dbfs://checkpoints/orders"):
+        assert filesystem(path)[1] == f"{tmp_path}/checkpoints/orders"
+    monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path / "not mounted"))
+    with pytest.raises(
+        bmq.UsageError, match=r"dbfs:/x is in no file system.*give readStream the option logPath"
+    ):
+        filesystem("dbfs:/x")
 
 
 def test_an_unsupported_file_system_is_named(options: dict[str, str]) -> None:

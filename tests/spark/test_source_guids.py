@@ -142,7 +142,7 @@ def test_dead_letters_are_the_same_with_other_partitions(broker: BrokerThread, q
 
 def test_an_arrow_table_has_source_guids(broker: BrokerThread, queue: str) -> None:
     """A batch as Spark hands it over, in slices, and from a restart with its rows elsewhere."""
-    given = {"queue": queue, "broker": broker.uri, "propertycolumns": "n"}
+    given = {"queue": queue, "broker": broker.uri, "propertycolumns": "n", "guidcolumn": "guid"}
     settings = sink_settings(Options(given, WRITE_OPTIONS), ["guid", "value", "n"])
     for start in (0, 37):
         order = [*range(start, 100), *range(start)]
@@ -176,15 +176,16 @@ def settings_of(columns: dict[str, DataType], **options: str) -> Any:
     ("columns", "options", "mode"),
     [
         (["value"], {}, "content"),
-        (["value", "guid"], {}, "source"),
-        (["value", "guid", "id"], {}, "id"),
-        (["value", "guid"], {"guidmode": "content"}, "content"),
-        (["value", "guid"], {"guidmode": "random"}, "random"),
+        (["value", "guid"], {"guidcolumn": "guid"}, "source"),
+        (["value", "guid", "id"], {"guidcolumn": "guid", "idcolumn": "id"}, "id"),
+        (["value", "guid"], {"guidcolumn": "guid", "guidmode": "content"}, "content"),
+        (["value", "guid"], {"guidcolumn": "guid", "guidmode": "random"}, "random"),
         (["value", "origin"], {"guidcolumn": "origin"}, "source"),
-        (list(SOURCE), {}, "source"),
+        (list(SOURCE), {}, "content"),
+        (list(SOURCE), {"guidcolumn": "guid"}, "source"),
     ],
 )
-def test_a_column_of_guids_is_used_by_default(columns: list[str], options: dict[str, str], mode: str) -> None:
+def test_an_option_names_the_column_of_guids(columns: list[str], options: dict[str, str], mode: str) -> None:
     settings = settings_of({name: SOURCE.get(name, StringType()) for name in columns}, **options)
     assert settings.guid_mode == mode
 
@@ -192,8 +193,12 @@ def test_a_column_of_guids_is_used_by_default(columns: list[str], options: dict[
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
-        ({"value": StringType()}, {"guidmode": "source"}, "guidMode=source needs the column of GUIDs"),
-        ({"value": StringType(), "guid": LongType()}, {}, "column 'guid' is of type bigint; the GUID of"),
+        ({"value": StringType()}, {"guidmode": "source"}, "guidMode=source needs guidColumn"),
+        (
+            {"value": StringType(), "guid": LongType()},
+            {"guidcolumn": "guid"},
+            "column 'guid' is of type bigint; the GUID of",
+        ),
         ({"value": StringType()}, {"guidcolumn": "origin"}, "no column 'origin'"),
         (
             {"value": StringType(), "subscription": StringType()},
@@ -232,7 +237,7 @@ def test_unfinished_batch_may_continue_with_other_partitions(
         frame = spark.readStream.format("bmq").options(**options).load()
         frame = frame.select("guid", "value", "properties")
         frame = frame.mapInArrow(failing, frame.schema)
-        writer = frame.writeStream.format("bmq").options(broker=broker.uri, queue=queue)
+        writer = frame.writeStream.format("bmq").options(broker=broker.uri, queue=queue, guidColumn="guid")
         writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         writer.start().awaitTermination(120)
 
@@ -252,7 +257,8 @@ def test_equal_rows_of_one_message_in_different_partitions_fail_the_write(
     """The broker keeps one message: the job does not continue as if both were posted."""
     rows = spark.createDataFrame([(guid(n), f"row {n}") for n in range(50)], "guid STRING, value STRING")
     twice = rows.union(rows.where("value = 'row 7'")).coalesce(1).union(rows.limit(3).repartition(2))
-    write = twice.write.format("bmq").mode("append").options(broker=broker.uri, queue=queue)
+    options = {"broker": broker.uri, "queue": queue, "guidColumn": "guid"}
+    write = twice.write.format("bmq").mode("append").options(**options)
     with pytest.raises(Exception, match=r"properties: 3 of a sample of 53 rows"):
         write.save()
     assert len(broker.drain(queue, expect=51)) == 51  # equal rows of one partition are told apart
@@ -260,5 +266,5 @@ def test_equal_rows_of_one_message_in_different_partitions_fail_the_write(
         bmq.spark.write(twice, queue=queue, broker=broker.uri, guid_column="guid")
     write.option("guidMode", "content").save()
     assert len(broker.drain(queue, expect=54)) == 54
-    rows.repartition(4).write.format("bmq").mode("append").options(broker=broker.uri, queue=queue).save()
+    rows.repartition(4).write.format("bmq").mode("append").options(**options).save()
     assert broker.drain(queue) == []

@@ -226,12 +226,12 @@ def test_entries_of_maps_are_distinguished_by_name_in_a_repeated_task(
     assert sorted(got, key=str) == [{"height": 1}, {"weight": 1}]
 
 
-def test_every_call_is_a_separate_job_unless_named(broker: BrokerThread, queue: str) -> None:
+def test_every_call_is_a_separate_write_unless_named(broker: BrokerThread, queue: str) -> None:
     for _ in range(2):
         sink(broker, queue)(iter(ORDERS[:10]))
     assert len(broker.drain(queue, expect=20)) == 20
     for _ in range(2):
-        sink(broker, queue, job_id="nightly 2013-07-08")(iter(ORDERS[:10]))
+        sink(broker, queue, write_name="nightly 2013-07-08")(iter(ORDERS[:10]))
     assert len(broker.drain(queue, expect=10)) == 10
 
 
@@ -476,7 +476,7 @@ def test_the_session_works_after_a_failure(broker: BrokerThread, queue: str) -> 
         ({"queue": "bmq://bmq.test.mem.fanout/q?id=foo"}, "names an application"),
         ({"queue": "http://x/y"}, "bmq://"),
         ({"guid_mode": "position"}, "guidMode must be one of content, id, random, source, not 'position'"),
-        ({"guid_mode": "id"}, "needs an id column"),
+        ({"guid_mode": "id"}, "guidMode=id needs idColumn"),
         ({"compression": "brotli"}, "compression must be one of none, zlib, not 'brotli'"),
     ],
 )
