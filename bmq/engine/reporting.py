@@ -180,9 +180,9 @@ class Reporter:
                     extra=_about(driver),
                 )
             case DeliveryRevived(uri):
-                logger.warning(
-                    "the broker had stopped delivering to %s, and resumed when its subscriptions were "
-                    "repeated; bmq repeats them whenever necessary",
+                logger.info(
+                    "deliveries to %s follow when its subscriptions are repeated: a busy broker limits "
+                    "expressions to a burst a second, and bmq makes it go on",
                     uri,
                     extra=_about(driver, uri),
                 )

@@ -132,10 +132,10 @@ BIG_ENDIAN: dict[str, tuple[str, Callable[[], bytes], Callable[[bytes], Any], An
         b"\x01\x02\x03\x04",
     ),
     "PUT": (
-        "1000000a 00000009 01020304 101112131415161718191a1b1c1d1e1f a93c5f93 00010000 78030303",
-        lambda: encode_put(0x01020304, GUID, b"x", flags=1, schema_id=1),
+        "1000000a 00000009 01020304 101112131415161718191a1b1c1d1e1f a93c5f93 00000000 78030303",
+        lambda: encode_put(0x01020304, GUID, b"x", flags=1),
         lambda data: decode_puts(data, 0)[0][:4],
-        (0x01020304, GUID, 1, 1),
+        (0x01020304, GUID, 1, 0),
     ),
     "PUSH": (
         "4000000b 00000208 01020304 101112131415161718191a1b1c1d1e1f 01020000 04000002 05060708 78030303",

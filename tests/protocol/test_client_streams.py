@@ -110,6 +110,21 @@ def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
     assert bench.core.repeated == (0, 0)
 
 
+@pytest.mark.parametrize("pause", [0.003, 0.01, 0.05])
+def test_a_slow_steady_flow_is_rarely_repeated(pause: float) -> None:
+    """Messages that follow a repetition by chance are no evidence of a standstill."""
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for number in range(1, 1001):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        bench.wait(pause)
+        while bench.broker.requests:
+            bench.answer()
+    assert bench.core.repeated[0] <= 5
+    assert bench.core.repeated[1] == 0
+
+
 def test_a_full_window_owes_nothing_until_a_fifth_of_it_is_confirmed() -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = windowed(bench, 20)
@@ -159,10 +174,10 @@ def test_a_broker_that_worked_long_for_a_repetition_rests_four_times_as_long(ans
     bench.wait(3)
     if answered_first:
         bench.answer()
-    bench.push(queue, 1)
+    bench.push(queue, *range(10))
     if not answered_first:
         bench.answer()
-    assert bench.core.repeated == (1, 1)
+    assert bench.core.repeated == (1, 10)
     assert quiet(bench, 11.8) == []
     assert len(quiet(bench, 0.4)) == 1
 

@@ -120,6 +120,7 @@ async def test_good_messages_pass_hung_threads(
         options["key"] = "key"
     if shape == "group":
         options["group"] = lambda queue: queue.group("key", buckets=1)
+        options["retry"] = bmq.Backoff(SOON, retries=2, then="discard")  # a group needs a decision
     if "middleware" in shape:
         options["middlewares"] = [around]
     if shape == "batch":

@@ -35,6 +35,8 @@ __all__ = ["DeliveryWatch"]
 
 # Messages in a row that are a flow; the sum of the windows, if smaller, is a flow too.
 _FLOW: Final = 20
+# Messages right after a repetition that are its result, or a full window; fewer may have come by chance.
+_RESULT: Final = 10
 # A longer silence in seconds ends a row of messages.
 _ROW: Final = 0.1
 # Shortest pause in seconds.
@@ -60,11 +62,12 @@ class DeliveryWatch:
     Attributes:
         heard: time of the latest messages.
         deadline: time to call :meth:`due`, or None.
-        revived: number of messages that arrived right after a repetition.
+        revived: number of messages that arrived because of a repetition.
     """
 
     __slots__ = (
         "_after",
+        "_arrived",
         "_asked",
         "_free",
         "_holding",
@@ -98,11 +101,12 @@ class DeliveryWatch:
         self._unheard = 0
         self._holding = False
         self._free = False
-        # Time of a configureStream without a reaction, seconds until the latest reaction, and the time until
-        # which messages are the result of a repetition.
+        # Time of a configureStream without a reaction, seconds until the latest reaction, the time until
+        # which messages may be the result of a repetition, and their number.
         self._asked: float | None = None
         self._took = 0.0
         self._until = 0.0
+        self._arrived = 0
 
     def configured(self, subscriptions: Iterable[SubscriptionCore], now: float) -> None:
         """Watch these subscriptions from now on."""
@@ -150,10 +154,12 @@ class DeliveryWatch:
             self._pause = self._at_least(_SHORTEST)
         elif self._pause > self._after:  # one message may be all that a limited broker delivers in a second
             self._pause = self._at_least(max(self._after, self._pause / _FACTOR))
-        if now <= self._until:  # the result of a repetition
-            self._until = 0.0
-            self.revived += count
-            self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied the pause
+        if now <= self._until:
+            self._arrived += count
+            if self._arrived >= min(_RESULT, self._window):
+                self.revived += self._arrived
+                self._until = 0.0
+                self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied it
         return not (self._holding or self._hasten(now + self._pause))
 
     def may_confirm(self, count: int) -> int:
@@ -187,6 +193,7 @@ class DeliveryWatch:
             self.deadline = quiet
             return False
         self._until = float("inf")
+        self._arrived = 0
         self._moved = now
         self._pause = min(self._at_least(_FACTOR * self._pause), _LONGEST)
         self.deadline = now + self._pause

@@ -280,7 +280,7 @@ class UnclaimedMessages(SessionEvent):
 
 @_event
 class DeliveryRevived(SessionEvent):
-    """The broker had stopped delivering to a queue, and resumed after a repetition of the subscriptions.
+    """Messages have followed repetitions of a queue's subscriptions: the broker limits expressions under load.
 
     Reported once for each queue; see :attr:`bmq.SessionOptions.repeat_subscriptions_after`.
     """

@@ -122,8 +122,8 @@ __all__ = [
 
 # Deduplication time in seconds, for brokers that report none.
 _DEFAULT_DEDUPLICATION = 300.0
-# A smaller number of messages may have arrived by chance.
-_WORTH_MENTION = 10
+# Fewer messages after repetitions may have arrived by chance.
+_WORTH_MENTION = 100
 # First and longest pause in seconds before a temporarily refused reopening is tried again.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
@@ -783,14 +783,15 @@ class QueueCore(Machine):
     def delivered(self, count: int, now: float) -> bool:
         """Note delivered messages; return whether no action follows."""
         revived = self.watch.revived
-        if self.watch.delivered(count, now):
-            return True
+        quiet = self.watch.delivered(count, now)
         if self.watch.revived != revived:
-            self._shared.revived += count
+            self._shared.revived += self.watch.revived - revived
             if revived < _WORTH_MENTION <= self.watch.revived:
                 self._shared.emit(DeliveryRevived(self.uri_text))
-        self._shared.watched.set(self, self.watch.deadline)
-        return False
+                quiet = False
+        if not quiet:
+            self._shared.watched.set(self, self.watch.deadline)
+        return quiet
 
     def may_confirm(self, count: int) -> int:
         """Return how many of the waiting confirmations may be sent now."""
