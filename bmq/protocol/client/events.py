@@ -280,7 +280,7 @@ class UnclaimedMessages(SessionEvent):
 
 @_event
 class DeliveryRevived(SessionEvent):
-    """Messages have followed repetitions of a queue's subscriptions: the broker limits expressions under load.
+    """Messages follow repeated subscriptions of a queue: a busy broker limits expressions.
 
     Reported once for each queue; see :attr:`bmq.SessionOptions.repeat_subscriptions_after`.
     """
