@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,12 +14,13 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from bmq import _world
+from bmq._logging import Log, elsewhere
 
 __all__ = ["LoopThread", "change_protocol", "create_connection", "new_event_loop", "of_uvloop", "timeout"]
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bmq")
+logger = Log("bmq")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -133,7 +133,7 @@ class LoopThread:
         forked: whether the current process is a fork.
     """
 
-    def __init__(self, name: str, log: logging.Logger = logger) -> None:
+    def __init__(self, name: str, log: Log = logger) -> None:
         self._log = log
         self.loop = new_event_loop()
         self.over = False
@@ -144,15 +144,16 @@ class LoopThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            while not self.over:
-                try:
-                    self.loop.run_forever()
-                except BaseException:
-                    # SystemExit in a callback ends run_forever; the loop must continue.
-                    self._log.exception("a callback ended the event loop; the loop continues")
-        finally:
-            self.loop.close()
+        with elsewhere():
+            try:
+                while not self.over:
+                    try:
+                        self.loop.run_forever()
+                    except BaseException:
+                        # SystemExit in a callback ends run_forever; the loop must continue.
+                        self._log.exception("a callback ended the event loop; the loop continues")
+            finally:
+                self.loop.close()
 
     @property
     def current(self) -> bool:

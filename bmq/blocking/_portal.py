@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 import threading
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from bmq._logging import Log
 from bmq._loop import LoopThread
 from bmq.errors import SessionClosed, UsageError
 
@@ -121,7 +121,7 @@ class Portal:
     """
 
     def __init__(self) -> None:
-        self._thread = LoopThread("bmq", logging.getLogger("bmq.blocking"))
+        self._thread = LoopThread("bmq", Log("bmq.blocking"))
         self.loop = self._thread.loop
         self.soon = self._thread.soon
         self._kept: dict[asyncio.Task[Any], None] = {}

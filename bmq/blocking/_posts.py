@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any
 
+from bmq._logging import Log
 from bmq.blocking._portal import Portal
 from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
 from bmq.client.queue import Queue
@@ -19,7 +19,7 @@ from bmq.errors import TimedOut
 
 __all__ = ["Feed", "PostFuture", "settle"]
 
-logger = logging.getLogger("bmq.blocking")
+logger = Log("bmq.blocking")
 
 # Maximum number and bytes of items waiting for the event loop; and number of items posted in one turn.
 _AHEAD_ITEMS = 2000

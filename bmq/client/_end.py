@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from bmq._logging import Log
 from bmq._waiting import ended
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueEnd", "drain", "left_over"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # Seconds for the broker's answer after handlers and posts have used up the time for closing.
 _FOR_THE_ANSWER = 1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import signal
 import ssl as ssl_module
 from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterable
@@ -16,6 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._local import is_loopback
+from bmq._logging import Log
 from bmq._loop import new_event_loop
 from bmq._signals import on_interrupts, on_signals
 from bmq.client.interceptors import Interceptor, check_interceptors, operations_of
@@ -30,7 +30,7 @@ __all__ = ["check_connecting", "check_options", "connect", "run"]
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 
 class connect:

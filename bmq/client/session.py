@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import ssl as ssl_module
 import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq._logging import Log
 from bmq._renamed import renamed, renamed_arguments
 from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CloseReport", "Session", "disown", "driver_of"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # Turns of the event loop until a cancelled task has noticed its cancellation, even inside wait_for().
 _TURNS_OF_A_CANCELLATION = 3

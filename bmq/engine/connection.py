@@ -14,13 +14,13 @@ A bug in this library ends the session through the table: the session is CLOSED 
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
 from typing import Protocol
 
 from bmq import _world
+from bmq._logging import Log
 from bmq.engine.channel import Channel
 from bmq.engine.counting import Confirming
 from bmq.engine.tracing import Tracing
@@ -33,7 +33,7 @@ from bmq.wire.put import Outgoing
 
 __all__ = ["Connection", "Owner"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # A write of this size is not extended by further events. An event has at most a megabyte.
 _WRITE = 512 * 1024

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl as ssl_module
 import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
+from logging import DEBUG, INFO, WARNING
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq.engine.address import Address
 from bmq.engine.backlog import Backlog
@@ -67,7 +68,7 @@ _STARTED = SessionState.STARTED
 # Maximum number of a peer's ids in a log line.
 _SHOWN = 5
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # A newer broker keeps sending unknown elements: a line for each, or each minute, adds no information.
 _ONCE_A_DAY = 86_400.0
@@ -167,6 +168,7 @@ class Driver(Generic[Q]):
         except BaseException:
             self.connection.give_up("could not connect")
             raise
+        self._reporter.begun = True
 
     def keep(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Run a coroutine as a task, kept alive until the end."""
@@ -414,7 +416,7 @@ class Driver(Generic[Q]):
     def _note_again(self, event: ConfirmedAgain) -> None:
         event.owner.again(event.messages)
         self._lines.log(
-            logging.INFO,
+            INFO,
             (ConfirmedAgain, event.queue_uri),
             "%s redelivered %d messages of %s that this session had confirmed: the confirmations were "
             "lost with a connection or a node. The session confirms the messages again, and passes none "
@@ -426,7 +428,7 @@ class Driver(Generic[Q]):
 
     def _note_astray(self, event: Astray) -> None:
         # A few are normal when a queue is closed during delivery: one warning is enough.
-        level = logging.DEBUG if self._astray else logging.WARNING
+        level = DEBUG if self._astray else WARNING
         self._astray += event.messages
         self.received.match_nobody(event.messages)
         if level == logging.WARNING:
