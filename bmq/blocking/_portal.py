@@ -203,7 +203,10 @@ class Portal:
 
     def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the background. Called in the event loop."""
-        task = self.loop.create_task(coroutine)
+        self.watch(self.loop.create_task(coroutine))
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Finish a task before the end of the process. Called in the event loop."""
         self._kept[task] = None
         task.add_done_callback(self._seen)
 

@@ -26,7 +26,7 @@ from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Interceptor
 from bmq.client.queue import DEFAULT_MAX_UNCONFIRMED_BYTES, DEFAULT_MAX_UNCONFIRMED_MESSAGES
 from bmq.client.queue import Queue as _Queue
-from bmq.client.session import CloseReport
+from bmq.client.session import CloseReport, close_left_open
 from bmq.client.session import Session as _Session
 from bmq.client.stats import SessionStats
 from bmq.engine.health import Health, HostHealthMonitor
@@ -347,7 +347,7 @@ class _Abandoned:
 
 
 def _close_abandoned(portal: Portal, session: _Session) -> None:
-    portal.keep(session.close(_ABANDONED))
+    portal.watch(close_left_open(session, _ABANDONED))
 
 
 # the end of the process, and forks

@@ -19,7 +19,7 @@ from bmq._logging import Log
 from bmq._loop import new_event_loop
 from bmq._signals import on_interrupts, on_signals
 from bmq.client.interceptors import Interceptor, check_interceptors, operations_of
-from bmq.client.session import Session, driver_of
+from bmq.client.session import Session, close_all_left_open, driver_of
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
@@ -224,7 +224,10 @@ async def _until_signalled(main: Coroutine[Any, Any, T], *, interrupts: bool) ->
         if interrupts:
             handled.enter_context(on_interrupts(lambda: cancel(KeyboardInterrupt())))
         try:
-            return await main
+            try:
+                return await main
+            finally:
+                await close_all_left_open()
         except asyncio.CancelledError:
             if end is not None:
                 raise end from None
@@ -238,6 +241,9 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     garbage collector ignores all earlier objects (``gc.freeze``: modules, functions, classes), unless the
     application has already called ``gc.freeze``. Otherwise repeated scans of these objects take a tenth of a
     busy consumer's time.
+
+    Sessions that the coroutine leaves open are closed after its end, with a ``ResourceWarning``. Their posts
+    have five seconds for their outcomes; the log has the number of posts without an outcome.
 
     If the application has no SIGTERM handler, SIGTERM cancels the coroutine, so that open resources are
     closed properly, and the process ends with status 143. SIGINT works as in ``asyncio.run``: the coroutine

@@ -96,7 +96,8 @@ class Driver(Generic[Q]):
         health: health of the session.
         received: counters of received messages.
         queues: open queues, and queues being opened.
-        disowned: whether the session needs no closing: the process of a simulation was killed.
+        disowned: whether the session needs no closing: the process of a simulation was killed, or the log has
+            the posts without an outcome.
     """
 
     def __init__(
@@ -177,20 +178,13 @@ class Driver(Generic[Q]):
         task.add_done_callback(_kept.discard)
         return task
 
-    def give_up(self) -> None:
+    def give_up(self, reason: str = "") -> None:
         """End the session at once, unless already ended."""
         self.dialer.stop()
-        self.connection.give_up("")
+        self.connection.give_up(reason)
 
-    def abandon(self) -> None:
-        """End a dropped session at once: callers may still wait for the outcomes of posts."""
-        try:
-            # Not here: garbage may be collected in any thread.
-            self.loop.call_soon_threadsafe(self._abandoned)
-        except RuntimeError:
-            pass  # the event loop is closed: no caller can be waiting
-
-    def _abandoned(self) -> None:
+    def abandoned(self) -> None:
+        """End a dropped session without posts at once: callers may still wait for messages."""
         self.dialer.stop()
         self.connection.give_up("its last reference was dropped before close()")
         self.connection.abort()

@@ -280,8 +280,13 @@ class Reporter:
 
     def _ended(self, driver: Reported, reason: str) -> None:
         if reason and self.begun:
+            posts = driver.core.unsettled
             logger.error(
-                "the session with %s is over: %s", driver.dialer.target, reason, extra=_about(driver)
+                "the session with %s is over: %s%s",
+                driver.dialer.target,
+                reason,
+                f"; {_count(posts, 'post')} without outcome" if posts else "",
+                extra=_about(driver),
             )
         self._over()
 
