@@ -137,7 +137,7 @@ class Consumer:
             if not self._line:
                 await self._consumer.wait(timeout)
 
-        self._portal.run(wait)
+        self._portal.run(wait, timeout=timeout)
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
@@ -276,7 +276,7 @@ def received_many(
     end: QueueEnd[Consumer], line: Line, max_messages: int, timeout: float | None
 ) -> MessageBatch:
     """Receive like :meth:`bmq.Consumer.receive_many`, from a queue or a consumer."""
-    batch = end.portal.run(lambda: line.receive_many(max_messages, timeout), undo=put_back)
+    batch = end.portal.run(lambda: line.receive_many(max_messages, timeout), timeout=timeout, undo=put_back)
     return MessageBatch(end, batch)
 
 

@@ -140,7 +140,7 @@ class Group:
         async def take() -> _Message:
             return self._left.popleft() if self._left else await self._group.receive(timeout)
 
-        return Message(self._end, self._portal.run(take, undo=self._left.appendleft))
+        return Message(self._end, self._portal.run(take, timeout=timeout, undo=self._left.appendleft))
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None, as :meth:`bmq.groups.Group.receive_nowait` does.

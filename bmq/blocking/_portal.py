@@ -7,15 +7,17 @@ import asyncio
 import inspect
 import sys
 import threading
-from _thread import allocate_lock
+import time
+from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from bmq import _checks
 from bmq._logging import Log
 from bmq._loop import LoopThread
-from bmq.errors import SessionClosed, UsageError
+from bmq.errors import SessionClosed, TimedOut, UsageError
 
-__all__ = ["Portal", "current_portal", "forget_portal"]
+__all__ = ["FOR_THE_END", "Portal", "current_portal", "forget_portal"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -23,6 +25,10 @@ P = ParamSpec("P")
 # Windows does not interrupt a thread while the thread waits for a lock. On Windows, check for Ctrl-C at this
 # interval in seconds.
 _SLICE = 0.05 if sys.platform == "win32" else -1.0
+# A waiting thread ends its wait this many seconds after the deadline that the event loop should have kept.
+_MARGIN = 0.5
+# Closing may take this many seconds longer than its deadline, for the last answer and the last bytes.
+FOR_THE_END = 2.0
 # Maximum time in seconds to wait for the thread at the end of the process.
 _AT_EXIT = 2.0
 
@@ -43,10 +49,19 @@ class _Reply(Generic[T]):
 
     # in the waiting thread
 
-    def wait(self) -> None:
-        """Wait for the answer; only a signal handler can raise an exception here."""
-        while not self._answered.acquire(timeout=_SLICE):
-            pass
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the answer, and return whether it came; otherwise only a signal handler can raise here."""
+        if timeout is None:
+            while not self._answered.acquire(timeout=_SLICE):
+                pass
+            return True
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if self._answered.acquire(timeout=min(left, _SLICE) if _SLICE > 0 else min(left, TIMEOUT_MAX)):
+                return True
+            if time.monotonic() >= deadline:
+                return False
 
     def result(self) -> T:
         """Return the answer of the event loop, or raise the exception."""
@@ -165,37 +180,46 @@ class Portal:
         self.check()
         reply: _Reply[T] = _Reply()
         self.loop.call_soon_threadsafe(reply.call, lambda: function(*args, **kwargs))
-        reply.wait()
+        reply.wait(None)
         return reply.result()
 
     def run(
         self,
         function: Callable[[], Awaitable[T]],
         *,
+        timeout: float | None = None,
         undo: Callable[[T], object] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> T:
         """Run a coroutine, or await a future, in the event loop, and return the result.
 
         If a signal handler raises an exception, as for Ctrl-C, the wait ends at once, and the coroutine is
-        cancelled.
+        cancelled. The same happens soon after the deadline, which the coroutine keeps itself as long as
+        nothing blocks the event loop.
 
         Args:
             function: creates the coroutine or the future, in the event loop.
+            timeout: seconds for the coroutine; None for no limit.
             undo: called in the event loop with a result available at the interruption of the wait.
             meanwhile: called in this thread before the wait.
 
         Raises:
-            UsageError: as for :meth:`check`.
+            UsageError: as for :meth:`check`, or the timeout is not a duration.
+            TimedOut: the event loop did not answer in time.
             BaseException: any exception of the coroutine.
         """
         self.check()
+        timeout = _checks.timeout(timeout)
         reply: _Reply[T] = _Reply()
         try:
             self.loop.call_soon_threadsafe(reply.begin, function)
             if meanwhile is not None:
                 meanwhile()
-            reply.wait()
+            if not reply.wait(None if timeout is None else timeout + _MARGIN):
+                raise TimedOut(
+                    f"no answer from the session's thread within {timeout:g} s: something blocks the thread, "
+                    "for example on_event or an interceptor"
+                )
         except BaseException:
             self.soon(reply.cancel, undo)
             raise

@@ -10,19 +10,21 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq import _checks
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._end import QueueEnd
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._message import Message, MessageBatch, received_of
 from bmq.blocking._outbox import SMALL
-from bmq.blocking._portal import Portal
+from bmq.blocking._portal import FOR_THE_END, Portal
 from bmq.blocking._posts import Feed, PostFuture, settle
 from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.client.queue import Queue as _Queue
+from bmq.client.queue import new_guid, undecided
 from bmq.client.stats import QueueStats
-from bmq.errors import BufferFull
+from bmq.errors import BufferFull, TimedOut
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression
 from bmq.wire.keys import Key
@@ -168,7 +170,8 @@ class Queue:
             QueueClosed, SessionClosed: nothing was posted.
             OpenQueueError, RequestTimeout: the delay queue could not be opened.
             UsageError: ``delay`` or ``not_before`` is out of range.
-            TimedOut: no outcome in time; the broker may still accept the message.
+            TimedOut: no outcome in time; the broker may still store the message. Post it again with the
+                ``guid`` of the error: the broker stores it once.
 
         If interrupted while the window is full, nothing is posted. After that the message remains posted, and
         only its outcome is lost to the caller.
@@ -176,6 +179,7 @@ class Queue:
         queue = self._queue
 
         def post() -> Awaitable[Ack]:
+            nonlocal guid
             if timeout is None and delay is None and not_before is None:
                 try:  # most posts need no task
                     return queue.post_nowait(
@@ -188,6 +192,8 @@ class Queue:
                     )
                 except BufferFull:
                     pass  # queue.post() waits for free space
+            if timeout is not None and guid is None:
+                guid = new_guid(queue)
             return queue.post(
                 payload,
                 properties=properties,
@@ -200,7 +206,10 @@ class Queue:
                 timeout=timeout,
             )
 
-        return self._portal.run(post)
+        try:
+            return self._portal.run(post, timeout=timeout)
+        except TimedOut as error:
+            raise (error if guid is None else undecided(error, guid)) from None
 
     def post_nowait(
         self,
@@ -301,7 +310,8 @@ class Queue:
         Interrupting the call sends a cancellation to the responder, if the connection allows.
         """
         reply = self._portal.run(
-            lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to)
+            lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to),
+            timeout=_checks.number("timeout", timeout, unit="seconds"),
         )
         message = Message(self._end_of(reply.consumer.queue), reply)
         message.confirmed = True
@@ -366,7 +376,7 @@ class Queue:
         Raises:
             TimedOut: some posts have no outcome after ``timeout`` seconds.
         """
-        self._portal.run(lambda: self._queue.flush(timeout))
+        self._portal.run(lambda: self._queue.flush(timeout), timeout=timeout)
 
     # receiving
 
@@ -568,7 +578,8 @@ class Queue:
                 await self._queue.close(timeout, at_once=at_once)
 
         if not (self._portal.forked or self._portal.over):
-            self._portal.run(close)
+            limit = self.session.options.close_timeout if timeout is None else timeout
+            self._portal.run(close, timeout=limit + FOR_THE_END)
 
     def __enter__(self) -> Queue:
         return self

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Unpack
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
-from bmq.blocking._portal import Portal, current_portal, forget_portal
+from bmq.blocking._portal import FOR_THE_END, Portal, current_portal, forget_portal
 from bmq.blocking._queue import Queue, end_of
 from bmq.client.connect import connect as _connect
+from bmq.client.connect import time_to_connect
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Interceptor
 from bmq.client.queue import DEFAULT_MAX_UNCONFIRMED_BYTES, DEFAULT_MAX_UNCONFIRMED_MESSAGES
@@ -88,7 +89,11 @@ def connect(
         **fields,
     )
     portal = current_portal()
-    session = portal.run(connecting.__aenter__, undo=lambda session: portal.keep(session.close(0)))
+    session = portal.run(
+        connecting.__aenter__,
+        timeout=time_to_connect(connecting),
+        undo=lambda session: portal.keep(session.close(0)),
+    )
     return Session(portal, session)
 
 
@@ -142,7 +147,8 @@ class Session:
 
         if self._portal.forked or self._portal.over:
             return CloseReport()
-        return self._portal.run(close)
+        limit = self.options.disconnect_timeout if timeout is None else timeout
+        return self._portal.run(close, timeout=limit + FOR_THE_END)
 
     def __enter__(self) -> Session:
         return self
@@ -206,6 +212,7 @@ class Session:
                 delay_queue_uri=delay_queue_uri,
                 timeout=timeout,
             ),
+            timeout=self.options.open_timeout if timeout is None else timeout,
             undo=lambda queue: self._portal.keep(queue.close()),
         )
         for each in [each for each in list(self._queues) if each.closed]:
@@ -222,7 +229,9 @@ class Session:
             InvalidURI: the URI is not legal.
             SessionClosed: the session is closed.
         """
-        return self._queue_of(self._portal.run(lambda: self._session.open_output(uri)))
+        return self._queue_of(
+            self._portal.run(lambda: self._session.open_output(uri), timeout=self.options.open_timeout)
+        )
 
     @property
     def queues(self) -> list[Queue]:

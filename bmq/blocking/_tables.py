@@ -76,7 +76,7 @@ class Tables:
                 self._left.popleft() if self._left else await self._tables.receive(timeout, max_rows=max_rows)
             )
 
-        return self._portal.run(take, undo=self._left.appendleft)
+        return self._portal.run(take, timeout=timeout, undo=self._left.appendleft)
 
     def __iter__(self) -> Iterator[RecordBatch]:
         return self

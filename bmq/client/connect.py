@@ -26,7 +26,7 @@ from bmq.engine.options import Credentials, CredentialsSource, SessionFields, Se
 from bmq.errors import ConnectionFailed, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
-__all__ = ["check_connecting", "check_options", "connect", "run"]
+__all__ = ["check_connecting", "check_options", "connect", "run", "time_to_connect"]
 
 T = TypeVar("T")
 
@@ -137,6 +137,12 @@ class connect:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def time_to_connect(connecting: connect) -> float | None:
+    """Return the seconds after which connecting ends at the latest; None for no limit."""
+    options = connecting._options
+    return options.reconnect_timeout if options.retry_first_connect else options.connect_timeout
 
 
 def check_options(

@@ -135,6 +135,19 @@ class PostReport:
         return self
 
 
+def attach_report(error: Exception, report: PostReport) -> None:
+    """Set the attribute ``report`` of the exception that ended a ``post_many``: the outcomes so far."""
+    try:
+        setattr(error, "report", report)  # noqa: B010 - the exception may have any type
+        if report.posted:
+            error.add_note(
+                f"{report.posted:,} messages were posted before: {report.acknowledged:,} acknowledged, "
+                f"{len(report.failures):,} failed; the attribute report has the outcomes"
+            )
+    except Exception:  # a type of the application, without room for it
+        pass
+
+
 class OutgoingMessage:
     """An outgoing message, as seen by interceptors before the encoding.
 

@@ -38,7 +38,7 @@ from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of, line_of
 from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
 from bmq.engine.room import Want
-from bmq.errors import UsageError
+from bmq.errors import RequestTimeout, TimedOut, UsageError
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import Compression
@@ -151,6 +151,8 @@ class Queue(OpenQueue):
         if hooks.operating:
             end.on_configure = partial(hooks.watch, "queue.configure", session, end.uri)
         self._poster = Poster(driver, core, compression, interception)
+        # Posts whose callers gave up waiting, by GUID: a later post with the GUID is the same post.
+        self._undecided: dict[str, PostFuture] = {}
 
     # attributes
 
@@ -263,28 +265,29 @@ class Queue(OpenQueue):
             OpenQueueError, RequestTimeout: the delay queue could not be opened.
             UsageError: ``delay`` or ``not_before`` is out of range, or exceeds the session's
                 ``longest_delay``.
-            TimedOut: no outcome in time; the broker may still accept the message.
+            TimedOut: no outcome in time; the broker may still store the message. Post it again with the
+                ``guid`` of the error: the broker stores it once.
 
         If the call is cancelled while the window is full, nothing is posted. Later, the message remains
         posted, and only its outcome is lost to the caller.
         """
-        if timeout is not None:
-            async with within(timeout, f"a post to {self.uri} had no outcome"):
-                return await self.post(
-                    payload,
-                    properties=properties,
-                    tags=tags,
-                    guid=guid,
-                    compression=compression,
-                    key=key,
-                    delay=delay,
-                    not_before=not_before,
-                )
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
+        if timeout is not None:
+            guid = new_guid(self) if guid is None else guid
+            try:
+                async with within(timeout, f"a post to {self.uri} had no outcome"):
+                    queue = self
+                    if delay is not None or not_before is not None:
+                        queue, properties = await self._delaying(properties, delay, not_before)
+                    return await queue._post_and_wait(payload, properties, guid, compression)
+            except TimedOut as error:
+                raise undecided(error, guid) from None
         if delay is not None or not_before is not None:
             queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
+        if guid is not None and (pending := self._undecided.get(guid)) is not None:
+            return await asyncio.shield(pending)
         posts = self._posts
         # Driver.room() is called only where the caller may have to wait. An empty window has room.
         if self._room.lines or not self._connection.writable or (posts.batches and not posts.has_room):
@@ -292,6 +295,27 @@ class Queue(OpenQueue):
         outcome = self._poster.post(payload, properties, guid, compression)
         del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
         return await outcome
+
+    async def _post_and_wait(
+        self,
+        payload: bytes | bytearray | memoryview,
+        properties: Mapping[str, PropertyInput] | None,
+        guid: str,
+        compression: Compression | None,
+    ) -> Ack:
+        """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
+        outcome = self._undecided.get(guid)
+        if outcome is None:
+            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
+            outcome = self._poster.post(payload, properties, guid, compression)
+        del payload, properties
+        try:
+            return await asyncio.shield(outcome)
+        except asyncio.CancelledError:
+            if not outcome.done():
+                self._undecided[guid] = outcome
+                outcome.add_done_callback(partial(_decide, self._undecided, guid))
+            raise
 
     async def _delaying(
         self,
@@ -344,6 +368,8 @@ class Queue(OpenQueue):
             raise self._driver.flow.full(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
+        if guid is not None and (pending := self._undecided.get(guid)) is not None:
+            return pending
         return self._poster.post(payload, properties, guid, compression)
 
     async def post_many(
@@ -813,6 +839,26 @@ class Queue(OpenQueue):
 
 #: Accessor of the public object of a queue's inner part, for the modules of the client.
 queue_of: Callable[[QueueEnd], Queue] = attrgetter("queue")
+
+
+def new_guid(queue: Queue) -> str:
+    """Return a GUID for the next post to a queue."""
+    return queue._poster.new_guid()
+
+
+def undecided(error: TimedOut, guid: str) -> TimedOut:
+    """Return the error for a post that has no outcome in time, but may still be stored."""
+    if error.guid or isinstance(error, RequestTimeout):
+        return error  # the delay queue was not opened: nothing was posted
+    made = TimedOut(f"{error}; the broker may still store the message: post it again with guid={guid!r}")
+    made.guid = guid
+    return made
+
+
+def _decide(undecided: dict[str, PostFuture], guid: str, outcome: PostFuture) -> None:
+    undecided.pop(guid, None)
+    if not outcome.cancelled():
+        outcome.exception()  # nobody may be waiting any more
 
 
 def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
