@@ -130,7 +130,9 @@ class Log:
         path, line, function, _ = logger.findCaller(stacklevel=3)
         try:
             record = logger.makeRecord(logger.name, level, path, line, message, args, about, function, extra)
-        except Exception as fault:  # the application's record factory
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as fault:  # the application's record factory
             _report(logger, fault)
             return
         made = _Line(logger, record)
