@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import threading
@@ -15,16 +16,55 @@ from weakref import WeakKeyDictionary
 
 from bmq import _world
 from bmq._logging import Log, elsewhere
+from bmq.errors import UsageError
 
-__all__ = ["LoopThread", "change_protocol", "create_connection", "new_event_loop", "of_uvloop", "timeout"]
+__all__ = [
+    "LoopThread",
+    "change_protocol",
+    "create_connection",
+    "has_running_loop",
+    "new_event_loop",
+    "of_uvloop",
+    "running_loop",
+    "timeout",
+]
 
 T = TypeVar("T")
 
 logger = Log("bmq")
 
 
+def has_running_loop() -> bool:
+    """Whether an event loop of asyncio runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop.
+
+    Raises:
+        UsageError: no event loop of asyncio is running.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "no event loop of asyncio is running here: start the program with bmq.run(main()) or "
+            "asyncio.run(main()); trio is not supported (with anyio: backend='asyncio')"
+        ) from None
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: uvloop's if installed, otherwise asyncio's."""
+    """Return a new event loop: uvloop's if installed, otherwise asyncio's.
+
+    If gevent or eventlet has replaced the threads of Python, asyncio's: uvloop would block the only thread.
+    """
+    if _thread.start_new_thread.__module__ != "_thread":
+        return asyncio.new_event_loop()
     try:
         import uvloop
     except ImportError:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from bmq import _checks
 from bmq._json import orjson
+from bmq._live import live
 from bmq._local import is_loopback
 from bmq.admin import parsing
 from bmq.admin.asking import ask, failure_of, refused, word
@@ -78,6 +79,7 @@ _OTHERS = 2.0
 _LEFT_ALONE = 5.0
 
 
+@live
 class connect:
     """Connect to a broker for admin commands.
 
@@ -133,6 +135,7 @@ class connect:
         await self._admin.close()
 
 
+@live
 class Admin:
     """A broker's admin commands. Created by :class:`bmq.admin.connect`.
 

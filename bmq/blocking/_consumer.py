@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
+from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._line import Line, following
 from bmq.blocking._message import Message, MessageBatch, received_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"]
 
 
+@live
 @renamed
 class Consumer:
     """A subscription of a queue, like :class:`bmq.Consumer`.

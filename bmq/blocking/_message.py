@@ -8,6 +8,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
+from bmq._live import live
 from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
@@ -24,6 +25,7 @@ __all__ = ["Message", "MessageBatch", "TypedBatch", "TypedMessage", "received_of
 T = TypeVar("T")
 
 
+@live
 @renamed
 class Message:
     """A message, like :class:`bmq.Message`. Created by queues and consumers.
@@ -171,6 +173,7 @@ class TypedMessage(Message, Generic[T]):
         return self._value
 
 
+@live
 class MessageBatch(Sequence[Message]):
     """Messages that were received together, like :class:`bmq.MessageBatch`. Created by queues and consumers.
 

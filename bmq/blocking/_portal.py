@@ -14,13 +14,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from bmq import _checks
 from bmq._logging import Log
-from bmq._loop import LoopThread
+from bmq._loop import LoopThread, has_running_loop
 from bmq.errors import SessionClosed, TimedOut, UsageError
 
 __all__ = ["FOR_THE_END", "Portal", "current_portal", "forget_portal"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+logger = Log("bmq.blocking")
 
 # Windows does not interrupt a thread while the thread waits for a lock. On Windows, check for Ctrl-C at this
 # interval in seconds.
@@ -136,10 +138,12 @@ class Portal:
     """
 
     def __init__(self) -> None:
-        self._thread = LoopThread("bmq", Log("bmq.blocking"))
+        self._thread = LoopThread("bmq", logger)
         self.loop = self._thread.loop
         self.soon = self._thread.soon
         self._kept: dict[asyncio.Task[Any], None] = {}
+        # Whether the warning about a running event loop was given.
+        self._warned = False
 
     @property
     def forked(self) -> bool:
@@ -169,6 +173,12 @@ class Portal:
             )
         if self._thread.over:
             raise SessionClosed("the session is closed: the process ends")
+        if not self._warned and has_running_loop() and "ipykernel" not in sys.modules:
+            self._warned = True
+            logger.warning(
+                "bmq.blocking is used in a thread with a running event loop, which stands still during each "
+                "call: use bmq.connect(), or call in another thread (asyncio.to_thread)"
+            )
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in the event loop, and return the result.

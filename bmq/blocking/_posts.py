@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import aclosing
 from typing import Any
 
+from bmq._live import live
 from bmq._logging import Log
 from bmq.blocking._portal import Portal
 from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
@@ -28,6 +29,7 @@ _CHUNK_ITEMS = 500
 _CHUNK_BYTES = 512 * 1024
 
 
+@live
 class PostFuture(concurrent.futures.Future[Ack]):
     """The outcome of a post. Created by :meth:`Queue.post_nowait`.
 

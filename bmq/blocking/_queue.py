@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._end import QueueEnd
@@ -52,6 +53,7 @@ T = TypeVar("T")
 _COMPRESSIONS = (None, *Compression)
 
 
+@live
 @renamed
 class Queue:
     """An open queue, like :class:`bmq.Queue`. Created by :meth:`Session.open_queue`.

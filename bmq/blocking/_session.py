@@ -16,6 +16,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
+from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
@@ -109,6 +110,7 @@ def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
     return ask
 
 
+@live
 @renamed
 class Session:
     """A session with a broker, like :class:`bmq.Session`. Created by :func:`connect`.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from bmq._live import live
 from bmq.blocking._line import following
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = ["Tables"]
 RecordBatch = Any
 
 
+@live
 class Tables:
     """The messages of a queue as batches of rows, like :class:`bmq.arrow.Tables`.
 

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Itera
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
+from bmq._live import live
 from bmq._local import is_loopback
 from bmq._logging import Log
-from bmq._loop import new_event_loop
+from bmq._loop import has_running_loop, new_event_loop, running_loop
 from bmq._signals import on_interrupts, on_signals
 from bmq.client.interceptors import Interceptor, check_interceptors, operations_of
 from bmq.client.session import Session, close_all_left_open, driver_of
@@ -33,6 +34,7 @@ T = TypeVar("T")
 logger = Log("bmq.client", later=True)
 
 
+@live
 class connect:
     """Connect to a broker.
 
@@ -103,6 +105,7 @@ class connect:
         self._session: Session | None = None
 
     async def _start(self) -> Session:
+        running_loop()
         if self._session is not None:
             raise StateError(
                 "the session was started before: call bmq.connect(...) again for another session"
@@ -125,6 +128,16 @@ class connect:
                 error.args = (f"{error} ({FROM_ENVIRONMENT})",)
             raise
         return session
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if not name.startswith("_") and hasattr(Session, name):
+                raise UsageError(
+                    f"bmq.connect(...) is not a session yet, and has no {name}: use 'async with "
+                    "bmq.connect(...) as session' or 'session = await bmq.connect(...)'"
+                )
+            raise AttributeError(f"'connect' object has no attribute {name!r}")
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._start().__await__()
@@ -266,10 +279,17 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         bmq.run(main())
 
     Raises:
-        UsageError: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.
+        UsageError: ``main`` is not a coroutine, ``debug`` is neither a boolean nor None, or an event loop is
+            running in this thread already, as in a notebook.
     """
     if not isinstance(main, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"run needs a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
+    if has_running_loop() and not hasattr(asyncio, "_nest_patched"):  # nest_asyncio allows the call
+        main.close()
+        raise UsageError(
+            "an event loop is running in this thread already, as in a notebook: use 'await main()' instead "
+            "of bmq.run(main())"
+        )
     debug = _checks.optional(_checks.boolean, "debug", debug)
     freezes = not gc.get_freeze_count()
     if freezes:

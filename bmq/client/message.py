@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed
 from bmq.client._line import Line
 from bmq.client.delivered import Delivered, arrival_of, push_of
@@ -81,6 +82,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
     )
 
 
+@live
 @renamed
 class Message(Delivered):
     """A message as delivered by the broker (one PUSH message).
@@ -302,6 +304,7 @@ line_of: Callable[[Message | MessageBatch], MessageLine] = attrgetter("_line")
 consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 
+@live
 class MessageBatch(Sequence[Message]):
     """Messages received together; :meth:`confirm` confirms the whole batch at once.
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
+from bmq._live import live
 from bmq._pace import paced
 from bmq._renamed import renamed, renamed_arguments
 from bmq.client._deadline import within
@@ -77,6 +78,7 @@ Request: TypeAlias = Callable[
 ]
 
 
+@live
 @renamed
 class Queue(OpenQueue):
     """An open queue. Created by :meth:`bmq.Session.open_queue`.

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq._live import live
 from bmq._logging import Log
 from bmq._renamed import renamed, renamed_arguments
 from bmq._waiting import ended
@@ -94,6 +95,7 @@ class CloseReport:
         return left or "no work was left"
 
 
+@live
 @renamed
 class Session:
     """A session with a broker. Created by :func:`bmq.connect`.

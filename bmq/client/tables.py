@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import numpy as np
 
 from bmq import _checks, _world
+from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
@@ -270,6 +271,7 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
     return kinds
 
 
+@live
 class Tables:
     """The messages of a queue, as batches of rows. Created by :meth:`bmq.Queue.tables`.
 

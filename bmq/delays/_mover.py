@@ -12,6 +12,7 @@ from typing import Final
 
 from bmq import _checks, _world
 from bmq._backoff import backoff
+from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._turn import turn_of
 from bmq.admin.client import Admin
@@ -67,6 +68,7 @@ _REMEMBERED: Final = 1000
 _LOOKED_AT: Final = 10
 
 
+@live
 class Mover:
     """Passes the messages of a delay queue on to their destinations, each at its due time.
 

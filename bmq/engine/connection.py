@@ -21,6 +21,7 @@ from typing import Protocol
 
 from bmq import _world
 from bmq._logging import Log
+from bmq._loop import running_loop
 from bmq.engine.channel import Channel
 from bmq.engine.counting import Confirming
 from bmq.engine.tracing import Tracing
@@ -90,7 +91,7 @@ class Connection:
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
         self.core = core
-        self.loop = asyncio.get_running_loop()
+        self.loop = running_loop()
         self.thread = get_ident()
         self.writable = True
         self.scheduled = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
+from bmq._live import live
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
@@ -115,6 +116,7 @@ class GroupOptions(TypedDict, total=False):
     lease: float
 
 
+@live
 class Group:
     """One member of a consumer group. Created by :meth:`bmq.Queue.group`.
 

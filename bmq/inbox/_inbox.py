@@ -41,6 +41,7 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from bmq import _checks, _world
 from bmq._json import orjson
+from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq.admin.client import Admin
 from bmq.client.attempt import Attempt, CallNext
@@ -279,6 +280,7 @@ class _Output:
         )
 
 
+@live
 class Inbox(ABC, Generic[C]):
     """Handled messages, by consumer and GUID; see :class:`SqlAlchemyInbox` and :class:`AsyncpgInbox`.
 

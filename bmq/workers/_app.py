@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from bmq import _checks, _copies
+from bmq._live import live
 from bmq._signals import on_signals
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
@@ -64,6 +65,7 @@ class _Copy(Generic[S]):
     background: asyncio.Task[None] | None = None
 
 
+@live
 class App(Registrar, Generic[S]):
     """A service that handles messages.
 
