@@ -13,6 +13,7 @@ from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.properties import PlainValue, Properties
 
@@ -127,7 +128,7 @@ class Message:
         """
         if not self.confirmed:
             self._end.outbox.put(self._message)
-            self.confirmed = True
+            self.confirmed = self._end.queue.state is not QueueState.CLOSED
 
     def __enter__(self) -> Self:
         self._end.handlers.enter(self._message)

@@ -23,7 +23,7 @@ from bmq.blocking._posts import Feed, PostFuture, settle
 from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.client.queue import Queue as _Queue
-from bmq.client.queue import new_guid, undecided
+from bmq.client.queue import check_items, new_guid, undecided
 from bmq.client.stats import QueueStats
 from bmq.errors import BufferFull, TimedOut
 from bmq.protocol.client.queue import QueueState
@@ -286,6 +286,7 @@ class Queue:
         """
         if isinstance(items, list | tuple):
             return self._portal.run(lambda: self._queue.post_many(items, rate=rate))
+        check_items(items)
         feed = Feed(self._portal, self._queue)
         return self._portal.run(lambda: feed.post(rate), meanwhile=lambda: feed.fill(items))
 
@@ -543,7 +544,7 @@ class Queue:
         self._portal.call(self._queue.confirm, *given)
         for message in messages:
             if isinstance(message, Message):
-                message.confirmed = True
+                message.confirmed = received_of(message).confirmed
 
     def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue, as :meth:`bmq.Queue.configure` does.

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from bmq import _checks
 from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
@@ -198,7 +199,7 @@ class Session:
 
         After an interruption, the queue is closed again as soon as the broker has opened it.
         """
-        given = subscriptions if isinstance(subscriptions, str) else list(subscriptions)
+        given: list[Any] = _checks.items("subscriptions", subscriptions, "bmq.Subscription and expressions")
         queue = self._portal.run(
             lambda: self._session.open_queue(
                 uri,

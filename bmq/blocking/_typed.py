@@ -42,8 +42,8 @@ def _encoded(
     shape: Shape[T], value: T, properties: Mapping[str, PropertyInput] | None
 ) -> tuple[bytes, dict[str, PropertyInput]]:
     data, own = shape.encode(value)
-    if properties:
-        own |= properties
+    if properties is not None:
+        own |= _checks.mapping("properties", properties)
     return data, own
 
 

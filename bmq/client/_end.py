@@ -131,13 +131,19 @@ class QueueEnd:
 
     # confirming
 
-    def confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
-        """Confirm a message; the next messages with the same arrival may join, see :class:`Confirming`."""
+    def confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> bool:
+        """Confirm a message, unless the queue is closed; return whether the message is confirmed.
+
+        The next messages with the same arrival may join, see :class:`Confirming`.
+        """
         connection = self.connection
         connection.check_loop()
+        if self.core.state is QueueState.CLOSED:
+            return False
         pending = connection.core.confirm(self.core, guid)
         connection.transmit_soon()
         self.confirming.add(counts, arrival, connection.turn, 1, pending)
+        return True
 
     def confirm_guids(self, guids: list[bytes]) -> None:
         """Confirm messages known only by their GUIDs."""

@@ -37,12 +37,14 @@ from itertools import islice, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bmq import _checks
 from bmq.client._extras import importing_arrow
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
 from bmq.client.posts import GuidsOf, PostReport, PutMessage, attach_report
 from bmq.engine.options import check_compression
 from bmq.engine.room import Want
+from bmq.errors import UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -244,7 +246,7 @@ class Poster:
                 if isinstance(guid, str):
                     guids = guids_in(part.column(at), guid, start, name_row)
                 else:
-                    guids = guid(rows) if guid is not None else None
+                    guids = _checked_guids(guid(rows), len(rows)) if guid is not None else None
                 yield EncodedPosts.of(
                     messages,
                     rows,
@@ -433,6 +435,18 @@ class Poster:
         return join_application_data(
             data, area, new=new, compression=compression, level=self._level, threshold=self._threshold
         )
+
+
+def _checked_guids(guids: Any, count: int) -> Any:
+    """Return the GUIDs of a function as an array of items of 16 bytes."""
+    import numpy as np
+
+    if not isinstance(guids, np.ndarray) or guids.nbytes != 16 * count or len(guids) != count:
+        raise UsageError(
+            f"guid must return a numpy array of 16 bytes for each of {count} messages, not "
+            f"{_checks.shown(guids)}"
+        )
+    return guids
 
 
 @asynccontextmanager

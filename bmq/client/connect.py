@@ -24,7 +24,7 @@ from bmq.client.session import Session, close_all_left_open, driver_of
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
-from bmq.errors import ConnectionFailed, StateError, UsageError
+from bmq.errors import ConnectionFailed, InvalidURI, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["check_connecting", "check_options", "connect", "run", "time_to_connect"]
@@ -92,7 +92,7 @@ class connect:
         )
         target = find_broker(broker)
         if credentials is not None and ssl is None:
-            _warn_of_clear_text(credentials, target.addresses)
+            _check_clear_text(credentials, target.addresses)
         self._target = target
         options = options or SessionOptions()
         self._options = replace(options, **fields) if fields else options
@@ -213,9 +213,15 @@ def check_connecting(
         _checks.text("server_hostname", server_hostname, empty=False)
 
 
-def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
+def _check_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
     if isinstance(credentials, Credentials) and credentials.data is None:
         return
+    if len({address.tls for address in addresses}) > 1:
+        # Whoever blocks the port with TLS would receive the password from the next address.
+        raise InvalidURI(
+            "with credentials, the addresses must all be tcps://, or all tcp://, not "
+            + ", ".join(map(str, addresses))
+        )
     for address in addresses:
         if not address.tls and not is_loopback(address.host):
             logger.warning(

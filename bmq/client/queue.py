@@ -396,7 +396,7 @@ class Queue(OpenQueue):
         Cancelling the call stops taking items; items already taken remain posted.
         """
         if not isinstance(items, AsyncIterable):
-            _check_items(items)
+            check_items(items)
         return await self._poster.post_many(items if rate is None else paced(items, rate), self._delayed)
 
     async def request(
@@ -876,7 +876,12 @@ def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
         yield each
 
 
-def _check_items(items: object) -> None:
+def check_items(items: object) -> None:
+    """Check the items of a ``post_many``.
+
+    Raises:
+        UsageError: the value is not an iterable, or is a single payload.
+    """
     given: Any = items
     if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
         raise UsageError(

@@ -41,7 +41,7 @@ from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
-from bmq.errors import QueueClosed, StateError, UsageError
+from bmq.errors import InvalidURI, QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.queue import QueueState
@@ -340,7 +340,7 @@ class Session:
         can be opened again at once: an open request waits for an earlier open or close of the queue to
         finish.
         """
-        parsed = QueueUri.parse(uri)
+        parsed = _parsed("uri", uri)
         read, write = _checks.boolean("read", read), _checks.boolean("write", write)
         suspends = _checks.boolean("suspends_on_bad_host_health", suspends_on_bad_host_health)
         default_subscription = _checks.optional(_checks.boolean, "default_subscription", default_subscription)
@@ -360,7 +360,7 @@ class Session:
         delay_queue = (
             delay_queue_of(parsed.canonical)
             if delay_queue_uri is None
-            else QueueUri.parse(delay_queue_uri).canonical
+            else _parsed("delay_queue_uri", delay_queue_uri).canonical
         )
         limits: ConsumerLimits = {
             "priority": priority,
@@ -445,7 +445,7 @@ class Session:
         Cancelling the call does not cancel the opening: the next call for this queue waits for the same
         opening.
         """
-        key = QueueUri.parse(uri).canonical
+        key = _parsed("uri", uri).canonical
         opening = self._outputs.get(key)
         if opening is not None and _usable(opening):
             await ended(opening)
@@ -549,6 +549,12 @@ class Session:
 
         self._driver.connection.confirming.finish()
         return session_stats(self._driver)
+
+
+def _parsed(name: str, uri: object) -> QueueUri:
+    if not isinstance(uri, str):
+        raise InvalidURI(f"{name} must be a str, such as bmq://DOMAIN/QUEUE, not {_checks.shown(uri)}")
+    return QueueUri.parse(uri)
 
 
 def _usable(opening: asyncio.Task[Queue]) -> bool:
