@@ -256,6 +256,7 @@ class Session:
     def _dropped(self) -> None:
         """End the session after its last reference is gone; posts still receive their outcomes."""
         if len(self._driver.core.posts):
+            self._driver.revive()
             close_left_open(self)
         else:
             self._driver.abandoned()

@@ -73,8 +73,15 @@ def parse_addresses(text: str) -> list[Address]:
             # Do not repeat the value: the part before the @ may contain a password.
             raise InvalidURI("a broker address has no user and password; pass credentials= to bmq.connect")
         wrong_scheme = parts.scheme not in ("tcp", "tcps")
-        if wrong_scheme or not parts.hostname or not port or parts.path.strip("/") or parts.query:
-            # A query or a path may contain a password, too.
+        if (
+            wrong_scheme
+            or not parts.hostname
+            or not port
+            or parts.path.strip("/")
+            or parts.query
+            or parts.fragment
+        ):
+            # A query may contain a password, too.
             shown = part.strip() if _NO_SECRET.fullmatch(part.strip()) else f"{parts.scheme}://..."
             raise InvalidURI(
                 f"broker address {shown!r}: the form is tcp://HOST[:PORT], or tcps://HOST[:PORT] "

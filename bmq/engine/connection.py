@@ -374,6 +374,13 @@ class Connection:
             self.core.give_up(reason, self.loop.time())
             self.transmit()
 
+    def revive(self) -> None:
+        """Continue after garbage collection, which clears weak references before it calls finalizers."""
+        if self._channel is not None:
+            self._channel.hand_over(self)
+        if self._timer is not None:
+            self._arm(self._timer_at)
+
     def finish(self) -> None:
         """Clean up after the end of the session: no timer or callback stays in the event loop."""
         if self._timer is not None:

@@ -110,14 +110,13 @@ class Reporter:
     """
 
     def __init__(self, driver: Reported) -> None:
-        self._driver = weakref.ref(driver)
+        self.attach(driver)
         self.begun = False
         # Time of the loss of a connection, until all queues are reopened; and whether the loss was logged.
         self._down_since: float | None = None
         self._down_said = False
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._self = weakref.ref[Reporter](self)
         # Number of posts sent again before the connection was restored.
         self._sent_again = 0
         self._slow_since: float | None = None
@@ -128,6 +127,11 @@ class Reporter:
         self._stalls: set[str] = set()
         # Queues with a logged delay.
         self._delayed: set[str] = set()
+
+    def attach(self, driver: Reported) -> None:
+        """Report for a session, which the reporter does not keep alive."""
+        self._driver = weakref.ref(driver)
+        self._self = weakref.ref[Reporter](self)
 
     def note(self, event: SessionEvent) -> None:
         """Log an event, if relevant."""
