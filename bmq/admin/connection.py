@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import ssl as ssl_module
 from dataclasses import replace
 from typing import Any, cast
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._loop import create_connection, running_loop
 from bmq.engine.address import Address
 from bmq.engine.identity import introduce
@@ -34,7 +34,7 @@ from bmq.wire.event import HEARTBEAT_RSP, Event
 
 __all__ = ["AdminConnection"]
 
-logger = logging.getLogger("bmq.admin")
+logger = Log("bmq.admin")
 
 
 class AdminConnection(asyncio.Protocol):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any, cast
 
 from bmq import _checks, _world
 from bmq._live import live
+from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.broker._authorizer import Authorize
 from bmq.broker._bounds import Bounds
@@ -33,7 +33,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Broker"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 _LAST_PORT = 65535
 _PATHS: Any = (str, os.PathLike)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -13,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
 from bmq._live import live
+from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "GroupOptions"]
 
-logger = logging.getLogger("bmq.groups")
+logger = Log("bmq.groups")
 
 # A real broker puts the messages of a full bucket aside, and may lose their order afterwards. A merely busy
 # consumer does not fill windows this wide; the session's limits on buffered messages bound the client's

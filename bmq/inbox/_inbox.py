@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -43,6 +42,7 @@ from bmq import _checks, _world
 from bmq._json import orjson
 from bmq._live import live
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.admin.client import Admin
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described, origin_of
@@ -64,7 +64,7 @@ __all__ = ["PURGED_AT_ONCE", "Inbox", "Transaction"]
 # The key of a message's context that a handler with publish_to has while it runs: see bmq/workers.
 _PUBLISHES = "bmq.publish_to"
 
-logger = logging.getLogger("bmq.inbox")
+logger = Log("bmq.inbox")
 
 C = TypeVar("C")
 
