@@ -281,6 +281,8 @@ class Queue:
         Raises:
             InvalidPayload, InvalidProperty: an item is not legal; earlier items were posted.
             QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
+            Exception: any exception of ``items``; earlier items were posted. All these exceptions are raised
+                after the outcomes of the earlier items, and have them in the attribute ``report``.
 
         Interrupting the call stops taking items; items already taken remain posted.
         """

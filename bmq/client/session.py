@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import ssl as ssl_module
 import threading
 import warnings
@@ -12,7 +13,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from logging import ERROR, WARNING
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -215,7 +215,7 @@ class Session:
         if not report.clean:
             logger.log(
                 # Without a caller of close(), only the log has the report.
-                ERROR if left_open else WARNING,
+                logging.ERROR if left_open else logging.WARNING,
                 "closing the session exceeded its timeout: %s",
                 report,
                 extra={"broker": driver.address},

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as ssl_module
 import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
-from logging import DEBUG, INFO, WARNING
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
@@ -415,7 +415,7 @@ class Driver(Generic[Q]):
     def _note_again(self, event: ConfirmedAgain) -> None:
         event.owner.again(event.messages)
         self._lines.log(
-            INFO,
+            logging.INFO,
             (ConfirmedAgain, event.queue_uri),
             "%s redelivered %d messages of %s that this session had confirmed: the confirmations were "
             "lost with a connection or a node. The session confirms the messages again, and passes none "
@@ -427,7 +427,7 @@ class Driver(Generic[Q]):
 
     def _note_astray(self, event: Astray) -> None:
         # A few are normal when a queue is closed during delivery: one warning is enough.
-        level = DEBUG if self._astray else WARNING
+        level = logging.DEBUG if self._astray else logging.WARNING
         self._astray += event.messages
         self.received.match_nobody(event.messages)
         if level == logging.WARNING:
