@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from bmq import _checks, _world
 from bmq._logging import Log
