@@ -301,9 +301,7 @@ class PutAside:
         taken: number of messages put aside, left in the queue or discarded.
     """
 
-    def __init__(
-        self, name: str, dead_letters: Queue | None, logger: Log, *, discard: bool = False
-    ) -> None:
+    def __init__(self, name: str, dead_letters: Queue | None, logger: Log, *, discard: bool = False) -> None:
         self._name = name
         self._letters = DeadLetter(dead_letters) if dead_letters is not None else None
         self._queue = dead_letters
