@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from bmq import _world
+from bmq._logging import Log
 
 __all__ = ["LogLimit"]
 
@@ -31,7 +32,7 @@ class LogLimit:
     __slots__ = ("_clock", "_every", "_kinds", "_logger")
 
     def __init__(
-        self, logger: logging.Logger, every: float = 60.0, clock: Callable[[], float] = _world.monotonic
+        self, logger: Log, every: float = 60.0, clock: Callable[[], float] = _world.monotonic
     ) -> None:
         self._logger = logger
         self._every = every
@@ -39,7 +40,14 @@ class LogLimit:
         # kind -> [time of the last line, lines suppressed since]
         self._kinds: dict[Hashable, list[float]] = {}
 
-    def log(self, level: int, kind: Hashable, message: str, *args: object) -> bool:
+    def log(
+        self,
+        level: int,
+        kind: Hashable,
+        message: str,
+        *args: object,
+        extra: Mapping[str, object] | None = None,
+    ) -> bool:
         """Log a line unless the kind was logged within the interval; return whether the line was logged."""
         if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = None
@@ -52,16 +60,20 @@ class LogLimit:
         self._kinds[kind] = [now, 0]
         if suppressed:
             message, args = message + " (and %d more like this since)", (*args, suppressed)
-        self._logger.log(level, message, *args)
+        self._logger.log(level, message, *args, extra=extra)
         return True
 
-    def warning(self, kind: Hashable, message: str, *args: object) -> bool:
+    def warning(
+        self, kind: Hashable, message: str, *args: object, extra: Mapping[str, object] | None = None
+    ) -> bool:
         """Log a warning; see :meth:`log`."""
-        return self.log(logging.WARNING, kind, message, *args)
+        return self.log(logging.WARNING, kind, message, *args, extra=extra)
 
-    def error(self, kind: Hashable, message: str, *args: object) -> bool:
+    def error(
+        self, kind: Hashable, message: str, *args: object, extra: Mapping[str, object] | None = None
+    ) -> bool:
         """Log an error; see :meth:`log`."""
-        return self.log(logging.ERROR, kind, message, *args)
+        return self.log(logging.ERROR, kind, message, *args, extra=extra)
 
     @contextmanager
     def surviving(self, what: str, *, but: type[Exception] | tuple[()] = ()) -> Generator[None]:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -15,16 +15,56 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from bmq import _world
+from bmq._logging import Log, elsewhere
+from bmq.errors import UsageError
 
-__all__ = ["LoopThread", "change_protocol", "create_connection", "new_event_loop", "of_uvloop", "timeout"]
+__all__ = [
+    "LoopThread",
+    "change_protocol",
+    "create_connection",
+    "has_running_loop",
+    "new_event_loop",
+    "of_uvloop",
+    "running_loop",
+    "timeout",
+]
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bmq")
+logger = Log("bmq")
+
+
+def has_running_loop() -> bool:
+    """Whether an event loop of asyncio runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the running event loop.
+
+    Raises:
+        UsageError: no event loop of asyncio is running.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise UsageError(
+            "no event loop of asyncio is running here: start the program with bmq.run(main()) or "
+            "asyncio.run(main()); trio is not supported (with anyio: backend='asyncio')"
+        ) from None
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: uvloop's if installed, otherwise asyncio's."""
+    """Return a new event loop: uvloop's if installed, otherwise asyncio's.
+
+    If gevent or eventlet has replaced the threads of Python, asyncio's: uvloop would block the only thread.
+    """
+    if _thread.start_new_thread.__module__ != "_thread":
+        return asyncio.new_event_loop()
     try:
         import uvloop
     except ImportError:
@@ -133,7 +173,7 @@ class LoopThread:
         forked: whether the current process is a fork.
     """
 
-    def __init__(self, name: str, log: logging.Logger = logger) -> None:
+    def __init__(self, name: str, log: Log = logger) -> None:
         self._log = log
         self.loop = new_event_loop()
         self.over = False
@@ -144,15 +184,16 @@ class LoopThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            while not self.over:
-                try:
-                    self.loop.run_forever()
-                except BaseException:
-                    # SystemExit in a callback ends run_forever; the loop must continue.
-                    self._log.exception("a callback ended the event loop; the loop continues")
-        finally:
-            self.loop.close()
+        with elsewhere():
+            try:
+                while not self.over:
+                    try:
+                        self.loop.run_forever()
+                    except BaseException:
+                        # SystemExit in a callback ends run_forever; the loop must continue.
+                        self._log.exception("a callback ended the event loop; the loop continues")
+            finally:
+                self.loop.close()
 
     @property
     def current(self) -> bool:

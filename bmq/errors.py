@@ -505,9 +505,21 @@ class TimedOut(Error, TimeoutError):
             message = await queue.receive(timeout=5)
         except bmq.TimedOut:
             print("no message within five seconds")
+
+    After the timeout of a post, the broker may still store the message. Post it again with the same GUID: the
+    broker stores it once. ::
+
+        try:
+            await queue.post(payload, timeout=5)
+        except bmq.TimedOut as error:
+            await queue.post(payload, guid=error.guid)
+
+    Attributes:
+        guid: GUID of a post that may still be stored; otherwise "".
     """
 
     retryable = True
+    guid: str = ""
 
 
 class RequestTimeout(TimedOut):

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Final, Unpack
 
+from bmq._logging import Log
 from bmq._version import install
 
 try:
@@ -40,7 +40,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["BmqBroker"]
 
-logger = logging.getLogger("bmq.taskiq")
+logger = Log("bmq.taskiq")
 
 TASK_ID: Final = "task_id"
 TASK_NAME: Final = "task_name"

@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["logged"]
 
 _LEVELS = {"warning": "WARNING", "error": "ERROR", "exception": "ERROR", "critical": "CRITICAL"}
-_LOGGER = re.compile(r"(^|[._])(log(ger)?|limit(ed)?|lines|skipped|refusals|throttle)$|getLogger\(")
+_LOGGER = re.compile(r"(^|[._])(log(ger)?|limit(ed)?|lines|skipped|refusals|throttle)$|(getLogger|Log)\(")
 
 
 def logged(package: Path) -> dict[str, str]:

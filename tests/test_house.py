@@ -130,6 +130,46 @@ def test_underscore_modules_are_private_to_their_package() -> None:
         assert {importer for importer in others if room(importer) != room(module)} == set(), module
 
 
+#: Modules that configure the log of a program, or record the log of a simulation.
+CONFIGURES = {"cli/run.py", "testing/_sim_replay.py"}
+
+
+def _logs(tree: ast.Module) -> list[str]:
+    """The uses of the standard library's loggers, and of the functions that log."""
+    methods = {
+        "getLogger",
+        "debug",
+        "info",
+        "warning",
+        "error",
+        "exception",
+        "critical",
+        "log",
+        "LoggerAdapter",
+    }
+    return [
+        f"{node.lineno}: logging.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "logging"
+        and node.attr in methods
+    ] + [
+        f"{node.lineno}: from logging import {alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "logging"
+        for alias in node.names
+        if alias.name in methods
+    ]
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "_logging.py"], ids=str)
+def test_log_lines_pass_one_place(module: Path) -> None:
+    """There, no handler or filter of an application can affect the caller."""
+    if module.relative_to("bmq").as_posix() not in CONFIGURES:
+        assert _logs(ast.parse(MODULES[module].read_text(encoding="utf-8"))) == []
+
+
 #: Names that begin with an underscore and are public: of named tuples, and of enumerations.
 PUBLIC = {"_asdict", "_make", "_replace", "_value2member_map_"}
 #: The simulation is an event loop of asyncio, the application of a program is known to Spark's Java only, and

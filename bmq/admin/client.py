@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from dataclasses import replace
@@ -15,7 +14,9 @@ from typing import Any, cast
 
 from bmq import _checks
 from bmq._json import orjson
+from bmq._live import live
 from bmq._local import is_loopback
+from bmq._logging import Log
 from bmq.admin import parsing
 from bmq.admin.asking import ask, failure_of, refused, word
 from bmq.admin.cluster import ClusterAdmin, TunableAdmin
@@ -56,7 +57,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Admin", "QueueAdmin", "connect"]
 
-logger = logging.getLogger("bmq.admin")
+logger = Log("bmq.admin")
 
 _JSON = "ENCODING JSON_COMPACT"
 _ALL = "*"
@@ -78,6 +79,7 @@ _OTHERS = 2.0
 _LEFT_ALONE = 5.0
 
 
+@live
 class connect:
     """Connect to a broker for admin commands.
 
@@ -133,6 +135,7 @@ class connect:
         await self._admin.close()
 
 
+@live
 class Admin:
     """A broker's admin commands. Created by :class:`bmq.admin.connect`.
 

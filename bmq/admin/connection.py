@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import ssl as ssl_module
 from dataclasses import replace
 from typing import Any, cast
 
 from bmq._log_limit import LogLimit
-from bmq._loop import create_connection
+from bmq._logging import Log
+from bmq._loop import create_connection, running_loop
 from bmq.engine.address import Address
 from bmq.engine.identity import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
@@ -34,7 +34,7 @@ from bmq.wire.event import HEARTBEAT_RSP, Event
 
 __all__ = ["AdminConnection"]
 
-logger = logging.getLogger("bmq.admin")
+logger = Log("bmq.admin")
 
 
 class AdminConnection(asyncio.Protocol):
@@ -47,7 +47,7 @@ class AdminConnection(asyncio.Protocol):
 
     def __init__(self, process_name: str) -> None:
         identity, _ = introduce(process_name)
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._handshake = Handshake(replace(identity, client_type=ClientType.E_TCPADMIN))
         self._framer = Framer()
         self._transport: asyncio.Transport | None = None

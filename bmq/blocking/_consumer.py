@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
+from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._line import Line, following
 from bmq.blocking._message import Message, MessageBatch, received_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"]
 
 
+@live
 @renamed
 class Consumer:
     """A subscription of a queue, like :class:`bmq.Consumer`.
@@ -137,7 +139,7 @@ class Consumer:
             if not self._line:
                 await self._consumer.wait(timeout)
 
-        self._portal.run(wait)
+        self._portal.run(wait, timeout=timeout)
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
@@ -276,7 +278,7 @@ def received_many(
     end: QueueEnd[Consumer], line: Line, max_messages: int, timeout: float | None
 ) -> MessageBatch:
     """Receive like :meth:`bmq.Consumer.receive_many`, from a queue or a consumer."""
-    batch = end.portal.run(lambda: line.receive_many(max_messages, timeout), undo=put_back)
+    batch = end.portal.run(lambda: line.receive_many(max_messages, timeout), timeout=timeout, undo=put_back)
     return MessageBatch(end, batch)
 
 

@@ -28,6 +28,7 @@ class QueueEnd(Generic[C]):
 
     Attributes:
         portal: see above.
+        queue: see above.
         consumer_of: see above.
         uri: the URI as opened.
         line: the messages of the default subscription.
@@ -37,6 +38,7 @@ class QueueEnd(Generic[C]):
 
     def __init__(self, portal: Portal, queue: Queue, consumer_of: Callable[[Consumer], C]) -> None:
         self.portal = portal
+        self.queue = queue
         self.uri = queue.uri
         self.consumer_of = consumer_of
         self.line = Line(portal, queue)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from bmq._live import live
 from bmq.blocking._line import following
 from bmq.blocking._message import Message, received_of
 from bmq.client.message import Message as _Message
@@ -46,6 +47,7 @@ def of_messages(end: QueueEnd[Consumer], function: Callable[[Any], Any]) -> Call
     return called
 
 
+@live
 class Group:
     """A member of a consumer group, like :class:`bmq.groups.Group`.
 
@@ -140,7 +142,7 @@ class Group:
         async def take() -> _Message:
             return self._left.popleft() if self._left else await self._group.receive(timeout)
 
-        return Message(self._end, self._portal.run(take, undo=self._left.appendleft))
+        return Message(self._end, self._portal.run(take, timeout=timeout, undo=self._left.appendleft))
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None, as :meth:`bmq.groups.Group.receive_nowait` does.

@@ -70,7 +70,9 @@ class Line:
         message = self.take()
         if message is None:
             message = self._portal.run(
-                lambda: self._more(lambda: self._source.receive(timeout)), undo=self._put_back
+                lambda: self._more(lambda: self._source.receive(timeout)),
+                timeout=timeout,
+                undo=self._put_back,
             )
         return message
 

@@ -8,10 +8,12 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
+from bmq._live import live
 from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.properties import PlainValue, Properties
 
@@ -24,6 +26,7 @@ __all__ = ["Message", "MessageBatch", "TypedBatch", "TypedMessage", "received_of
 T = TypeVar("T")
 
 
+@live
 @renamed
 class Message:
     """A message, like :class:`bmq.Message`. Created by queues and consumers.
@@ -125,7 +128,7 @@ class Message:
         """
         if not self.confirmed:
             self._end.outbox.put(self._message)
-            self.confirmed = True
+            self.confirmed = self._end.queue.state is not QueueState.CLOSED
 
     def __enter__(self) -> Self:
         self._end.handlers.enter(self._message)
@@ -171,6 +174,7 @@ class TypedMessage(Message, Generic[T]):
         return self._value
 
 
+@live
 class MessageBatch(Sequence[Message]):
     """Messages that were received together, like :class:`bmq.MessageBatch`. Created by queues and consumers.
 

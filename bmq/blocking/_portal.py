@@ -5,24 +5,32 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 import threading
-from _thread import allocate_lock
+import time
+from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from bmq._loop import LoopThread
-from bmq.errors import SessionClosed, UsageError
+from bmq import _checks
+from bmq._logging import Log
+from bmq._loop import LoopThread, has_running_loop
+from bmq.errors import SessionClosed, TimedOut, UsageError
 
-__all__ = ["Portal", "current_portal", "forget_portal"]
+__all__ = ["FOR_THE_END", "Portal", "current_portal", "forget_portal"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
+logger = Log("bmq.blocking")
+
 # Windows does not interrupt a thread while the thread waits for a lock. On Windows, check for Ctrl-C at this
 # interval in seconds.
 _SLICE = 0.05 if sys.platform == "win32" else -1.0
+# A waiting thread ends its wait this many seconds after the deadline that the event loop should have kept.
+_MARGIN = 0.5
+# Closing may take this many seconds longer than its deadline, for the last answer and the last bytes.
+FOR_THE_END = 2.0
 # Maximum time in seconds to wait for the thread at the end of the process.
 _AT_EXIT = 2.0
 
@@ -43,10 +51,19 @@ class _Reply(Generic[T]):
 
     # in the waiting thread
 
-    def wait(self) -> None:
-        """Wait for the answer; only a signal handler can raise an exception here."""
-        while not self._answered.acquire(timeout=_SLICE):
-            pass
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the answer, and return whether it came; otherwise only a signal handler can raise here."""
+        if timeout is None:
+            while not self._answered.acquire(timeout=_SLICE):
+                pass
+            return True
+        deadline = time.monotonic() + timeout
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            if self._answered.acquire(timeout=min(left, _SLICE) if _SLICE > 0 else min(left, TIMEOUT_MAX)):
+                return True
+            if time.monotonic() >= deadline:
+                return False
 
     def result(self) -> T:
         """Return the answer of the event loop, or raise the exception."""
@@ -121,10 +138,12 @@ class Portal:
     """
 
     def __init__(self) -> None:
-        self._thread = LoopThread("bmq", logging.getLogger("bmq.blocking"))
+        self._thread = LoopThread("bmq", logger)
         self.loop = self._thread.loop
         self.soon = self._thread.soon
         self._kept: dict[asyncio.Task[Any], None] = {}
+        # Whether the warning about a running event loop was given.
+        self._warned = False
 
     @property
     def forked(self) -> bool:
@@ -154,6 +173,12 @@ class Portal:
             )
         if self._thread.over:
             raise SessionClosed("the session is closed: the process ends")
+        if not self._warned and has_running_loop() and "ipykernel" not in sys.modules:
+            self._warned = True
+            logger.warning(
+                "bmq.blocking is used in a thread with a running event loop, which stands still during each "
+                "call: use bmq.connect(), or call in another thread (asyncio.to_thread)"
+            )
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in the event loop, and return the result.
@@ -165,37 +190,46 @@ class Portal:
         self.check()
         reply: _Reply[T] = _Reply()
         self.loop.call_soon_threadsafe(reply.call, lambda: function(*args, **kwargs))
-        reply.wait()
+        reply.wait(None)
         return reply.result()
 
     def run(
         self,
         function: Callable[[], Awaitable[T]],
         *,
+        timeout: float | None = None,
         undo: Callable[[T], object] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> T:
         """Run a coroutine, or await a future, in the event loop, and return the result.
 
         If a signal handler raises an exception, as for Ctrl-C, the wait ends at once, and the coroutine is
-        cancelled.
+        cancelled. The same happens soon after the deadline, which the coroutine keeps itself as long as
+        nothing blocks the event loop.
 
         Args:
             function: creates the coroutine or the future, in the event loop.
+            timeout: seconds for the coroutine; None for no limit.
             undo: called in the event loop with a result available at the interruption of the wait.
             meanwhile: called in this thread before the wait.
 
         Raises:
-            UsageError: as for :meth:`check`.
+            UsageError: as for :meth:`check`, or the timeout is not a duration.
+            TimedOut: the event loop did not answer in time.
             BaseException: any exception of the coroutine.
         """
         self.check()
+        timeout = _checks.timeout(timeout)
         reply: _Reply[T] = _Reply()
         try:
             self.loop.call_soon_threadsafe(reply.begin, function)
             if meanwhile is not None:
                 meanwhile()
-            reply.wait()
+            if not reply.wait(None if timeout is None else timeout + _MARGIN):
+                raise TimedOut(
+                    f"no answer from the session's thread within {timeout:g} s: something blocks the thread, "
+                    "for example on_event or an interceptor"
+                )
         except BaseException:
             self.soon(reply.cancel, undo)
             raise
@@ -203,7 +237,10 @@ class Portal:
 
     def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the background. Called in the event loop."""
-        task = self.loop.create_task(coroutine)
+        self.watch(self.loop.create_task(coroutine))
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Finish a task before the end of the process. Called in the event loop."""
         self._kept[task] = None
         task.add_done_callback(self._seen)
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any
 
+from bmq._live import live
+from bmq._logging import Log
 from bmq.blocking._portal import Portal
-from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
+from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage, attach_report
 from bmq.client.queue import Queue
 from bmq.errors import TimedOut
 
 __all__ = ["Feed", "PostFuture", "settle"]
 
-logger = logging.getLogger("bmq.blocking")
+logger = Log("bmq.blocking")
 
 # Maximum number and bytes of items waiting for the event loop; and number of items posted in one turn.
 _AHEAD_ITEMS = 2000
@@ -28,6 +29,7 @@ _CHUNK_ITEMS = 500
 _CHUNK_BYTES = 512 * 1024
 
 
+@live
 class PostFuture(concurrent.futures.Future[Ack]):
     """The outcome of a post. Created by :meth:`Queue.post_nowait`.
 
@@ -200,22 +202,31 @@ class Feed:
         posting: list[tuple[int, asyncio.Task[PostReport]]] = []
         loop = asyncio.get_running_loop()
         first = 0
+        failure: BaseException | None = None
         try:
-            async with aclosing(self._chunks()) as chunks:
-                async for chunk in chunks:
-                    taken: asyncio.Future[None] = loop.create_future()
-                    task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
-                    posting.append((first, task))
-                    first += len(chunk)
-                    await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
-                    if not taken.done():
-                        break  # an item is not legal: later items are not posted
-                    while posting and posting[0][1].done():
-                        _add(report, *posting.pop(0))
+            try:
+                async with aclosing(self._chunks()) as chunks:
+                    async for chunk in chunks:
+                        taken: asyncio.Future[None] = loop.create_future()
+                        task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
+                        posting.append((first, task))
+                        first += len(chunk)
+                        await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
+                        if not taken.done():
+                            break  # an item is not legal: later items are not posted
+                        while posting and posting[0][1].done() and failure is None:
+                            failure = _add(report, *posting.pop(0))
+            except Exception as error:  # the iterable's
+                failure = error
             while posting:
                 await asyncio.wait((posting[0][1],))
-                _add(report, *posting.pop(0))
+                failure = _add(report, *posting.pop(0)) or failure
+            if failure is not None:
+                if isinstance(failure, Exception):
+                    attach_report(failure, report)
+                raise failure
         finally:
+            del failure
             for _, task in posting:
                 task.cancel()
         return report
@@ -240,10 +251,12 @@ def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]
         taken.set_result(None)
 
 
-def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> None:
-    """Add the outcomes of a chunk; ``first`` is the position of the chunk's first item."""
-    part = task.result()
+def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> BaseException | None:
+    """Add the outcomes of a chunk, and return its exception; ``first`` is the position of its first item."""
+    error = task.exception()
+    part = task.result() if error is None else getattr(error, "report", PostReport())
     report.posted += part.posted
     report.acknowledged += part.acknowledged
     report.bytes += part.bytes
     report.failures += [FailedPost(first + each.index, each.error) for each in part.failures]
+    return error

@@ -10,19 +10,22 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._end import QueueEnd
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._message import Message, MessageBatch, received_of
 from bmq.blocking._outbox import SMALL
-from bmq.blocking._portal import Portal
+from bmq.blocking._portal import FOR_THE_END, Portal
 from bmq.blocking._posts import Feed, PostFuture, settle
 from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.client.queue import Queue as _Queue
+from bmq.client.queue import check_items, new_guid, undecided
 from bmq.client.stats import QueueStats
-from bmq.errors import BufferFull
+from bmq.errors import BufferFull, TimedOut
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression
 from bmq.wire.keys import Key
@@ -50,6 +53,7 @@ T = TypeVar("T")
 _COMPRESSIONS = (None, *Compression)
 
 
+@live
 @renamed
 class Queue:
     """An open queue, like :class:`bmq.Queue`. Created by :meth:`Session.open_queue`.
@@ -168,7 +172,8 @@ class Queue:
             QueueClosed, SessionClosed: nothing was posted.
             OpenQueueError, RequestTimeout: the delay queue could not be opened.
             UsageError: ``delay`` or ``not_before`` is out of range.
-            TimedOut: no outcome in time; the broker may still accept the message.
+            TimedOut: no outcome in time; the broker may still store the message. Post it again with the
+                ``guid`` of the error: the broker stores it once.
 
         If interrupted while the window is full, nothing is posted. After that the message remains posted, and
         only its outcome is lost to the caller.
@@ -176,6 +181,7 @@ class Queue:
         queue = self._queue
 
         def post() -> Awaitable[Ack]:
+            nonlocal guid
             if timeout is None and delay is None and not_before is None:
                 try:  # most posts need no task
                     return queue.post_nowait(
@@ -188,6 +194,8 @@ class Queue:
                     )
                 except BufferFull:
                     pass  # queue.post() waits for free space
+            if timeout is not None and guid is None:
+                guid = new_guid(queue)
             return queue.post(
                 payload,
                 properties=properties,
@@ -200,7 +208,10 @@ class Queue:
                 timeout=timeout,
             )
 
-        return self._portal.run(post)
+        try:
+            return self._portal.run(post, timeout=timeout)
+        except TimedOut as error:
+            raise (error if guid is None else undecided(error, guid)) from None
 
     def post_nowait(
         self,
@@ -270,11 +281,14 @@ class Queue:
         Raises:
             InvalidPayload, InvalidProperty: an item is not legal; earlier items were posted.
             QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
+            Exception: any exception of ``items``; earlier items were posted. All these exceptions are raised
+                after the outcomes of the earlier items, and have them in the attribute ``report``.
 
         Interrupting the call stops taking items; items already taken remain posted.
         """
         if isinstance(items, list | tuple):
             return self._portal.run(lambda: self._queue.post_many(items, rate=rate))
+        check_items(items)
         feed = Feed(self._portal, self._queue)
         return self._portal.run(lambda: feed.post(rate), meanwhile=lambda: feed.fill(items))
 
@@ -301,7 +315,8 @@ class Queue:
         Interrupting the call sends a cancellation to the responder, if the connection allows.
         """
         reply = self._portal.run(
-            lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to)
+            lambda: self._queue.request(payload, properties=properties, timeout=timeout, reply_to=reply_to),
+            timeout=_checks.number("timeout", timeout, unit="seconds"),
         )
         message = Message(self._end_of(reply.consumer.queue), reply)
         message.confirmed = True
@@ -366,7 +381,7 @@ class Queue:
         Raises:
             TimedOut: some posts have no outcome after ``timeout`` seconds.
         """
-        self._portal.run(lambda: self._queue.flush(timeout))
+        self._portal.run(lambda: self._queue.flush(timeout), timeout=timeout)
 
     # receiving
 
@@ -531,7 +546,7 @@ class Queue:
         self._portal.call(self._queue.confirm, *given)
         for message in messages:
             if isinstance(message, Message):
-                message.confirmed = True
+                message.confirmed = received_of(message).confirmed
 
     def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue, as :meth:`bmq.Queue.configure` does.
@@ -568,7 +583,8 @@ class Queue:
                 await self._queue.close(timeout, at_once=at_once)
 
         if not (self._portal.forked or self._portal.over):
-            self._portal.run(close)
+            limit = self.session.options.close_timeout if timeout is None else timeout
+            self._portal.run(close, timeout=limit + FOR_THE_END)
 
     def __enter__(self) -> Queue:
         return self

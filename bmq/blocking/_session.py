@@ -14,19 +14,22 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
-from bmq.blocking._portal import Portal, current_portal, forget_portal
+from bmq.blocking._portal import FOR_THE_END, Portal, current_portal, forget_portal
 from bmq.blocking._queue import Queue, end_of
 from bmq.client.connect import connect as _connect
+from bmq.client.connect import time_to_connect
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Interceptor
 from bmq.client.queue import DEFAULT_MAX_UNCONFIRMED_BYTES, DEFAULT_MAX_UNCONFIRMED_MESSAGES
 from bmq.client.queue import Queue as _Queue
-from bmq.client.session import CloseReport
+from bmq.client.session import CloseReport, close_left_open
 from bmq.client.session import Session as _Session
 from bmq.client.stats import SessionStats
 from bmq.engine.health import Health, HostHealthMonitor
@@ -88,7 +91,11 @@ def connect(
         **fields,
     )
     portal = current_portal()
-    session = portal.run(connecting.__aenter__, undo=lambda session: portal.keep(session.close(0)))
+    session = portal.run(
+        connecting.__aenter__,
+        timeout=time_to_connect(connecting),
+        undo=lambda session: portal.keep(session.close(0)),
+    )
     return Session(portal, session)
 
 
@@ -104,6 +111,7 @@ def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
     return ask
 
 
+@live
 @renamed
 class Session:
     """A session with a broker, like :class:`bmq.Session`. Created by :func:`connect`.
@@ -142,7 +150,8 @@ class Session:
 
         if self._portal.forked or self._portal.over:
             return CloseReport()
-        return self._portal.run(close)
+        limit = self.options.disconnect_timeout if timeout is None else timeout
+        return self._portal.run(close, timeout=limit + FOR_THE_END)
 
     def __enter__(self) -> Session:
         return self
@@ -190,7 +199,7 @@ class Session:
 
         After an interruption, the queue is closed again as soon as the broker has opened it.
         """
-        given = subscriptions if isinstance(subscriptions, str) else list(subscriptions)
+        given: list[Any] = _checks.items("subscriptions", subscriptions, "bmq.Subscription and expressions")
         queue = self._portal.run(
             lambda: self._session.open_queue(
                 uri,
@@ -206,6 +215,7 @@ class Session:
                 delay_queue_uri=delay_queue_uri,
                 timeout=timeout,
             ),
+            timeout=self.options.open_timeout if timeout is None else timeout,
             undo=lambda queue: self._portal.keep(queue.close()),
         )
         for each in [each for each in list(self._queues) if each.closed]:
@@ -222,7 +232,9 @@ class Session:
             InvalidURI: the URI is not legal.
             SessionClosed: the session is closed.
         """
-        return self._queue_of(self._portal.run(lambda: self._session.open_output(uri)))
+        return self._queue_of(
+            self._portal.run(lambda: self._session.open_output(uri), timeout=self.options.open_timeout)
+        )
 
     @property
     def queues(self) -> list[Queue]:
@@ -347,7 +359,7 @@ class _Abandoned:
 
 
 def _close_abandoned(portal: Portal, session: _Session) -> None:
-    portal.keep(session.close(_ABANDONED))
+    portal.watch(close_left_open(session, _ABANDONED))
 
 
 # the end of the process, and forks

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from bmq._live import live
 from bmq.blocking._line import following
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = ["Tables"]
 RecordBatch = Any
 
 
+@live
 class Tables:
     """The messages of a queue as batches of rows, like :class:`bmq.arrow.Tables`.
 
@@ -76,7 +78,7 @@ class Tables:
                 self._left.popleft() if self._left else await self._tables.receive(timeout, max_rows=max_rows)
             )
 
-        return self._portal.run(take, undo=self._left.appendleft)
+        return self._portal.run(take, timeout=timeout, undo=self._left.appendleft)
 
     def __iter__(self) -> Iterator[RecordBatch]:
         return self

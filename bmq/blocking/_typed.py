@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed_arguments
 from bmq.blocking._message import Message, MessageBatch, TypedBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
@@ -41,8 +42,8 @@ def _encoded(
     shape: Shape[T], value: T, properties: Mapping[str, PropertyInput] | None
 ) -> tuple[bytes, dict[str, PropertyInput]]:
     data, own = shape.encode(value)
-    if properties:
-        own |= properties
+    if properties is not None:
+        own |= _checks.mapping("properties", properties)
     return data, own
 
 
@@ -55,6 +56,7 @@ def _messages(shape: Shape[T], values: Iterable[T]) -> Iterator[PutMessage]:
 # Below: generated from bmq/client/typed.py by tests/blocking/typed.py.
 
 
+@live
 class TypedQueue(Generic[T]):
     """A queue for values of one type. Created by :meth:`Queue.typed`.
 
@@ -332,6 +334,7 @@ class TypedQueue(Generic[T]):
         return self.queue.stats()
 
 
+@live
 class TypedConsumer(Generic[T]):
     """A consumer of values. Created by :meth:`TypedQueue.subscribe`.
 
@@ -420,6 +423,7 @@ class TypedConsumer(Generic[T]):
         return f"<bmq.blocking.TypedConsumer of {self._shape.name}, {self.consumer!r}>"
 
 
+@live
 class TypedGroup(Generic[T]):
     """A member of a group, for values. Created by :meth:`TypedQueue.group`.
 

@@ -11,12 +11,13 @@ from typing import Any
 
 from bmq import _checks
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.protocol.broker.actions import Action
 from bmq.wire.printable import printable
 
 __all__ = ["Authorize", "Authorizer"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 #: A function that authorizes actions, sync or async.
 Authorize = Callable[[Action], "bool | Awaitable[bool]"]

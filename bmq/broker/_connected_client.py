@@ -6,10 +6,10 @@ Checks, their order, statuses and texts follow a real broker (openQueue, configu
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from bmq._logging import Log
 from bmq.broker._domain import Unavailable
 from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import Handle, SubStream
@@ -55,7 +55,7 @@ _INVALID, _REFUSED, _UNKNOWN = (
 _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 
 def _status(category: StatusCategory, message: str, code: int = 0) -> Status:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Protocol, cast
 
+from bmq._logging import Log
 from bmq.broker._schedule import Schedule
 from bmq.protocol.broker.actions import Action
 from bmq.protocol.broker.output import BrokerOutput
@@ -15,7 +15,7 @@ from bmq.protocol.broker.settings import BrokerSettings
 
 __all__ = ["BrokerConnection", "Host"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 #: Bytes read from one client in a turn of the event loop before other clients are served. An event loop may
 #: read a busy socket many times in a turn: uvloop up to 32 times, 8 MB in all.

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from bmq._logging import Log
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer
 from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscriptions
 from bmq.broker._storage import MessageRecord
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Handle", "PushRun", "SubStream", "passes"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from dataclasses import replace
 from ssl import SSLContext
 
 from bmq import _world
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.broker._authorizer import Authorize, Authorizer
 from bmq.broker._backend import Backend
 from bmq.broker._bounds import Bounds
@@ -28,7 +28,7 @@ from bmq.wire.printable import printable
 
 __all__ = ["Hub"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 #: Seconds for which a stopping broker waits until clients have read all sent data.
 _PATIENCE = 1.0

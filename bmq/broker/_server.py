@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,9 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq import _checks, _world
+from bmq._live import live
+from bmq._logging import Log
+from bmq._loop import running_loop
 from bmq.broker._authorizer import Authorize
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
@@ -31,12 +33,13 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Broker"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 _LAST_PORT = 65535
 _PATHS: Any = (str, os.PathLike)
 
 
+@live
 class Broker:
     """An embedded broker, for development and tests; production needs a real BlazingMQ cluster.
 
@@ -307,7 +310,7 @@ class Broker:
         if self._listener is not None:
             raise StateError("the broker is running")
         hub = self._hub
-        hub.schedule.attach(asyncio.get_running_loop())
+        hub.schedule.attach(running_loop())
         listener = self._new_listener()
         await listener.start(self.host, self._port)
         self._listener = listener

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import types
@@ -12,9 +11,11 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Protocol
 
+from bmq._logging import Log
+
 __all__ = ["Listener", "Listening", "SimulatedListener"]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 _BACKLOG = 1024
 #: Connections accepted before the event loop does other work.

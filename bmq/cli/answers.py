@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
+from bmq._logging import Log
 from bmq.cli.process import Slot, State, Worker
 from bmq.cli.sums import MetricSums
 from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, Page, Probe
 
 __all__ = ["LONGEST_ANSWER", "Answers", "ThreadAnswers"]
 
-logger = logging.getLogger("bmq.run")
+logger = Log("bmq.run")
 
 #: Seconds for the answer of a process: fewer than a prober waits, which is told so which process is hung.
 LONGEST_ANSWER: Final = 4.0

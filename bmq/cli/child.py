@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bmq._logging import Log
 from bmq._signals import on_signals
 from bmq.cli.status import ExitStatus
 from bmq.workers import begun_of, grace_of, probes_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORCED_AFTER", "GRACE", "NUMBER", "Child", "inherited"]
 
-logger = logging.getLogger("bmq.run")
+logger = Log("bmq.run")
 
 #: Environment variable with the number of a process, from 1; for the app.
 NUMBER: Final = "BMQ_PROCESS"

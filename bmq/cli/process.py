@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import socket
 import subprocess
@@ -18,12 +17,13 @@ from enum import Enum
 from typing import Any, Final
 
 from bmq import _world
+from bmq._logging import Log
 from bmq.cli.child import GRACE, inherited
 from bmq.cli.lines import copy_lines, locks
 
 __all__ = ["Process", "Slot", "State", "Worker"]
 
-logger = logging.getLogger("bmq.run")
+logger = Log("bmq.run")
 
 # Bytes of an answer.
 _LONGEST: Final = 16 * 1024 * 1024

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 import bmq
+from bmq._logging import Log
 from bmq.cli.child import Child
 from bmq.cli.messages import BadInput
 from bmq.cli.output import log_to_stderr, note
@@ -136,7 +137,7 @@ async def command(
     except Exception as error:
         _configure_logging(log_level)
         error.__traceback__ = _outside(error.__traceback__)
-        logging.getLogger("bmq").exception("%s cannot be imported", target)
+        Log("bmq").exception("%s cannot be imported", target)
         return ExitStatus.FAILED
     _configure_logging(log_level, _THREAD_FORMAT if threads > 1 else _LOG_FORMAT)
     if threads > 1:
@@ -155,7 +156,7 @@ async def command(
         note(f"bmq run: {error}")
         return ExitStatus.FAILED
     except Exception:
-        logging.getLogger("bmq").exception("the app has failed")
+        Log("bmq").exception("the app has failed")
         return ExitStatus.FAILED
     return None
 

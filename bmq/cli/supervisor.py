@@ -37,6 +37,7 @@ from typing import Any, Final, cast
 
 from bmq import _world
 from bmq._backoff import backoff
+from bmq._logging import Log
 from bmq.cli.answers import LONGEST_ANSWER, Answers
 from bmq.cli.child import FORCED_AFTER, NUMBER
 from bmq.cli.lines import Aside, locks
@@ -47,7 +48,7 @@ from bmq.workers.probe import HealthAddressError, PageServer
 
 __all__ = ["Pauses", "Supervisor"]
 
-logger = logging.getLogger("bmq.run")
+logger = Log("bmq.run")
 
 # Seconds for the last lines of an ended process.
 _LAST_LINES: Final = 1.0
@@ -162,14 +163,14 @@ class Supervisor:
         """Write the log lines of the supervisor to standard error."""
         aside = Aside(locks(1, 2)[1])
         aside.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(aside)
-        logger.setLevel(self._level)
-        logger.propagate = False
+        logger.logger.addHandler(aside)
+        logger.logger.setLevel(self._level)
+        logger.logger.propagate = False
         try:
             yield
         finally:
             aside.end(_LAST_LINES)
-            logger.removeHandler(aside)
+            logger.logger.removeHandler(aside)
 
     @contextmanager
     def _on_signals(self) -> Generator[None]:

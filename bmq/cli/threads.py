@@ -31,6 +31,7 @@ from typing import Any
 
 import bmq
 from bmq import _copies
+from bmq._logging import Log
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
 from bmq.cli.answers import ThreadAnswers
@@ -43,7 +44,7 @@ from bmq.workers import begin_copy_of, begun_of, grace_of, probes_of
 
 __all__ = ["AppThread", "ThreadSupervisor", "sharing"]
 
-logger = logging.getLogger("bmq.run")
+logger = Log("bmq.run")
 
 
 def sharing() -> str | None:
@@ -119,7 +120,7 @@ class AppThread(Worker):
             note(f"bmq run: thread {self._number}: {error}")
             return status_of(error) if isinstance(error, bmq.Error) else ExitStatus.FAILED
         except Exception:
-            logging.getLogger("bmq").exception("the app has failed")
+            Log("bmq").exception("the app has failed")
             return ExitStatus.FAILED
         return ExitStatus.TERMINATED if self._asked_to_stop.is_set() else ExitStatus.OK
 

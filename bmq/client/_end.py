@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from bmq._logging import Log
 from bmq._waiting import ended
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueEnd", "drain", "left_over"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # Seconds for the broker's answer after handlers and posts have used up the time for closing.
 _FOR_THE_ANSWER = 1.0
@@ -131,13 +131,19 @@ class QueueEnd:
 
     # confirming
 
-    def confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> None:
-        """Confirm a message; the next messages with the same arrival may join, see :class:`Confirming`."""
+    def confirm(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> bool:
+        """Confirm a message, unless the queue is closed; return whether the message is confirmed.
+
+        The next messages with the same arrival may join, see :class:`Confirming`.
+        """
         connection = self.connection
         connection.check_loop()
+        if self.core.state is QueueState.CLOSED:
+            return False
         pending = connection.core.confirm(self.core, guid)
         connection.transmit_soon()
         self.confirming.add(counts, arrival, connection.turn, 1, pending)
+        return True
 
     def confirm_guids(self, guids: list[bytes]) -> None:
         """Confirm messages known only by their GUIDs."""

@@ -21,18 +21,30 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bmq import _checks
 from bmq.client._extras import importing_arrow
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
-from bmq.client.posts import GuidsOf, PostReport, PutMessage
+from bmq.client.posts import GuidsOf, PostReport, PutMessage, attach_report
 from bmq.engine.options import check_compression
 from bmq.engine.room import Want
+from bmq.errors import UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -148,6 +160,10 @@ class Poster:
             connection.transmit_soon()
         return future
 
+    def new_guid(self) -> str:
+        """Return a GUID for a post."""
+        return guid_to_text(self._driver.guids.next(self._connection.clock()[1]))
+
     async def post_many(
         self, items: Iterable[Any] | AsyncIterable[Any], delayed: Delayed | None = None
     ) -> PostReport:
@@ -158,11 +174,11 @@ class Poster:
             delayed: returns the poster for a message with a delay, and the message to post.
         """
         batch = PostBatch()
-        if isinstance(items, AsyncIterable):
-            await self._post_as_they_come(items, batch, delayed)
-        else:
-            await self._post_all(iter(items), batch, delayed)
-        await batch.wait()
+        async with _reporting(batch):
+            if isinstance(items, AsyncIterable):
+                await self._post_as_they_come(items, batch, delayed)
+            else:
+                await self._post_all(iter(items), batch, delayed)
         return batch.report
 
     async def _post_all(self, items: Iterator[Any], batch: PostBatch, delayed: Delayed | None) -> None:
@@ -192,19 +208,19 @@ class Poster:
             return await self.post_many(_decoded(slices))  # interceptors see messages
         batch = PostBatch()
         report = batch.report
-        for each in slices:
-            await self._driver.room(self._core, self._room.many(len(each), each.payload_bytes))
-            self._check()
-            now, tick = self._connection.clock()
-            driver, core, count = self._driver, self._core, len(each)
-            event = each.bind(core.q_id, driver.schema_ids.number, partial(driver.guids.next_many, tick))
-            self._connection.core.post_event(core, event, batch, now, report.posted)
-            report.posted += count
-            report.bytes += each.payload_bytes
-            batch.pending += count
-            self._connection.transmit_soon()
-            await asyncio.sleep(0)
-        await batch.wait()
+        async with _reporting(batch):
+            for each in slices:
+                await self._driver.room(self._core, self._room.many(len(each), each.payload_bytes))
+                self._check()
+                now, tick = self._connection.clock()
+                driver, core, count = self._driver, self._core, len(each)
+                event = each.bind(core.q_id, driver.schema_ids.number, partial(driver.guids.next_many, tick))
+                self._connection.core.post_event(core, event, batch, now, report.posted)
+                report.posted += count
+                report.bytes += each.payload_bytes
+                batch.pending += count
+                self._connection.transmit_soon()
+                await asyncio.sleep(0)
         return report
 
     def encode_table(
@@ -230,7 +246,7 @@ class Poster:
                 if isinstance(guid, str):
                     guids = guids_in(part.column(at), guid, start, name_row)
                 else:
-                    guids = guid(rows) if guid is not None else None
+                    guids = _checked_guids(guid(rows), len(rows)) if guid is not None else None
                 yield EncodedPosts.of(
                     messages,
                     rows,
@@ -419,6 +435,30 @@ class Poster:
         return join_application_data(
             data, area, new=new, compression=compression, level=self._level, threshold=self._threshold
         )
+
+
+def _checked_guids(guids: Any, count: int) -> Any:
+    """Return the GUIDs of a function as an array of items of 16 bytes."""
+    import numpy as np
+
+    if not isinstance(guids, np.ndarray) or guids.nbytes != 16 * count or len(guids) != count:
+        raise UsageError(
+            f"guid must return a numpy array of 16 bytes for each of {count} messages, not "
+            f"{_checks.shown(guids)}"
+        )
+    return guids
+
+
+@asynccontextmanager
+async def _reporting(batch: PostBatch) -> AsyncGenerator[None]:
+    """Wait for the outcomes of a batch; an exception of the source carries the report of earlier posts."""
+    try:
+        yield
+    except Exception as error:
+        await batch.wait()
+        attach_report(error, batch.report)
+        raise
+    await batch.wait()
 
 
 def _decoded(slices: Iterable[EncodedPosts]) -> Iterator[PutMessage]:

@@ -7,11 +7,11 @@ Stands on the public session alone: its events and :meth:`bmq.Session.stats`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bmq._logging import Log
 from bmq.client.stats import SessionStats
 from bmq.protocol.client.events import Connected, Disconnected, SessionEvent
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StatsLog", "stats_line"]
 
-logger = logging.getLogger("bmq.stats")
+logger = Log("bmq.stats", later=True)
 
 
 def stats_line(stats: SessionStats) -> str:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client._definition import Definition, Numbered, Receiver, RoutedMessage, numbered
 from bmq.client._in_hand import InHand
 from bmq.client._line import ConsumerInput, ConsumerState, Line
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SubscribedQueue", "Subscriptions"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 _I = ConsumerInput
 _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN

@@ -5,34 +5,36 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import signal
 import ssl as ssl_module
 from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
+from bmq._live import live
 from bmq._local import is_loopback
-from bmq._loop import new_event_loop
+from bmq._logging import Log
+from bmq._loop import has_running_loop, new_event_loop, running_loop
 from bmq._signals import on_interrupts, on_signals
 from bmq.client.interceptors import Interceptor, check_interceptors, operations_of
-from bmq.client.session import Session, driver_of
+from bmq.client.session import Session, close_all_left_open, driver_of
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
-from bmq.errors import ConnectionFailed, StateError, UsageError
+from bmq.errors import ConnectionFailed, InvalidURI, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
-__all__ = ["check_connecting", "check_options", "connect", "run"]
+__all__ = ["check_connecting", "check_options", "connect", "run", "time_to_connect"]
 
 T = TypeVar("T")
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 
+@live
 class connect:
     """Connect to a broker.
 
@@ -90,7 +92,7 @@ class connect:
         )
         target = find_broker(broker)
         if credentials is not None and ssl is None:
-            _warn_of_clear_text(credentials, target.addresses)
+            _check_clear_text(credentials, target.addresses)
         self._target = target
         options = options or SessionOptions()
         self._options = replace(options, **fields) if fields else options
@@ -103,6 +105,7 @@ class connect:
         self._session: Session | None = None
 
     async def _start(self) -> Session:
+        running_loop()
         if self._session is not None:
             raise StateError(
                 "the session was started before: call bmq.connect(...) again for another session"
@@ -126,6 +129,16 @@ class connect:
             raise
         return session
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if not name.startswith("_") and hasattr(Session, name):
+                raise UsageError(
+                    f"bmq.connect(...) is not a session yet, and has no {name}: use 'async with "
+                    "bmq.connect(...) as session' or 'session = await bmq.connect(...)'"
+                )
+            raise AttributeError(f"'connect' object has no attribute {name!r}")
+
     def __await__(self) -> Generator[Any, None, Session]:
         return self._start().__await__()
 
@@ -137,6 +150,12 @@ class connect:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+
+
+def time_to_connect(connecting: connect) -> float | None:
+    """Return the seconds after which connecting ends at the latest; None for no limit."""
+    options = connecting._options
+    return options.reconnect_timeout if options.retry_first_connect else options.connect_timeout
 
 
 def check_options(
@@ -194,9 +213,15 @@ def check_connecting(
         _checks.text("server_hostname", server_hostname, empty=False)
 
 
-def _warn_of_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
+def _check_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
     if isinstance(credentials, Credentials) and credentials.data is None:
         return
+    if len({address.tls for address in addresses}) > 1:
+        # Whoever blocks the port with TLS would receive the password from the next address.
+        raise InvalidURI(
+            "with credentials, the addresses must all be tcps://, or all tcp://, not "
+            + ", ".join(map(str, addresses))
+        )
     for address in addresses:
         if not address.tls and not is_loopback(address.host):
             logger.warning(
@@ -224,7 +249,10 @@ async def _until_signalled(main: Coroutine[Any, Any, T], *, interrupts: bool) ->
         if interrupts:
             handled.enter_context(on_interrupts(lambda: cancel(KeyboardInterrupt())))
         try:
-            return await main
+            try:
+                return await main
+            finally:
+                await close_all_left_open()
         except asyncio.CancelledError:
             if end is not None:
                 raise end from None
@@ -238,6 +266,9 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     garbage collector ignores all earlier objects (``gc.freeze``: modules, functions, classes), unless the
     application has already called ``gc.freeze``. Otherwise repeated scans of these objects take a tenth of a
     busy consumer's time.
+
+    Sessions that the coroutine leaves open are closed after its end, with a ``ResourceWarning``. Their posts
+    have five seconds for their outcomes; the log has the number of posts without an outcome.
 
     If the application has no SIGTERM handler, SIGTERM cancels the coroutine, so that open resources are
     closed properly, and the process ends with status 143. SIGINT works as in ``asyncio.run``: the coroutine
@@ -254,10 +285,17 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         bmq.run(main())
 
     Raises:
-        UsageError: ``main`` is not a coroutine, or ``debug`` is neither a boolean nor None.
+        UsageError: ``main`` is not a coroutine, ``debug`` is neither a boolean nor None, or an event loop is
+            running in this thread already, as in a notebook.
     """
     if not isinstance(main, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"run needs a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
+    if has_running_loop() and not hasattr(asyncio, "_nest_patched"):  # nest_asyncio allows the call
+        main.close()
+        raise UsageError(
+            "an event loop is running in this thread already, as in a notebook: use 'await main()' instead "
+            "of bmq.run(main())"
+        )
     debug = _checks.optional(_checks.boolean, "debug", debug)
     freezes = not gc.get_freeze_count()
     if freezes:

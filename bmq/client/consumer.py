@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from bmq import _checks
+from bmq._live import live
 from bmq._loop import timeout
 from bmq._renamed import renamed, renamed_arguments
 from bmq.client._definition import (
@@ -97,6 +98,7 @@ def line_for(
     return MessageLine(end, hooks, expression, expressions, changed, discard)
 
 
+@live
 @renamed
 class Consumer:
     """A subscription of a queue, with its own messages.

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
+from bmq._logging import Log
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ __all__ = [
     "operations_of",
 ]
 
-logger = logging.getLogger("bmq.interceptors")
+logger = Log("bmq.interceptors", later=True)
 
 
 @dataclass(frozen=True, slots=True)

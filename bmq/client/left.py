@@ -8,13 +8,13 @@ delivers no more.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from bmq import _world
 from bmq._checks import INT32_MAX, INT64_MAX
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client.message import Message, line_of
 from bmq.errors import Error, StateError
 
@@ -85,7 +85,7 @@ class Left:
         self,
         consumer: Consumer,
         name: str,
-        logger: logging.Logger,
+        logger: Log,
         remedy: str,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = _world.monotonic,

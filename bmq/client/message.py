@@ -11,9 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed
 from bmq.client._line import Line
 from bmq.client.delivered import Delivered, arrival_of, push_of
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_application_data
@@ -81,6 +83,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
     )
 
 
+@live
 @renamed
 class Message(Delivered):
     """A message as delivered by the broker (one PUSH message).
@@ -234,13 +237,16 @@ class Message(Delivered):
 
     @property
     def stale(self) -> bool:
-        """Whether the message's connection was lost: the message is redelivered unless confirmed.
+        """Whether the message's connection was lost, or its queue closed: the broker redelivers the message
+        unless it was confirmed before.
 
         The redelivery goes to this or another consumer. Always False for a broadcast queue: broadcast
         messages are never redelivered.
         """
         end = self._line.end
-        return self._arrival[1] != end.received.losses and not end.core.at_most_once
+        core = end.core
+        lost = self._arrival[1] != end.received.losses or core.state is QueueState.CLOSED
+        return lost and not core.at_most_once
 
     @property
     def age(self) -> float:
@@ -261,7 +267,7 @@ class Message(Delivered):
 
         Buffered, and sent with other confirmations at the end of the current turn of the event loop. A
         repeated call has no effect. After the queue or the session is closed, a call has no effect either:
-        the broker redelivers the message.
+        the broker redelivers the message, and :attr:`confirmed` stays False.
         """
         if not self.confirmed:
             line, guid = self._line, self._push[GUID]
@@ -269,8 +275,8 @@ class Message(Delivered):
             # Nearly always another message with the same arrival was confirmed in this turn.
             if confirming.open is self._arrival and get_ident() == confirming.thread:
                 confirming.guids.append(guid)
-            else:
-                line.end.confirm(guid, line.counts, self._arrival)
+            elif not line.end.confirm(guid, line.counts, self._arrival):
+                return
             self.confirmed = True
             if line.in_hand is not None:
                 line.in_hand.pop(guid, None)
@@ -302,6 +308,7 @@ line_of: Callable[[Message | MessageBatch], MessageLine] = attrgetter("_line")
 consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 
+@live
 class MessageBatch(Sequence[Message]):
     """Messages received together; :meth:`confirm` confirms the whole batch at once.
 
@@ -479,6 +486,9 @@ class MessageLine(Line):
     def confirm_messages(self, messages: list[Message]) -> None:
         """Confirm unconfirmed messages of the consumer."""
         end = self.end
+        if end.core.state is QueueState.CLOSED:
+            self.connection.check_loop()
+            return
         end.confirm_many([push[GUID] for push in map(push_of, messages)])
         if self.in_hand is not None:
             self.in_hand.release(messages)

@@ -27,7 +27,6 @@ Only :func:`integer_of`, :func:`guid_of` and :func:`queue_of` read control prope
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from copy import copy
 from enum import Enum
@@ -38,6 +37,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from bmq import _checks
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.left import Left
@@ -301,9 +301,7 @@ class PutAside:
         taken: number of messages put aside, left in the queue or discarded.
     """
 
-    def __init__(
-        self, name: str, dead_letters: Queue | None, logger: logging.Logger, *, discard: bool = False
-    ) -> None:
+    def __init__(self, name: str, dead_letters: Queue | None, logger: Log, *, discard: bool = False) -> None:
         self._name = name
         self._letters = DeadLetter(dead_letters) if dead_letters is not None else None
         self._queue = dead_letters

@@ -15,6 +15,8 @@ from bmq.wire.properties import PropertyInput
 
 __all__ = ["Ack", "FailedPost", "GuidsOf", "OutgoingMessage", "PostReport", "PutMessage"]
 
+_POSTED_BEFORE = "Earlier messages were posted: the attribute report has the outcomes."
+
 #: Function deriving GUIDs from content: takes application data, returns an array of 16 bytes for each.
 GuidsOf = Callable[[list[bytes]], Any]
 
@@ -133,6 +135,16 @@ class PostReport:
         if self.failures:
             raise self.failures[0].error
         return self
+
+
+def attach_report(error: Exception, report: PostReport) -> None:
+    """Set the attribute ``report`` of the exception that ended a ``post_many``: the outcomes so far."""
+    try:
+        setattr(error, "report", report)  # noqa: B010 - the exception may have any type
+        if report.posted and _POSTED_BEFORE not in getattr(error, "__notes__", ()):
+            error.add_note(_POSTED_BEFORE)
+    except Exception:  # a type of the application, without room for it
+        pass
 
 
 class OutgoingMessage:

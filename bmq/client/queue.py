@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
+from bmq._live import live
 from bmq._pace import paced
 from bmq._renamed import renamed, renamed_arguments
 from bmq.client._deadline import within
@@ -38,7 +39,7 @@ from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of, line_of
 from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
 from bmq.engine.room import Want
-from bmq.errors import UsageError
+from bmq.errors import RequestTimeout, TimedOut, UsageError
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import Compression
@@ -77,6 +78,7 @@ Request: TypeAlias = Callable[
 ]
 
 
+@live
 @renamed
 class Queue(OpenQueue):
     """An open queue. Created by :meth:`bmq.Session.open_queue`.
@@ -151,6 +153,8 @@ class Queue(OpenQueue):
         if hooks.operating:
             end.on_configure = partial(hooks.watch, "queue.configure", session, end.uri)
         self._poster = Poster(driver, core, compression, interception)
+        # Posts whose callers gave up waiting, by GUID: a later post with the GUID is the same post.
+        self._undecided: dict[str, PostFuture] = {}
 
     # attributes
 
@@ -263,28 +267,29 @@ class Queue(OpenQueue):
             OpenQueueError, RequestTimeout: the delay queue could not be opened.
             UsageError: ``delay`` or ``not_before`` is out of range, or exceeds the session's
                 ``longest_delay``.
-            TimedOut: no outcome in time; the broker may still accept the message.
+            TimedOut: no outcome in time; the broker may still store the message. Post it again with the
+                ``guid`` of the error: the broker stores it once.
 
         If the call is cancelled while the window is full, nothing is posted. Later, the message remains
         posted, and only its outcome is lost to the caller.
         """
-        if timeout is not None:
-            async with within(timeout, f"a post to {self.uri} had no outcome"):
-                return await self.post(
-                    payload,
-                    properties=properties,
-                    tags=tags,
-                    guid=guid,
-                    compression=compression,
-                    key=key,
-                    delay=delay,
-                    not_before=not_before,
-                )
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
+        if timeout is not None:
+            guid = new_guid(self) if guid is None else guid
+            try:
+                async with within(timeout, f"a post to {self.uri} had no outcome"):
+                    queue = self
+                    if delay is not None or not_before is not None:
+                        queue, properties = await self._delaying(properties, delay, not_before)
+                    return await queue._post_and_wait(payload, properties, guid, compression)
+            except TimedOut as error:
+                raise undecided(error, guid) from None
         if delay is not None or not_before is not None:
             queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
+        if guid is not None and (pending := self._undecided.get(guid)) is not None:
+            return await asyncio.shield(pending)
         posts = self._posts
         # Driver.room() is called only where the caller may have to wait. An empty window has room.
         if self._room.lines or not self._connection.writable or (posts.batches and not posts.has_room):
@@ -292,6 +297,27 @@ class Queue(OpenQueue):
         outcome = self._poster.post(payload, properties, guid, compression)
         del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
         return await outcome
+
+    async def _post_and_wait(
+        self,
+        payload: bytes | bytearray | memoryview,
+        properties: Mapping[str, PropertyInput] | None,
+        guid: str,
+        compression: Compression | None,
+    ) -> Ack:
+        """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
+        outcome = self._undecided.get(guid)
+        if outcome is None:
+            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
+            outcome = self._poster.post(payload, properties, guid, compression)
+        del payload, properties
+        try:
+            return await asyncio.shield(outcome)
+        except asyncio.CancelledError:
+            if not outcome.done():
+                self._undecided[guid] = outcome
+                outcome.add_done_callback(partial(_decide, self._undecided, guid))
+            raise
 
     async def _delaying(
         self,
@@ -344,6 +370,8 @@ class Queue(OpenQueue):
             raise self._driver.flow.full(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
+        if guid is not None and (pending := self._undecided.get(guid)) is not None:
+            return pending
         return self._poster.post(payload, properties, guid, compression)
 
     async def post_many(
@@ -364,11 +392,13 @@ class Queue(OpenQueue):
         Raises:
             InvalidPayload, InvalidProperty: an item is not legal; earlier items were posted.
             QueueClosed, SessionClosed: the queue or the session was closed meanwhile.
+            Exception: any exception of ``items``; earlier items were posted. All these exceptions are raised
+                after the outcomes of the earlier items, and have them in the attribute ``report``.
 
         Cancelling the call stops taking items; items already taken remain posted.
         """
         if not isinstance(items, AsyncIterable):
-            _check_items(items)
+            check_items(items)
         return await self._poster.post_many(items if rate is None else paced(items, rate), self._delayed)
 
     async def request(
@@ -815,6 +845,26 @@ class Queue(OpenQueue):
 queue_of: Callable[[QueueEnd], Queue] = attrgetter("queue")
 
 
+def new_guid(queue: Queue) -> str:
+    """Return a GUID for the next post to a queue."""
+    return queue._poster.new_guid()
+
+
+def undecided(error: TimedOut, guid: str) -> TimedOut:
+    """Return the error for a post that has no outcome in time, but may still be stored."""
+    if error.guid or isinstance(error, RequestTimeout):
+        return error  # the delay queue was not opened: nothing was posted
+    made = TimedOut(f"{error}; the broker may still store the message: post it again with guid={guid!r}")
+    made.guid = guid
+    return made
+
+
+def _decide(undecided: dict[str, PostFuture], guid: str, outcome: PostFuture) -> None:
+    undecided.pop(guid, None)
+    if not outcome.cancelled():
+        outcome.exception()  # nobody may be waiting any more
+
+
 def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
     if not isinstance(slices, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"slices must come from queue.encode_table(...), not {_checks.shown(slices)}")
@@ -828,7 +878,12 @@ def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
         yield each
 
 
-def _check_items(items: object) -> None:
+def check_items(items: object) -> None:
+    """Check the items of a ``post_many``.
+
+    Raises:
+        UsageError: the value is not an iterable, or is a single payload.
+    """
     given: Any = items
     if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
         raise UsageError(

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from bmq import _world
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._waiting import ended
 from bmq.client._deadline import within
 from bmq.client.problem import failure_of
@@ -32,7 +32,7 @@ __all__ = ["Requests", "deadline"]
 deadline: ContextVar[float | None] = ContextVar("bmq_deadline", default=None)
 
 
-_log = LogLimit(logging.getLogger("bmq.client"))
+_log = LogLimit(Log("bmq.client", later=True))
 
 
 class Requests:

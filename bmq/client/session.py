@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
+import atexit
 import logging
 import ssl as ssl_module
+import threading
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq._live import live
+from bmq._logging import Log
 from bmq._renamed import renamed, renamed_arguments
 from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
@@ -37,7 +41,7 @@ from bmq.engine.address import Address
 from bmq.engine.driver import Driver
 from bmq.engine.health import Health, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
-from bmq.errors import QueueClosed, StateError, UsageError
+from bmq.errors import InvalidURI, QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.queue import QueueState
@@ -53,8 +57,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CloseReport", "Session", "disown", "driver_of"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
+# Seconds for the posts of a session that the program did not close.
+_LEFT_OPEN = 5.0
 # Turns of the event loop until a cancelled task has noticed its cancellation, even inside wait_for().
 _TURNS_OF_A_CANCELLATION = 3
 
@@ -89,6 +95,7 @@ class CloseReport:
         return left or "no work was left"
 
 
+@live
 @renamed
 class Session:
     """A session with a broker. Created by :func:`bmq.connect`.
@@ -127,6 +134,8 @@ class Session:
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
         self._requests: Requests | None = None
+        with _registering:
+            _sessions.add(self)
 
     # life cycle
 
@@ -157,21 +166,30 @@ class Session:
         driver = self._driver
         timeout = _checks.timeout(timeout)
         driver.connection.check_loop()
-        if self._close_task is None or self._close_task.cancelled():
+        task = self._close_task
+        if task is None or task.cancelled():
             if self.state is SessionState.CLOSED:
                 return CloseReport()
             seconds = driver.options.disconnect_timeout if timeout is None else timeout
-            driver.core.drain(driver.connection.loop.time())  # rejects new queues from now on
-            closing = self._close(driver.connection.loop.time() + seconds, asyncio.current_task())
-            self._close_task = driver.keep(closing)
-            # Use a callback: a task cancelled before the first step never runs its coroutine.
-            self._close_task.add_done_callback(self._closed)
-            self._hooks.watch("session.stop", self, "", self._close_task)
-        task = self._close_task
+            task = self._begin_close(seconds, asyncio.current_task())
         await ended(task)
         return task.result()
 
-    async def _close(self, deadline: float, closer: asyncio.Task[object] | None) -> CloseReport:
+    def _begin_close(
+        self, seconds: float, closer: asyncio.Task[object] | None, *, left_open: bool = False
+    ) -> asyncio.Task[CloseReport]:
+        driver = self._driver
+        now = driver.connection.loop.time()
+        driver.core.drain(now)  # rejects new queues from now on
+        self._close_task = task = driver.keep(self._close(now + seconds, closer, left_open=left_open))
+        # Use a callback: a task cancelled before the first step never runs its coroutine.
+        task.add_done_callback(self._closed)
+        self._hooks.watch("session.stop", self, "", task)
+        return task
+
+    async def _close(
+        self, deadline: float, closer: asyncio.Task[object] | None, *, left_open: bool
+    ) -> CloseReport:
         """Close every queue and disconnect; abandon unfinished work at the deadline."""
         driver = self._driver
         queues = driver.open_queues
@@ -195,13 +213,17 @@ class Session:
         driver.dialer.stop()
         await driver.connection.disconnect(deadline)
         if not report.clean:
-            logger.warning(
-                "closing the session exceeded its timeout: %s", report, extra={"broker": driver.address}
+            logger.log(
+                # Without a caller of close(), only the log has the report.
+                logging.ERROR if left_open else logging.WARNING,
+                "closing the session exceeded its timeout: %s",
+                report,
+                extra={"broker": driver.address},
             )
         return report
 
-    def _closed(self, _: asyncio.Task[CloseReport]) -> None:
-        self._driver.give_up()
+    def _closed(self, task: asyncio.Task[CloseReport]) -> None:
+        self._driver.give_up("its event loop ended before the session was closed" if task.cancelled() else "")
 
     async def __aenter__(self) -> Session:
         return self
@@ -216,13 +238,40 @@ class Session:
             return  # the constructor failed, or the process of a simulation was killed
         closing = self._close_task is not None and not self._close_task.done()
         if self.state is not SessionState.CLOSED and not closing:
-            warnings.warn(
-                f"{self!r} was never closed: use 'async with bmq.connect(...)' or 'await session.close()'",
-                ResourceWarning,
-                stacklevel=1,
-                source=self,
+            self._warn_of_leaving()
+            try:
+                # Not here: garbage may be collected in any thread. The call keeps the session until then.
+                self._driver.loop.call_soon_threadsafe(self._dropped)
+            except RuntimeError:
+                self._report_unsettled("its event loop ended")  # no caller can be waiting
+
+    def _warn_of_leaving(self) -> None:
+        warnings.warn(
+            f"{self!r} was never closed: use 'async with bmq.connect(...)' or 'await session.close()'",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+
+    def _dropped(self) -> None:
+        """End the session after its last reference is gone; posts still receive their outcomes."""
+        if len(self._driver.core.posts):
+            self._driver.revive()
+            close_left_open(self)
+        else:
+            self._driver.abandoned()
+
+    def _report_unsettled(self, end: str) -> None:
+        posts = len(self._driver.core.posts)
+        if posts and not self._driver.disowned:
+            self._driver.disowned = True
+            logger.error(
+                "the session with %s was not closed before %s: %s",
+                self._driver.dialer.target,
+                end,
+                left_over(posts, 0),
+                extra={"broker": self._driver.address},
             )
-            self._driver.abandon()
 
     def __repr__(self) -> str:
         return f"<bmq.Session with {self._driver.dialer.target}, {self.state.value}>"
@@ -292,7 +341,7 @@ class Session:
         can be opened again at once: an open request waits for an earlier open or close of the queue to
         finish.
         """
-        parsed = QueueUri.parse(uri)
+        parsed = _parsed("uri", uri)
         read, write = _checks.boolean("read", read), _checks.boolean("write", write)
         suspends = _checks.boolean("suspends_on_bad_host_health", suspends_on_bad_host_health)
         default_subscription = _checks.optional(_checks.boolean, "default_subscription", default_subscription)
@@ -312,7 +361,7 @@ class Session:
         delay_queue = (
             delay_queue_of(parsed.canonical)
             if delay_queue_uri is None
-            else QueueUri.parse(delay_queue_uri).canonical
+            else _parsed("delay_queue_uri", delay_queue_uri).canonical
         )
         limits: ConsumerLimits = {
             "priority": priority,
@@ -397,7 +446,7 @@ class Session:
         Cancelling the call does not cancel the opening: the next call for this queue waits for the same
         opening.
         """
-        key = QueueUri.parse(uri).canonical
+        key = _parsed("uri", uri).canonical
         opening = self._outputs.get(key)
         if opening is not None and _usable(opening):
             await ended(opening)
@@ -503,6 +552,12 @@ class Session:
         return session_stats(self._driver)
 
 
+def _parsed(name: str, uri: object) -> QueueUri:
+    if not isinstance(uri, str):
+        raise InvalidURI(f"{name} must be a str, such as bmq://DOMAIN/QUEUE, not {_checks.shown(uri)}")
+    return QueueUri.parse(uri)
+
+
 def _usable(opening: asyncio.Task[Queue]) -> bool:
     """Whether a queue is open, or being opened."""
     if not opening.done():
@@ -520,9 +575,51 @@ def _seen(opening: asyncio.Task[Queue]) -> None:
 driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
 
 
+def _open_sessions() -> list[Session]:
+    with _registering:
+        sessions = list(_sessions)
+    return [each for each in sessions if each.state is not SessionState.CLOSED]
+
+
+def close_left_open(session: Session, seconds: float = _LEFT_OPEN) -> asyncio.Task[CloseReport]:
+    """Close a session that the program left open, in the background; its posts receive their outcomes."""
+    task = session._begin_close(seconds, None, left_open=True)
+    _closing[task] = None
+    task.add_done_callback(_closing.pop)
+    return task
+
+
+async def close_all_left_open() -> None:
+    """Close the sessions of this event loop that the program left open, and wait for their posts.
+
+    Cancelling the call leaves the rest of the closing to the end of the event loop.
+    """
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(0)  # sessions dropped just now begin to close
+    for session in _open_sessions():
+        if driver_of(session).loop is loop and session._close_task is None:
+            session._warn_of_leaving()
+            close_left_open(session)
+    closing = [task for task in _closing if task.get_loop() is loop]
+    if closing:
+        await asyncio.wait(closing)
+
+
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
     """Allow sessions of event loops with killed processes to be collected without a warning."""
-    for each in gc.get_objects():
-        if type(each) is Session and hasattr(each, "_close_task"):
-            driver = driver_of(each)
-            driver.disowned = driver.disowned or driver.loop in loops
+    for each in _open_sessions():
+        driver = driver_of(each)
+        driver.disowned = driver.disowned or driver.loop in loops
+
+
+def _at_exit() -> None:
+    for each in _open_sessions():
+        each._report_unsettled("the process ended")
+
+
+# All sessions, until they are collected. Some threads make sessions of their own.
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_registering = threading.Lock()
+# Tasks that close sessions left open.
+_closing: dict[asyncio.Task[CloseReport], None] = {}
+atexit.register(_at_exit)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 import numpy as np
 
 from bmq import _checks, _world
+from bmq._live import live
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
 from bmq.client._open_queue import OpenQueue, end_of
 from bmq.client.dead_letters import described
@@ -35,7 +36,7 @@ __all__ = ["Tables"]
 
 pa: Any = importlib.import_module("pyarrow")
 
-logger = logging.getLogger("bmq.tables")
+logger = Log("bmq.tables")
 
 #: Batches, schemas and column types of pyarrow, which has no type hints.
 RecordBatch = Any
@@ -270,6 +271,7 @@ def _kinds(properties: Any) -> dict[str, ArrowType] | None:
     return kinds
 
 
+@live
 class Tables:
     """The messages of a queue, as batches of rows. Created by :meth:`bmq.Queue.tables`.
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
+from bmq._live import live
 from bmq._renamed import renamed_arguments
 from bmq.client._outcomes import PostFuture
 from bmq.client._payload import checked_properties
@@ -43,6 +44,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+@live
 class TypedMessage(Message, Generic[T]):
     """A message with a value. Created by :class:`TypedQueue` and :class:`TypedConsumer`.
 
@@ -88,6 +90,7 @@ def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T
     return made
 
 
+@live
 class TypedBatch(MessageBatch, Generic[T]):
     """Messages with values, received together. Created by :meth:`TypedQueue.batches`.
 
@@ -143,6 +146,7 @@ async def _messages_as_they_come(shape: Shape[T], values: AsyncIterable[T]) -> A
         yield PutMessage(*shape.encode(value))
 
 
+@live
 class TypedQueue(Generic[T]):
     """A queue for values of one type. Created by :meth:`bmq.Queue.typed`.
 
@@ -422,6 +426,7 @@ class TypedQueue(Generic[T]):
         return self.queue.stats()
 
 
+@live
 class TypedConsumer(Generic[T]):
     """A consumer of values. Created by :meth:`TypedQueue.subscribe`.
 
@@ -513,6 +518,7 @@ class TypedConsumer(Generic[T]):
         return f"<bmq.TypedConsumer of {self._shape.name}, {self.consumer!r}>"
 
 
+@live
 class TypedGroup(Generic[T]):
     """A member of a group, for values. Created by :meth:`TypedQueue.group`.
 

@@ -24,6 +24,7 @@ import bmq
 from bmq import _checks
 from bmq._json import orjson
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
 from bmq.console.buckets import group_of
@@ -37,7 +38,7 @@ from bmq.wire.printable import printable
 
 __all__ = ["Console", "beside"]
 
-logger = logging.getLogger("bmq.console")
+logger = Log("bmq.console")
 
 _PAGE = {
     "/": ("index.html", "text/html"),

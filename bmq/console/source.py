@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Protocol
 import bmq
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.admin import Admin, DomainInfo, QueueStatistics
 from bmq.admin.parsing import limits_of
 from bmq.admin.taking import objection
@@ -171,7 +171,7 @@ class RemoteBroker:
         self._ssl = ssl
         self._server_hostname = server_hostname
         self._timeout = timeout
-        self._log = LogLimit(logging.getLogger("bmq.console"))
+        self._log = LogLimit(Log("bmq.console"))
 
     @property
     def authenticates(self) -> bool:

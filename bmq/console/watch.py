@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ import bmq
 from bmq import _world
 from bmq._json import orjson
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.explanation import Explanation
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
@@ -21,7 +21,7 @@ from bmq.console.source import Figures, Source
 
 __all__ = ["Watch"]
 
-logger = logging.getLogger("bmq.console")
+logger = Log("bmq.console")
 
 #: Number of polls kept: five minutes at one poll a second.
 HISTORY = 300

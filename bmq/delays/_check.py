@@ -7,6 +7,7 @@ import asyncio
 import logging
 
 from bmq import _checks, _world
+from bmq._logging import Log
 from bmq.admin.client import Admin
 from bmq.admin.parsing import limits_of
 from bmq.client.dead_letters import described
@@ -14,7 +15,7 @@ from bmq.errors import AdminError, Error
 
 __all__ = ["check", "longest_delay", "watch"]
 
-logger = logging.getLogger("bmq.delays")
+logger = Log("bmq.delays")
 
 # Part of a limit from which a warning is due.
 _NEARLY = 0.8

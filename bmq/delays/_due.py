@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from bmq import _checks, _world
+from bmq._logging import Log
 from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
@@ -24,7 +24,7 @@ from bmq.wire.push import GUID
 
 __all__ = ["DueMessages"]
 
-logger = logging.getLogger("bmq.delays")
+logger = Log("bmq.delays")
 
 # Seconds between two looks at the clock, which may have been set.
 _LOOK_AT_THE_CLOCK = 1.0

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +11,9 @@ from typing import Final
 
 from bmq import _checks, _world
 from bmq._backoff import backoff
+from bmq._live import live
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq.admin.client import Admin
 from bmq.client.dead_letters import described
@@ -46,7 +47,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Mover"]
 
-logger = logging.getLogger("bmq.delays")
+logger = Log("bmq.delays")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 # Seconds until the next attempt for a message that was refused alone; fewer if the broker gives no reason, as
@@ -67,6 +68,7 @@ _REMEMBERED: Final = 1000
 _LOOKED_AT: Final = 10
 
 
+@live
 class Mover:
     """Passes the messages of a delay queue on to their destinations, each at its due time.
 

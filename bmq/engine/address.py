@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ __all__ = [
 
 DEFAULT_PORT = 30114
 _NO_URL = urlsplit("")
+_NO_SECRET = re.compile(r"[^?=#]*")
 #: Default address, without an address in the program and without the environment variable.
 DEFAULT_ADDRESS = f"tcp://localhost:{DEFAULT_PORT}"
 #: Environment variable with the default broker. (In the official clients, it overrides the program's
@@ -71,9 +73,18 @@ def parse_addresses(text: str) -> list[Address]:
             # Do not repeat the value: the part before the @ may contain a password.
             raise InvalidURI("a broker address has no user and password; pass credentials= to bmq.connect")
         wrong_scheme = parts.scheme not in ("tcp", "tcps")
-        if wrong_scheme or not parts.hostname or not port or parts.path.strip("/") or parts.query:
+        if (
+            wrong_scheme
+            or not parts.hostname
+            or not port
+            or parts.path.strip("/")
+            or parts.query
+            or parts.fragment
+        ):
+            # A query may contain a password, too.
+            shown = part.strip() if _NO_SECRET.fullmatch(part.strip()) else f"{parts.scheme}://..."
             raise InvalidURI(
-                f"broker address {part.strip()!r}: the form is tcp://HOST[:PORT], or tcps://HOST[:PORT] "
+                f"broker address {shown!r}: the form is tcp://HOST[:PORT], or tcps://HOST[:PORT] "
                 f"for TLS; the default port is {DEFAULT_PORT}"
             )
         addresses.append(Address(parts.hostname, port, parts.scheme == "tcps"))

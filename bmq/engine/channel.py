@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
+from bmq._logging import Log
 from bmq._loop import change_protocol, of_uvloop
 from bmq._waiting import ended
 from bmq.engine.keepalive import limit_unacknowledged, probe, unacknowledged
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Receiver"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # Maximum number of bytes in the transport; the rest stays in the core, without a copy.
 _HIGH_WATER = 1024 * 1024

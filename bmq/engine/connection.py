@@ -14,13 +14,14 @@ A bug in this library ends the session through the table: the session is CLOSED 
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
 from typing import Protocol
 
 from bmq import _world
+from bmq._logging import Log
+from bmq._loop import running_loop
 from bmq.engine.channel import Channel
 from bmq.engine.counting import Confirming
 from bmq.engine.tracing import Tracing
@@ -33,7 +34,7 @@ from bmq.wire.put import Outgoing
 
 __all__ = ["Connection", "Owner"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # A write of this size is not extended by further events. An event has at most a megabyte.
 _WRITE = 512 * 1024
@@ -90,7 +91,7 @@ class Connection:
 
     def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
         self.core = core
-        self.loop = asyncio.get_running_loop()
+        self.loop = running_loop()
         self.thread = get_ident()
         self.writable = True
         self.scheduled = False
@@ -372,6 +373,13 @@ class Connection:
         if self.core.state is not SessionState.CLOSED:
             self.core.give_up(reason, self.loop.time())
             self.transmit()
+
+    def revive(self) -> None:
+        """Continue after garbage collection, which clears weak references before it calls finalizers."""
+        if self._channel is not None:
+            self._channel.hand_over(self)
+        if self._timer is not None:
+            self._arm(self._timer_at)
 
     def finish(self) -> None:
         """Clean up after the end of the session: no timer or callback stays in the event loop."""

@@ -17,7 +17,6 @@ import asyncio
 import inspect
 import ipaddress
 import itertools
-import logging
 import socket
 import ssl as ssl_module
 from collections import deque
@@ -25,6 +24,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import Any
 
+from bmq._logging import Log
 from bmq.engine.address import Address
 from bmq.engine.attempt import Attempt, Security
 from bmq.engine.channel import Channel
@@ -41,7 +41,7 @@ from bmq.protocol.client.handshake import Credentials
 
 __all__ = ["Dialer"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # After this many losses in this many seconds the delays keep growing. Otherwise a broker accepting and
 # closing connections would be tried a hundred times a second.

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq.engine.address import Address
 from bmq.engine.backlog import Backlog
@@ -67,7 +68,7 @@ _STARTED = SessionState.STARTED
 # Maximum number of a peer's ids in a log line.
 _SHOWN = 5
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # A newer broker keeps sending unknown elements: a line for each, or each minute, adds no information.
 _ONCE_A_DAY = 86_400.0
@@ -95,7 +96,8 @@ class Driver(Generic[Q]):
         health: health of the session.
         received: counters of received messages.
         queues: open queues, and queues being opened.
-        disowned: whether the session needs no closing: the process of a simulation was killed.
+        disowned: whether the session needs no closing: the process of a simulation was killed, or the log has
+            the posts without an outcome.
     """
 
     def __init__(
@@ -167,6 +169,7 @@ class Driver(Generic[Q]):
         except BaseException:
             self.connection.give_up("could not connect")
             raise
+        self._reporter.begun = True
 
     def keep(self, coroutine: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         """Run a coroutine as a task, kept alive until the end."""
@@ -175,20 +178,18 @@ class Driver(Generic[Q]):
         task.add_done_callback(_kept.discard)
         return task
 
-    def give_up(self) -> None:
+    def give_up(self, reason: str = "") -> None:
         """End the session at once, unless already ended."""
         self.dialer.stop()
-        self.connection.give_up("")
+        self.connection.give_up(reason)
 
-    def abandon(self) -> None:
-        """End a dropped session at once: callers may still wait for the outcomes of posts."""
-        try:
-            # Not here: garbage may be collected in any thread.
-            self.loop.call_soon_threadsafe(self._abandoned)
-        except RuntimeError:
-            pass  # the event loop is closed: no caller can be waiting
+    def revive(self) -> None:
+        """Continue after garbage collection; see :meth:`Connection.revive`."""
+        self.connection.revive()
+        self._reporter.attach(self)
 
-    def _abandoned(self) -> None:
+    def abandoned(self) -> None:
+        """End a dropped session without posts at once: callers may still wait for messages."""
         self.dialer.stop()
         self.connection.give_up("its last reference was dropped before close()")
         self.connection.abort()

@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq.protocol.client.events import SessionEvent
 
 __all__ = ["EventStream"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 _MAX_WAITING = 1000
 

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from bmq._logging import Log
 from bmq.engine.violations import violation_in
 from bmq.errors import ConnectionFailed
 
 __all__ = ["race"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 
 async def race(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.engine.backlog import Backlog
 from bmq.engine.connection import Connection
 from bmq.engine.dialer import Dialer
@@ -43,15 +44,15 @@ from bmq.protocol.client.events import (
 
 __all__ = ["Reporter"]
 
-logger = logging.getLogger("bmq.client")
+logger = Log("bmq.client", later=True)
 
 # An outage is logged again after this many seconds, and at doubled intervals up to the second number.
 _FIRST_REMINDER = 10.0
 _RARELY = 600.0
 # A slow application is logged at most once in this many seconds.
 _SLOW_EVERY = 60.0
-# Stalls of the same cause are logged at most once in this many seconds.
-_STALLS_EVERY = 60.0
+# Losses of the connection, and stalls of the same cause, are logged at most once in this many seconds.
+_SAME_EVERY = 60.0
 _MOVES = {
     "silence": "sends data again",
     "answers": "answers again",
@@ -103,26 +104,34 @@ class Reporter:
     """Writes the log of one session.
 
     All events pass through :meth:`note`; only the reminders of an outage need a timer.
+
+    Attributes:
+        begun: whether the application has the session. Before, the caller receives the error that ends it.
     """
 
     def __init__(self, driver: Reported) -> None:
-        self._driver = weakref.ref(driver)
-        self._connected = False
-        # Time of the loss of a connection, until all queues are reopened.
+        self.attach(driver)
+        self.begun = False
+        # Time of the loss of a connection, until all queues are reopened; and whether the loss was logged.
         self._down_since: float | None = None
+        self._down_said = False
         self._interval = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._self = weakref.ref[Reporter](self)
         # Number of posts sent again before the connection was restored.
         self._sent_again = 0
         self._slow_since: float | None = None
         self._slow_said = float("-inf")
         self._slow_unsaid = 0
-        self._limit = LogLimit(logger, _STALLS_EVERY, asyncio.get_running_loop().time)
+        self._limit = LogLimit(logger, _SAME_EVERY, asyncio.get_running_loop().time)
         # Stalls with a logged beginning.
         self._stalls: set[str] = set()
         # Queues with a logged delay.
         self._delayed: set[str] = set()
+
+    def attach(self, driver: Reported) -> None:
+        """Report for a session, which the reporter does not keep alive."""
+        self._driver = weakref.ref(driver)
+        self._self = weakref.ref[Reporter](self)
 
     def note(self, event: SessionEvent) -> None:
         """Log an event, if relevant."""
@@ -137,7 +146,6 @@ class Reporter:
             case StateRestored():
                 self._restored(driver, "restored")
             case Connected():
-                self._connected = True
                 if self._down_since is not None:
                     self._restored(driver, "made")
             case Disconnected(reason):
@@ -148,6 +156,7 @@ class Reporter:
                     "queue %s could not be reopened yet; trying again, with its posts kept: %s",
                     uri,
                     error,
+                    extra=_about(driver, uri),
                 )
                 if said:
                     self._delayed.add(uri)
@@ -200,6 +209,7 @@ class Reporter:
         driver = self._driver()
         if driver is not None and self._down_since is None:
             logger.warning("%s; trying again", error, extra=_about(driver))
+            self._down_said = True
             self._begin(driver)
 
     def _lost(self, driver: Reported, reason: str) -> None:
@@ -209,7 +219,8 @@ class Reporter:
         if not driver.options.reconnect:
             return  # reported by the line about the end of the session
         queues, posts, about = len(driver.open_queues), len(driver.core.posts), _about(driver)
-        logger.warning(
+        self._down_said = self._limit.warning(
+            ConnectionLost,
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
             about["broker"],
             reason,
@@ -233,6 +244,7 @@ class Reporter:
         driver = self._driver()
         if driver is None or self._down_since is None:
             return
+        self._down_said = True
         posts = _count(len(driver.core.posts), "post")
         last = driver.dialer.last_failure
         logger.warning(
@@ -259,21 +271,26 @@ class Reporter:
         again = driver.core.posts.counts.retransmitted - self._sent_again
         if again:
             done.append(f"{_count(again, 'post')} sent again")
-        logger.warning(
-            "the connection to %s was %s after %s%s",
-            about["broker"],
-            what,
-            _seconds(driver.connection.loop.time() - self._down_since),
-            f": {', '.join(done)}" if done else "",
-            extra=about,
-        )
+        if self._down_said:
+            logger.warning(
+                "the connection to %s was %s after %s%s",
+                about["broker"],
+                what,
+                _seconds(driver.connection.loop.time() - self._down_since),
+                f": {', '.join(done)}" if done else "",
+                extra=about,
+            )
         self._over()
 
     def _ended(self, driver: Reported, reason: str) -> None:
-        # If the first connect fails, the caller receives an error instead.
-        if reason and self._connected:
+        if reason and self.begun:
+            posts = driver.core.unsettled
             logger.error(
-                "the session with %s is over: %s", driver.dialer.target, reason, extra=_about(driver)
+                "the session with %s is over: %s%s",
+                driver.dialer.target,
+                reason,
+                f"; {_count(posts, 'post')} without outcome" if posts else "",
+                extra=_about(driver),
             )
         self._over()
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from bmq._logging import Log
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.anatomy import Part, dissect
@@ -15,7 +16,7 @@ from bmq.wire.event import Event
 
 __all__ = ["Tracer"]
 
-logger = logging.getLogger("bmq.trace")
+logger = Log("bmq.trace", later=True)
 
 # Maximum number of lines for an event of many messages.
 _MOST_LINES = 200
@@ -42,9 +43,9 @@ class Tracer:
         self._received.feed(received)
         # An enabled trace must be visible, even without a logging configuration.
         if not logger.isEnabledFor(logging.DEBUG):
-            logger.setLevel(logging.DEBUG)
-        if not logger.hasHandlers():
-            logger.addHandler(logging.StreamHandler())
+            logger.logger.setLevel(logging.DEBUG)
+        if not logger.logger.hasHandlers():
+            logger.logger.addHandler(logging.StreamHandler())
 
     def sent(self, data: bytes) -> None:
         """Log sent events, or parts of events."""

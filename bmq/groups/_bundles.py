@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from bmq._logging import Log
 from bmq.client.consumer import line_of
 from bmq.conventions import BUCKET
 from bmq.errors import Error
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOP", "Bundles"]
 
-logger = logging.getLogger("bmq.groups")
+logger = Log("bmq.groups")
 
 #: The highest priority. The bundles come directly below, and the buckets far below the bundles: fences count
 #: seconds since 2025 at first. A bundle below a bucket of the member only gets fewer messages.

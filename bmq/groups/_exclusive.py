@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world, events
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client.beside import connect_beside, drop_connection, give_up
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Coordinator", "OwnedLane"]
 
-logger = logging.getLogger("bmq.groups")
+logger = Log("bmq.groups")
 
 # An expression that matches nothing, above all buckets. A real broker stops delivery to the whole queue if a
 # message matches the first expression that the broker evaluates, and the window of this expression is full. A

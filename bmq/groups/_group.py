@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Literal, TypedDict
 from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
+from bmq._live import live
+from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "GroupOptions"]
 
-logger = logging.getLogger("bmq.groups")
+logger = Log("bmq.groups")
 
 # A real broker puts the messages of a full bucket aside, and may lose their order afterwards. A merely busy
 # consumer does not fill windows this wide; the session's limits on buffered messages bound the client's
@@ -115,6 +116,7 @@ class GroupOptions(TypedDict, total=False):
     lease: float
 
 
+@live
 class Group:
     """One member of a consumer group. Created by :meth:`bmq.Queue.group`.
 

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.conventions import BUCKET
 from bmq.groups._events import Full, GroupEvent, Lost
 
 __all__ = ["Reports"]
 
-logger = logging.getLogger("bmq.groups")
+logger = Log("bmq.groups")
 
 
 class Reports:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
@@ -41,7 +40,9 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from bmq import _checks, _world
 from bmq._json import orjson
+from bmq._live import live
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.admin.client import Admin
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described, origin_of
@@ -63,7 +64,7 @@ __all__ = ["PURGED_AT_ONCE", "Inbox", "Transaction"]
 # The key of a message's context that a handler with publish_to has while it runs: see bmq/workers.
 _PUBLISHES = "bmq.publish_to"
 
-logger = logging.getLogger("bmq.inbox")
+logger = Log("bmq.inbox")
 
 C = TypeVar("C")
 
@@ -279,6 +280,7 @@ class _Output:
         )
 
 
+@live
 class Inbox(ABC, Generic[C]):
     """Handled messages, by consumer and GUID; see :class:`SqlAlchemyInbox` and :class:`AsyncpgInbox`.
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.session import Session
 from bmq.spark._receiving import Arrived, SourceSettings
@@ -16,7 +16,7 @@ from bmq.wire.push_table import TableDecoder
 
 __all__ = ["PutAside"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 
 class PutAside:

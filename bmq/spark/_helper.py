@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
+from bmq._logging import Log
 from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._partition import write_partition
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["summary_accumulator", "write"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 _REPORT = (
     "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bmq._logging import Log
 from bmq.client.queue import Queue
 from bmq.client.raw import RawMessages
 from bmq.errors import OpenQueueError, StateError
@@ -39,7 +39,7 @@ from bmq.spark._state import (
 
 __all__ = ["Inlet", "StreamLimits", "confirm_repeated", "due_at"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 # Number of rows taken and written together.
 _ROWS = 10_000

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader
 
+from bmq._logging import Log
 from bmq.errors import Error, UsageError
 from bmq.spark._portal import portal
 from bmq.spark._standing import PATIENCE, queue_depths
@@ -16,7 +16,7 @@ from bmq.spark._stream_reader import StreamReader
 
 __all__ = ["LaggingReader", "check_progress"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 # Seconds between two queries; longer after a query without an answer.
 _OFTEN, _SELDOM = 5.0, 60.0

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
+from bmq._logging import Log
 from bmq.errors import StateError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._log import BatchLog, LoggedBatch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LogPartition", "cut", "left_of", "read_partition"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 
 class LogPartition(InputPartition):

@@ -21,6 +21,7 @@ import numpy as np
 
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._pace import Pace
 from bmq.client.posts import FailedPost, PostReport
 from bmq.client.queue import Queue
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "post_partition"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 _limit = LogLimit(logger)
 
 #: Maximum number of Python rows in a slice, and the approximate number of bytes.

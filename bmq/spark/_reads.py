@@ -9,7 +9,6 @@ is read again, with exactly the same rows.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from bmq._logging import Log
 from bmq.errors import StateError
 from bmq.spark._application import Application, alive, application_of_planner, application_of_program
 from bmq.spark._arrow import RecordBatch, pa
@@ -33,7 +33,7 @@ from bmq.spark._state import described_settings, look_for_others
 
 __all__ = ["READS", "ReadLimits", "Reads", "read_unconfirmed"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 #: Folder of the reads within a checkpoint.
 READS = "bmq-reads"

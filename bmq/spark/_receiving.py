@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bmq._logging import Log
 from bmq.client.drained import Drained
 from bmq.client.queue import Queue
 from bmq.client.raw import RawBatch, RawMessages
@@ -25,7 +26,7 @@ from bmq.subscriptions import Expression, ExpressionInput
 
 __all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 _MAX_UNCONFIRMED_BYTES = 1 << 40
 # Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.

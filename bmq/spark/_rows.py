@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 from pyspark.sql.pandas import types as arrow_types
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.errors import ProtocolError, UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._raw import Source, columns_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SOURCE_COLUMNS", "OnInvalidMessage", "RowMaker", "source_ddl"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 #: Columns of a source.
 SOURCE_COLUMNS = (

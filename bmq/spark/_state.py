@@ -8,11 +8,11 @@ refused with an error and a remedy.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from bmq._logging import Log
 from bmq.errors import Error, StateError
 from bmq.spark._checkpoint import Checkpoint
 from bmq.spark._log import BatchLog
@@ -41,7 +41,7 @@ __all__ = [
     "refuse",
 ]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 #: Files beside a log: the options of its start, and the last counts of dropped messages.
 STATE, _DROPPED = "state.json", "dropped.json"

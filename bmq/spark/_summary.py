@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from bmq._logging import Log
 from bmq.errors import UsageError
 
 __all__ = ["PartitionReport", "Summary"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 _Sample = bytes  # a field of the report has this name
 

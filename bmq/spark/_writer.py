@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from bmq._logging import Log
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._columns import check_columns
 from bmq.spark._sink_settings import SinkSettings
@@ -27,7 +27,7 @@ else:
 
 __all__ = ["ArrowPartition", "BatchWriter", "Posted", "StreamWriter"]
 
-logger = logging.getLogger("bmq.spark")
+logger = Log("bmq.spark")
 
 
 @dataclass

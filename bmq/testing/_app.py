@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from bmq import _checks, _world
+from bmq._live import live
 from bmq.broker import Broker, DomainConfig, PostedMessage
 from bmq.client.connect import connect
 from bmq.client.message import Message
@@ -40,6 +41,7 @@ _POSTS_KEPT = 10_000
 _CENTURY = 100 * 366 * 86_400.0
 
 
+@live
 class TestApp:
     """Runs an app for a test, against a broker in memory, and records failed attempts.
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bmq import _checks
+from bmq._live import live
 from bmq._loop import LoopThread
 from bmq.broker import Broker
 from bmq.errors import StateError
@@ -27,6 +28,7 @@ def _with_arguments_of(
     return lambda method: method
 
 
+@live
 class BackgroundBroker:
     """An embedded broker on a separate thread.
 

@@ -8,14 +8,17 @@ name; all other bytes are equal. Values are ``bool`` (BOOL), ``int`` (INT64), ``
 
 from __future__ import annotations
 
+import operator
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from struct import Struct, error
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 from bmq import _checks
 from bmq._caches import CACHES, Cache
-from bmq.errors import InvalidProperty, ProtocolError
+from bmq.errors import ExpressionWarning, InvalidProperty, ProtocolError, UsageError
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import (
     MAX_PROPERTIES,
@@ -108,6 +111,9 @@ NOT_OF_THE_SCHEMA = (ValueError, KeyError, error)
 _NO_SCHEMA = 1
 _raw_name = itemgetter(0)
 
+# Names that subscription expressions can read.
+_READABLE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
+
 # Names repeat from message to message: a cache of legal names with their bytes.
 _names: Cache[str, bytes] = Cache("names of properties", 4096)
 
@@ -132,7 +138,28 @@ def _name_bytes(name: str) -> bytes:
         )
     if not (name[0].isascii() and name[0].isalnum()):
         raise InvalidProperty(f"property name {name!r} must start with an ASCII letter or digit")
+    if not _READABLE.fullmatch(name):
+        warnings.warn(
+            f"no subscription expression can read the property {name!r}: a readable name has ASCII letters, "
+            "digits, '_' and '.', and begins with a letter",
+            ExpressionWarning,
+            stacklevel=2,
+        )
     return _names.keep(name, raw)
+
+
+def _plain(value: object) -> object:
+    """Return the Python value of a NumPy boolean or integer, and any other value unchanged."""
+    if type(value).__module__ != "numpy" or isinstance(value, int | float | str | bytes):
+        return value
+    try:
+        return _checks.boolean("", value)
+    except UsageError:
+        pass
+    try:
+        return operator.index(cast("SupportsIndex", value))
+    except TypeError:
+        return value
 
 
 def _integer(name: str, kind: PropertyType, value: object, size: int) -> bytes:
@@ -147,6 +174,7 @@ def _integer(name: str, kind: PropertyType, value: object, size: int) -> bytes:
 
 
 def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
+    value = _plain(value)
     if kind in _INT_SIZES:
         return _integer(name, kind, value, _INT_SIZES[kind])
     if kind is PropertyType.BOOL and isinstance(value, bool):
@@ -166,6 +194,7 @@ def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
 
 def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     """Return the wire type and the bytes of a value of any supported kind."""
+    value = _plain(value)
     if isinstance(value, bool):
         return PropertyType.BOOL, _TRUE if value else _FALSE
     if isinstance(value, PropertyValue):

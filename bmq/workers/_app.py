@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,8 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from bmq import _checks, _copies
+from bmq._live import live
+from bmq._logging import Log
 from bmq._signals import on_signals
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
@@ -42,7 +43,7 @@ from bmq.workers.probe import Metrics, Probe, address_of, worst
 
 __all__ = ["App"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 
 @dataclass(slots=True)
@@ -64,6 +65,7 @@ class _Copy(Generic[S]):
     background: asyncio.Task[None] | None = None
 
 
+@live
 class App(Registrar, Generic[S]):
     """A service that handles messages.
 

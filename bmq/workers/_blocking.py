@@ -9,13 +9,13 @@ cost more than handling a message.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from types import coroutine
 from typing import Any, Final, TypeVar, cast
 
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._turn import turn_of
 
 __all__ = ["ENDED", "LONG", "BlockingCalls", "call_apart", "further_steps"]
@@ -36,7 +36,7 @@ class BlockingCalls:
         name: the name of the handler.
     """
 
-    def __init__(self, logger: logging.Logger, name: str) -> None:
+    def __init__(self, logger: Log, name: str) -> None:
         self._name = name
         self._log = LogLimit(logger)
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq._pace import Pace
 from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
@@ -75,7 +76,7 @@ __all__ = [
     "work_on",
 ]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 V = TypeVar("V")
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from bmq._logging import Log
 from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
 from bmq.client.message import Message
 from bmq.errors import UsageError
@@ -29,7 +29,7 @@ from bmq.workers._threads import Call, Threads
 
 __all__ = ["Invoker"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 
 class Invoker:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from bmq._checks import INT32_MAX
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client.dead_letters import Failure, described, error_text, origin_of
 from bmq.client.message import Message
 from bmq.client.poison import Poison, guid_of, integer_of
@@ -21,7 +20,7 @@ from bmq.workers._retry import RetryPolicy
 
 __all__ = ["Later", "attempts_so_far", "check_durable", "is_durable"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 
 def is_durable(policy: RetryPolicy) -> bool:

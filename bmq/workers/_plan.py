@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from types import CoroutineType
 from typing import Any, Protocol, TypeAlias, cast
 
 from bmq import _checks
+from bmq._logging import Log
 from bmq.client.attempt import Attempt
 from bmq.client.message import Message
 from bmq.client.typed import TypedMessage, typed_message
@@ -53,7 +53,7 @@ __all__ = [
     "planned",
 ]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 #: Function called with messages not decodable to the handler's type.
 OnUndecodable: TypeAlias = Callable[[Message, Undecodable], object]

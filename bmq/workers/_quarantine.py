@@ -18,12 +18,12 @@ round trip for each; and a marker in another queue, because the marker outlives 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from bmq import _checks
 from bmq._checks import INT32_MAX
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure, described, origin_of
 from bmq.client.message import Message
@@ -37,7 +37,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Died", "Quarantine", "check_quarantine", "suspects_of"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 
 class Died(Exception):

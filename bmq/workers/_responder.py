@@ -13,6 +13,7 @@ from typing import Any, Concatenate, TypeAlias
 from bmq import _world
 from bmq._checks import INT64_MAX
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described
 from bmq.client.message import Message
@@ -34,7 +35,7 @@ from bmq.workers._results import Results
 
 __all__ = ["Respond", "Responder", "middleware_of", "planner_of", "replies_of"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 #: Function of a responder. Returns the value of the reply, its payload, the whole reply, or None.
 Respond: TypeAlias = Callable[Concatenate[Any, ...], Awaitable[object]]

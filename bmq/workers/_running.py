@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from bmq._logging import Log
 from bmq.admin.client import Admin
 from bmq.admin.client import connect as ask
 from bmq.client.connect import connect
@@ -33,7 +33,7 @@ from bmq.workers._sweeper import sweeper_of
 
 __all__ = ["Running", "Settings"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 
 @dataclass(frozen=True, slots=True)

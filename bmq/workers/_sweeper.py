@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bmq import _checks, _copies
+from bmq._logging import Log
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.in_hand import Feeding
@@ -30,7 +30,7 @@ from bmq.wire.uri import QueueUri
 
 __all__ = ["Sweeper", "SweeperStats", "sweeper_of"]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 #: Below the usual priorities, and above the idle subscriptions of writers.
 _LOWEST: Final = -(2**30) + 1

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from bmq._logging import Log
 from bmq.workers._clock import Clock
 
 __all__ = ["Throttle"]
@@ -23,7 +23,7 @@ class Throttle:
         clock: measures the time.
     """
 
-    def __init__(self, logger: logging.Logger, clock: Clock) -> None:
+    def __init__(self, logger: Log, clock: Clock) -> None:
         self._logger = logger
         self._clock = clock
         # For each level: start of the period, number of logged records, number of omitted records.

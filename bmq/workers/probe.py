@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bmq import _checks
 from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.engine.health import Health
 from bmq.errors import UsageError
 
@@ -34,7 +34,7 @@ __all__ = [
     "worst",
 ]
 
-logger = logging.getLogger("bmq.workers")
+logger = Log("bmq.workers")
 
 #: Function returning metrics in Prometheus' text format.
 Metrics: TypeAlias = Callable[[], str | bytes]

@@ -43,7 +43,7 @@ def generated() -> str:
     head, mark, _ = TARGET.read_text(encoding="utf-8").partition(MARK)
     assert mark, f"{TARGET.name} has no line {MARK!r}"
     text = SOURCE.read_text(encoding="utf-8")
-    classes = text[text.index("class TypedQueue(") : text.index("\n\ndef untyped(")]
+    classes = text[text.index("@live\nclass TypedQueue(") : text.index("\n\ndef untyped(")]
     for there, here in CHANGES:
         classes = re.sub(there, here, classes)
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(TARGET), "-"]

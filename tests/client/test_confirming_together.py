@@ -75,7 +75,8 @@ async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
         second.confirm()
         await queue.close()
         third.confirm()
-        assert third.confirmed
+        assert not third.confirmed
+        assert third.stale
         assert confirmed(peer) == [guid(1), guid(2)]
         assert queue.stats().confirmed == 2
 

@@ -305,11 +305,27 @@ def test_a_password_in_an_address_is_in_no_log_and_no_error(
     assert "hunter2" not in caplog.text
 
 
+def test_a_list_with_and_without_tls_is_refused_with_credentials() -> None:
+    """Otherwise, who blocks the port with TLS would receive the password from the next address."""
+    with pytest.raises(bmq.InvalidURI, match="must all be tcps://, or all tcp://"):
+        bmq.connect("tcps://a,tcp://b", credentials=bmq.Credentials.basic("user", "hunter2"))
+    bmq.connect("tcps://a,tcp://b")
+
+
+@pytest.mark.parametrize(
+    "uri", ["tcp://host?password=hunter2", "tcp://host/#hunter2", "tcp://host/password=hunter2"]
+)
+def test_a_password_in_an_address_is_not_repeated(uri: str) -> None:
+    with pytest.raises(bmq.InvalidURI) as refused:
+        bmq.connect(uri)
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("uri", "options", "warned"),
     [
         ("tcp://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, True),
-        ("tcps://near.example,tcp://far.example:1", {"credentials": bmq.Credentials.anonymous}, True),
+        ("tcp://near.example,tcp://far.example:1", {"credentials": bmq.Credentials.anonymous}, True),
         ("tcps://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
         ("tcp://far.example:1", {"credentials": bmq.Credentials.anonymous()}, False),
         ("tcp://far.example:1", {}, False),

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
+from bmq._logging import Log
 from bmq.errors import ProtocolError
 from bmq.protocol.broker.actions import Action, ActionKind
 from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
@@ -65,7 +66,7 @@ __all__ = [
     "BrokerState",
 ]
 
-_log = logging.getLogger("bmq.broker")
+_log = Log("bmq.broker")
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 #: The oldest SDKs served, by language.

@@ -186,6 +186,7 @@ class ClientCore(Machine):
         posts: the posts without an outcome, for reading only.
         lone: the shortcut for lone posts; see :mod:`bmq.protocol.client.lone_post`.
         new_properties: whether to write properties in the new encoding.
+        unsettled: number of posts without an outcome when the session was given up.
         ended_by: the error at the end of the session; None during the session, and after an end without
             error.
         read_columns: reads a PUSH event, given the offset of the body, as columns; returns None if the
@@ -257,6 +258,7 @@ class ClientCore(Machine):
         self.relaxed = False
         self.new_properties = False
         self.ended_by: BaseException | None = None
+        self.unsettled = 0
 
     # output
 
@@ -471,6 +473,7 @@ class ClientCore(Machine):
         """
         self._lost_because = reason
         self.ended_by = cause
+        self.unsettled = len(self.posts)
         self.fire(_I.GIVE_UP, now)
 
     def drain(self, now: float) -> None:

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A post has an outcome, also after a timeout, after an exception, and at the end of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import bmq
+from bmq.testing import BackgroundBroker
+from tests.fakes.broker import Peer
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+# timeouts
+
+
+@pytest.mark.parametrize("delay", [None, 60.0])
+async def test_a_post_that_timed_out_is_posted_again_with_its_guid(delay: float | None) -> None:
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        if delay is not None:
+            await queue.post(b"opens the delay queue", delay=delay)
+        stored = await session.open_queue(queue.delay_queue_uri if delay else URI, read=True)
+        await broker.stop()
+        for _ in range(2):
+            with pytest.raises(bmq.TimedOut) as timed_out:
+                await queue.post(b"1", delay=delay, timeout=0.05)
+            guid = timed_out.value.guid
+            assert f"post it again with guid={guid!r}" in str(timed_out.value)
+            with pytest.raises(bmq.TimedOut) as again:
+                await queue.post(b"1", delay=delay, guid=guid, timeout=0.05)
+            assert again.value.guid == guid
+        await broker.start()
+        assert (await queue.post(b"1", delay=delay, guid=guid, timeout=20)).guid == guid
+        await queue.post(b"last", delay=delay)
+        seen: list[bytes] = []
+        while b"last" not in seen:
+            seen.append((await stored.receive(timeout=10)).data)
+        assert [data for data in seen if data != b"opens the delay queue"] == [b"1", b"1", b"last"]
+
+
+async def test_a_pending_post_is_found_by_its_guid(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        with pytest.raises(bmq.TimedOut) as timed_out:
+            await queue.post(b"1", timeout=0.05)
+        guid = timed_out.value.guid
+        waiting = [asyncio.ensure_future(queue.post(b"1", guid=guid)), queue.post_nowait(b"1", guid=guid)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        peer.answer("PUT")
+        assert (await waiting[1]).guid == guid
+        assert len(peer.log) - peer.log.index("PUT") == 1
+
+
+async def test_the_error_of_a_post_that_nobody_waits_for_is_not_reported(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        peer.hold.add("PUT")
+        with pytest.raises(bmq.TimedOut):
+            await queue.post(b"1", timeout=0.05)
+        await session.close(0)
+    gc.collect()
+
+
+@pytest.mark.parametrize("call", ["receive", "flush"])
+async def test_other_timeouts_have_no_guid(peer: Peer, call: str) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        peer.hold.add("PUT")
+        queue.post_nowait(b"1")
+        with pytest.raises(bmq.TimedOut) as timed_out:
+            await getattr(queue, call)(timeout=0.05)
+        assert timed_out.value.guid == ""
+        peer.answer("PUT")
+
+
+# exceptions
+
+
+def failing() -> Iterator[bytes]:
+    yield from [b"%d" % number for number in range(700)]
+    raise LookupError("the source has failed")
+
+
+async def failing_later() -> AsyncIterator[bytes]:
+    for each in failing():
+        yield each
+
+
+def with_a_wrong_item() -> Iterator[Any]:
+    yield from [b"%d" % number for number in range(700)]
+    yield 5
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "iterator": failing,
+    "async iterator": failing_later,
+    "wrong item": with_a_wrong_item,
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("rate", [None, 100_000.0])
+async def test_a_source_that_raises_reports_the_outcomes_so_far(source: str, rate: float | None) -> None:
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        with pytest.raises((LookupError, bmq.InvalidPayload)) as failed:
+            await queue.post_many(SOURCES[source](), rate=rate)
+        report: Any = failed.value.report  # type: ignore[union-attr]
+        assert (report.posted, report.acknowledged, report.failures) == (700, 700, [])
+        assert "the attribute report has the outcomes" in failed.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("source", ["iterator", "wrong item"])
+def test_a_blocking_source_that_raises_reports_the_outcomes_so_far(
+    bmq_background_broker: BackgroundBroker, source: str
+) -> None:
+    with bmq.blocking.connect(bmq_background_broker.uri) as session:
+        queue = session.open_queue(URI, write=True)
+        with pytest.raises((LookupError, bmq.InvalidPayload)) as failed:
+            queue.post_many(SOURCES[source]())
+        report: Any = failed.value.report  # type: ignore[union-attr]
+        assert (report.posted, report.acknowledged) == (700, 700)
+
+
+# the end of a program
+
+PROGRAM = """
+import asyncio, sys, bmq
+
+async def main():
+    session = await bmq.connect(sys.argv[1])
+    if "global" in sys.argv:
+        globals()["kept"] = session
+    queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
+    for _ in range(500):
+        queue.post_nowait(b"x" * 20_000)
+    if "raises" in sys.argv:
+        raise SystemExit(3)
+
+{start}(main())
+"""
+
+ENDS = [[], ["global"], ["raises"], ["global", "raises"]]
+
+
+@pytest.mark.parametrize("arguments", ENDS)
+def test_a_program_that_forgets_to_close_loses_no_post(
+    bmq_background_broker: BackgroundBroker, arguments: list[str]
+) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(start="bmq.run"), bmq_background_broker.uri, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (3 if "raises" in arguments else 0, "")
+    with bmq.blocking.connect(bmq_background_broker.uri) as session:
+        queue = session.open_queue(URI, read=True)
+        count = 0
+        while count < 500:
+            count += len(queue.receive_many(timeout=10))
+
+
+@pytest.mark.parametrize(
+    ("start", "arguments"),
+    [*(("asyncio.run", each) for each in ENDS), ("bmq.run", []), ("bmq.run", ["global"])],
+)
+async def test_posts_without_outcome_are_counted_at_the_end(
+    peer: Peer, start: str, arguments: list[str]
+) -> None:
+    """The broker acknowledges nothing; the program must end all the same, and say how many posts are left."""
+    peer.hold.add("PUT")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM.format(start=start),
+        peer.uri,
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, err = await process.communicate()
+    assert process.returncode == (3 if "raises" in arguments else 0)
+    assert err.decode().count("500 posts without outcome") == 1, err
+
+
+async def test_a_dropped_session_still_settles_its_posts(peer: Peer) -> None:
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, write=True)
+    peer.hold.add("PUT")
+    posts = [queue.post_nowait(b"%d" % number) for number in range(10)]
+    await eventually(lambda: peer.connection.script.puts)
+    del session, queue
+    with pytest.warns(ResourceWarning, match="was never closed"):
+        gc.collect()
+    await asyncio.sleep(0)
+    peer.answer("PUT")
+    assert len(await asyncio.gather(*posts)) == 10
+    await eventually(lambda: "Disconnect" in peer.log)
+
+
+async def test_a_session_that_gives_up_counts_its_posts(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    session = await bmq.connect(peer.uri, reconnect=False)
+    queue = await session.open_queue(URI, write=True)
+    peer.hold.add("PUT")
+    posts = [queue.post_nowait(b"%d" % number) for number in range(3)]
+    await eventually(lambda: peer.connection.script.puts)
+    peer.cut()
+    assert all(
+        isinstance(each, bmq.PostError) for each in await asyncio.gather(*posts, return_exceptions=True)
+    )
+    await asyncio.sleep(0)
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert line.getMessage().endswith("; 3 posts without outcome")

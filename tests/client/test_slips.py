@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frequent mistakes: a missing await, code without an event loop, a second event loop, a copy."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import gc
+import pickle
+import subprocess
+import sys
+import uuid
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bmq
+from bmq.testing import BackgroundBroker
+from tests.fakes.broker import Peer
+
+URI = "bmq://bmq.test.mem.priority/q"
+
+
+@dataclasses.dataclass
+class Holder:
+    """A class of an application with a live object."""
+
+    held: object
+
+
+#: The ways to duplicate an object.
+COPIES: dict[str, Callable[[Any], object]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+    "asdict": lambda value: dataclasses.asdict(Holder(value)),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+async def test_no_object_of_a_session_can_be_copied(peer: Peer, way: str) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        connecting = bmq.connect(peer.uri)
+        consumer = queue.subscribe("a == 1")
+        peer.connection.push(1, 2)
+        batch = await queue.receive_many()
+        typed = queue.typed(dict)
+        app, broker = bmq.App(peer.uri), bmq.broker.Broker()
+        for each in (
+            connecting,
+            session,
+            queue,
+            consumer,
+            batch,
+            batch[0],
+            typed,
+            typed.subscribe("a == 1"),
+            queue.group("a"),
+            app,
+            broker,
+        ):
+            with pytest.raises(bmq.UsageError, match="cannot be copied or pickled") as refused:
+                COPIES[way](each)
+            assert "\n" not in str(refused.value)
+            assert type(each).__name__ in str(refused.value)
+        del refused
+        gc.collect()
+        await queue.post(b"1")  # the original is as before
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_no_object_of_a_blocking_session_can_be_copied(
+    bmq_background_broker: BackgroundBroker, way: str
+) -> None:
+    with bmq.blocking.connect(bmq_background_broker.uri) as session:
+        queue = session.open_queue(URI, read=True, write=True)
+        posted = queue.post_nowait(b"1")
+        message = queue.receive(timeout=10)
+        for each in (
+            session,
+            queue,
+            posted,
+            message,
+            queue.subscribe("a == 1"),
+            queue.typed(dict),
+            bmq_background_broker,
+        ):
+            with pytest.raises(bmq.UsageError, match="cannot be copied or pickled"):
+                COPIES[way](each)
+        gc.collect()
+        queue.post(b"2")
+
+
+async def test_a_session_that_was_not_awaited_says_so(peer: Peer) -> None:
+    connecting: Any = bmq.connect(peer.uri)
+    with pytest.raises(bmq.UsageError, match=r"use 'async with bmq.connect\(...\) as session' or"):
+        _ = connecting.open_queue
+    with pytest.raises(AttributeError, match="no attribute 'something'"):
+        _ = connecting.something
+
+
+async def test_with_and_for_name_their_asynchronous_forms(peer: Peer) -> None:
+    connecting: Any = bmq.connect(peer.uri)
+    with pytest.raises(bmq.UsageError, match="use 'async with'"), connecting:
+        pass
+    async with bmq.connect(peer.uri) as session:
+        queue: Any = await session.open_queue(URI, read=True)
+        consumer: Any = queue.subscribe("a == 1")
+        for each in (
+            queue,
+            consumer,
+            queue.typed(dict),
+            queue.typed(dict).subscribe("a == 1"),
+            queue.group("a"),
+        ):
+            with pytest.raises(bmq.UsageError, match="use 'async for'"):
+                list(each)
+        asynchronous: Any = session
+        for each in (asynchronous, queue, consumer):
+            with pytest.raises(bmq.UsageError, match="use 'async with'"), each:
+                pass
+
+
+async def test_run_in_a_notebook_names_await() -> None:
+    async def main() -> None:
+        raise AssertionError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(bmq.UsageError, match=r"use 'await main\(\)' instead of bmq.run"):
+            bmq.run(main())
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    "entry", [lambda: bmq.connect("tcp://localhost:1")._start(), bmq.broker.Broker().start]
+)
+def test_another_kind_of_event_loop_is_named(entry: Callable[[], Any]) -> None:
+    """As under trio, whose event loop drives coroutines without asyncio."""
+    with pytest.raises(bmq.UsageError, match=r"no event loop of asyncio is running here.*trio"):
+        entry().send(None)
+
+
+def test_blocking_calls_in_an_event_loop_are_noted_once(
+    bmq_background_broker: BackgroundBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        with bmq.blocking.connect(bmq_background_broker.uri) as session:
+            session.stats()
+
+    from bmq.blocking import _portal
+
+    portal = _portal.forget_portal()
+    if portal is not None:
+        portal.end()
+    asyncio.run(main())
+    noted = [each for each in caplog.records if "stands still during each call" in each.getMessage()]
+    assert len(noted) == 1
+
+
+#: Replaces the threads of Python as gevent and eventlet do.
+PATCHED = """
+import _thread, sys
+start = _thread.start_new_thread
+def start_new_thread(*args, **kwargs): return start(*args, **kwargs)
+_thread.start_new_thread = start_new_thread
+from bmq import _loop
+print(_loop.new_event_loop().__class__.__module__.split(".")[0])
+"""
+
+
+def test_replaced_threads_use_the_event_loop_of_asyncio() -> None:
+    run = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "asyncio"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(np.int64(7), 7), (np.int16(-7), -7), (np.uint8(200), 200), (np.bool_(True), True), (np.str_("x"), "x")],
+)
+async def test_numbers_of_numpy_are_property_values(peer: Peer, value: Any, found: object) -> None:
+    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"1", properties={"a": value})
+        await queue.post_many([bmq.PutMessage(b"1", {"a": value})])
+        for _ in range(2):
+            message = await queue.receive(timeout=10)
+            assert message.properties["a"] == found
+            assert type(message.properties["a"]) is type(found)
+
+
+@pytest.mark.parametrize("value", [np.float64(1.5), np.array([1, 2]), np.datetime64("2026-01-01")])
+async def test_other_values_of_numpy_are_refused(peer: Peer, value: Any) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        with pytest.raises(bmq.InvalidProperty, match="must be bool, int, str, bytes"):
+            queue.post_nowait(b"1", properties={"a": value})
+
+
+async def test_a_property_that_no_expression_can_read_is_noted_once(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        name = f"Order-Type-{uuid.uuid4()}"
+        with pytest.warns(bmq.ExpressionWarning, match=f"can read the property '{name}'") as noted:
+            await queue.post_many([bmq.PutMessage(b"1", {name: 1})] * 3)
+        await queue.post(b"1", properties={name: 1})
+        assert len(noted) == 1
