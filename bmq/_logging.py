@@ -7,7 +7,7 @@ use the session. Three rules keep such code out of the client:
 - An exception of a handler or filter ends there. The first of each kind is shown on stderr, as the handlers
   of the standard library do with their own errors.
 - A line of a module that changes the state of a session is made at once, and passed to the handlers in the
-  next turn of the event loop, after the change.
+  next turn of the event loop, after the change; in a simulation at once.
 - A line of an event loop on which other threads wait (:class:`bmq._loop.LoopThread`) is passed to the
   handlers in a thread of its own: a waiting thread may hold the lock of a handler.
 """
@@ -25,6 +25,8 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
+
+from bmq import _world
 
 __all__ = ["Log", "elsewhere", "flush"]
 
@@ -139,7 +141,8 @@ class Log:
         if getattr(_thread, "elsewhere", False):
             _writer.put(made)
             return
-        if self._later:
+        # In a simulation, what is logged must not change the order of events.
+        if self._later and not _world.current().simulated:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:

@@ -7,12 +7,11 @@ import asyncio
 import inspect
 import sys
 import threading
-import time
 from _thread import TIMEOUT_MAX, allocate_lock
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq._logging import Log
 from bmq._loop import LoopThread, has_running_loop
 from bmq.errors import SessionClosed, TimedOut, UsageError
@@ -57,12 +56,12 @@ class _Reply(Generic[T]):
             while not self._answered.acquire(timeout=_SLICE):
                 pass
             return True
-        deadline = time.monotonic() + timeout
+        deadline = _world.monotonic() + timeout
         while True:
-            left = max(0.0, deadline - time.monotonic())
+            left = max(0.0, deadline - _world.monotonic())
             if self._answered.acquire(timeout=min(left, _SLICE) if _SLICE > 0 else min(left, TIMEOUT_MAX)):
                 return True
-            if time.monotonic() >= deadline:
+            if _world.monotonic() >= deadline:
                 return False
 
     def result(self) -> T:

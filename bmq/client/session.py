@@ -135,7 +135,7 @@ class Session:
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
         self._requests: Requests | None = None
         with _registering:
-            _sessions.add(self)
+            _sessions[self] = None
 
     # life cycle
 
@@ -618,7 +618,7 @@ def _at_exit() -> None:
 
 
 # All sessions, until they are collected. Some threads make sessions of their own.
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions: weakref.WeakKeyDictionary[Session, None] = weakref.WeakKeyDictionary()
 _registering = threading.Lock()
 # Tasks that close sessions left open.
 _closing: dict[asyncio.Task[CloseReport], None] = {}
