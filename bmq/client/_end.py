@@ -88,11 +88,6 @@ class QueueEnd:
         for counts in (self.counts, *(line.counts for line in self.lines)):
             counts.core = core
 
-    async def catch(self) -> None:
-        """Subscribe to a broadcast queue: without a subscription its messages are missed."""
-        if self.eager and self.default is not None and self.core.at_most_once:
-            await self.default.open()
-
     @property
     def lines(self) -> dict[Line, None]:
         """The lines of the started consumers, and of the default subscription."""

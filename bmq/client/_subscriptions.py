@@ -129,12 +129,13 @@ class Subscriptions:
         Raises:
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        try:
-            self._check_discarding(line, line.definition)
-        except UsageError:
-            for each in self.members:
-                each.shut(None)
-            raise
+        if line.definition.discard is not None:
+            try:
+                self._check_discarding(line, line.definition)
+            except UsageError:
+                for each in self.members:
+                    each.shut(None)
+                raise
         line.fire(_I.BEGIN)
         self.members[line] = None
 
@@ -148,7 +149,8 @@ class Subscriptions:
         self._queue.check_open()
         if line.over:
             raise QueueClosed(f"{line.consumer!r} is closed; subscribe again")
-        self._check_discarding(line, line.definition)
+        if line.definition.discard is not None:
+            self._check_discarding(line, line.definition)
         self.members.pop(line, None)
         line.fire(_I.BEGIN)
         self.members[line] = None
@@ -171,8 +173,7 @@ class Subscriptions:
         Raises:
             UsageError: each of the two would confirm the messages of the other.
         """
-        if definition.discard is None:
-            return
+        assert definition.discard is not None
         uri = str(self._queue.parsed_uri)
         key = self._driver.dialer.target, uri
         wanted = set(definition.discard.wanted)
@@ -324,7 +325,8 @@ class Subscriptions:
         Raises:
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        self._check_discarding(line, definition)
+        if definition.discard is not None:
+            self._check_discarding(line, definition)
         line.definition = definition
         if line.state is not _OPEN and line.state is not _OPENING:
             return

@@ -406,7 +406,10 @@ class Session:
         driver.add(end.core, end)
         try:
             await opened
-            await end.catch()
+            if end.eager and end.core.at_most_once and end.default is not None:
+                await (
+                    end.default.open()
+                )  # without a subscription, the messages of a broadcast queue are missed
         except BaseException as error:
             end.shut(None)
             mine = driver.forget(end.core, end)

@@ -22,14 +22,14 @@ def loading(statement):
 assert "typing" not in sys.modules
 print(loading("import bmq"))
 print([name for name in loading("import bmq.admin.words") if name.startswith("bmq.client")])
-unused = ("construct", "rich", "typer", "uvloop")
+unused = ("rich", "typer", "uvloop")
 print([name for name in loading("bmq.connect; bmq.run") if name.split(".")[0] in unused])
 print("bmq.client.stats" in sys.modules, "bmq.admin.results" in sys.modules)
 import gc
 from bmq.cli import script
 sys.argv[1:] = ["post", "--quiet", "--broker", sys.argv[1], "bmq://bmq.test.mem.priority/startup", "hello"]
 print(script(), gc.isenabled(), gc.get_freeze_count() > 10_000)
-unused = ("rich", "construct", "tomllib", "getpass", "shlex", "bmq.cli.template", "bmq.cli.consoles")
+unused = ("rich", "tomllib", "getpass", "shlex", "bmq.cli.template", "bmq.cli.consoles")
 print([name for name in unused if name in sys.modules])
 print(sorted(name for name in sys.modules if name.startswith("bmq.")))
 """

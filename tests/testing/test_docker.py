@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 CONFIGURATIONS = ["single-node", "cluster"]
 #: What runs against a real broker.
-SUITES = "tests/integration tests/subscriptions/through_broker"
+SUITES = "tests/integration tests/cli/test_bystander.py tests/subscriptions/through_broker"
 #: Services with a real broker.
 REAL = ["broker", "node1", "node2", "node3"]
 #: The keys of a service in the compose specification, as used here.

@@ -250,8 +250,8 @@ def request_id_in_json(body: bytes) -> int | None:
 
 
 def _parse(body: bytes, kind: MessageKind, offset: int) -> object:
-    check_size(len(body), kind, offset)
     if len(body) > _SMALL:
+        check_size(len(body), kind, offset)
         _check_count(body, kind, offset)
     pad = body[-1] if body else 0
     text = body[:-pad] if 1 <= pad <= 4 else body
