@@ -254,9 +254,11 @@ class Bench:
         )
         self.pump()
 
-    def close(self, queue: QueueCore, token: Any = "close", timeout: float = 60.0) -> None:
+    def close(
+        self, queue: QueueCore, token: Any = "close", timeout: float = 60.0, *, at_once: bool = False
+    ) -> None:
         """Close a queue."""
-        self.core.close_queue(queue, token, self.now, self.now + timeout)
+        self.core.close_queue(queue, token, self.now, self.now + timeout, at_once=at_once)
         self.pump()
 
     def post(self, queue: QueueCore, *numbers: int) -> None:

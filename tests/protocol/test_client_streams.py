@@ -11,7 +11,7 @@ from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import ClientDeprecated, DeliveryRevived
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
-from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status, encode_event
+from bmq.wire.control import BrokerResponse, CloseQueue, Codec, ConfigureStream, Status, encode_event
 from tests.protocol.bench import READ, Bench, connected
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -194,6 +194,18 @@ def test_a_broker_that_worked_long_for_a_change_rests_four_times_as_long() -> No
     bench.configure(queue, "x == 3", timeout=30)
     bench.answer()
     assert len(quiet(bench, 1.2)) == 1  # the backlog is gone
+
+
+def test_a_repetition_does_not_delay_a_close_at_once() -> None:
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = reader(bench, "x == 1")
+    bench.wait(1)
+    assert queue.state is QueueState.RECONFIGURING
+    bench.core.close_queue(queue, object(), bench.now, bench.now + 60, at_once=True)
+    bench.pump()
+    bench.answer()
+    assert isinstance(bench.answer(), CloseQueue)
+    assert queue.state is QueueState.CLOSED
 
 
 # ---- confirmations in parts

@@ -174,11 +174,11 @@ class Walk(RuleBasedStateMachine):
     def leave(self, queue: QueueCore) -> None:
         queue.leaving = True
 
-    @rule(queue=queues, timeout=timeouts)
-    def close(self, queue: QueueCore, timeout: float) -> None:
+    @rule(queue=queues, timeout=timeouts, at_once=st.booleans())
+    def close(self, queue: QueueCore, timeout: float, at_once: bool) -> None:
         token = self.token("close")
         try:
-            self.bench.close(queue, token=token, timeout=timeout)
+            self.bench.close(queue, token=token, timeout=timeout, at_once=at_once)
         except QueueClosed:
             self.tokens.discard(token)
 

@@ -665,7 +665,9 @@ class QueueCore(Machine):
         if not self._can_close:
             raise self.closed_error(self.state.value)
         self._closing = self._watch(operation)
-        plain = at_once and self.state is QueueState.OPEN
+        # A repetition of the subscriptions may be outstanding: no caller waits for its answer.
+        repeating = self.state is _RECONFIGURING and not (self._configuring or self._waiting)
+        plain = at_once and (self.state is _OPEN or repeating)
         self.fire(_I.CLOSE_PLAIN if plain else self._close_input, now)
 
     def admit(self, count: int) -> bool:
@@ -1252,6 +1254,7 @@ class QueueCore(Machine):
         (_S.RECONFIGURING, _I.TIMEOUT): Transition(_roll_back, _S.OPEN),
         (_S.RECONFIGURING, _I.CONFIGURE): Transition(None, _S.RECONFIGURING),
         (_S.RECONFIGURING, _I.CLOSE): Transition(_send_deconfigure, _S.DECONFIGURING),
+        (_S.RECONFIGURING, _I.CLOSE_PLAIN): Transition(_send_close, _S.CLOSING),
         (_S.RECONFIGURING, _I.CHANNEL_DOWN): Transition(None, _S.LOST),
         (_S.LOST, _I.CHANNEL_UP): Transition(_send_open, _S.REOPENING),
         (_S.LOST, _I.CONFIGURE): Transition(None, _S.LOST),
