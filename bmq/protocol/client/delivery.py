@@ -39,8 +39,10 @@ _FLOW: Final = 20
 _RESULT: Final = 10
 # A longer silence in seconds ends a row of messages.
 _ROW: Final = 0.1
-# Shortest pause in seconds.
-_SHORTEST: Final = 0.002
+# Shortest pause in seconds before a repetition. Pauses of 2 and 11 ms were as fast; longer ones ask less.
+_SHORTEST: Final = 0.005
+# Shortest time in seconds for which confirmations are held back.
+_HELD: Final = 0.002
 # Longest pause in seconds; also the pause while the windows are full, when the broker owes no message.
 _LONGEST: Final = 60.0
 # Factor of the pause after a repetition.
@@ -178,7 +180,7 @@ class DeliveryWatch:
         self._unheard += count
         self._moved = now
         if self._holding:
-            self._hasten(now + self._at_least(_SHORTEST) / _REST)
+            self._hasten(now + max(_HELD, self._took))
         elif self._has_room:
             self._hasten(now + self._pause)
 
