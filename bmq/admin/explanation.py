@@ -288,9 +288,19 @@ class Explanation:
             )
         else:
             yield f"{rest} although the consumers have room: no subscription matches."
+            if self._unconfirmed_of(readers):
+                yield (
+                    "If the number falls when the command is repeated, the broker is busy and limits the evaluation "
+                    "of expressions: it delivers in bursts, one a second. Consumers of bmq make it go on; other "
+                    "clients need windows of 1,000 messages or more, and fewer properties in their expressions."
+                )
         yield from self._again(state)
         if self._message is None and self._hint:
             yield self._hint
+
+    @staticmethod
+    def _unconfirmed_of(readers: list[Reader]) -> int:
+        return sum(reader.stream.unconfirmed or 0 for reader in readers)
 
     def _again(self, state: AppState | None) -> Iterator[str]:
         if state is not None and state.redelivery:

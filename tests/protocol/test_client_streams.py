@@ -88,6 +88,22 @@ def test_a_quiet_subscription_is_repeated_with_growing_pauses() -> None:
     assert len(quiet(bench, 600)) == 10  # once a minute
 
 
+def test_each_repetition_differs_from_the_last_request() -> None:
+    """A proxy does not ask the primary if nothing changes; the primary has to look at the queue."""
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    limits: list[int] = []
+    while len(limits) < 3:
+        bench.wait(1)
+        while bench.broker.requests:
+            request = bench.answer()
+            assert isinstance(request, ConfigureStream)
+            (subscription,) = request.stream_parameters.subscriptions
+            limits.append(subscription.consumers[0].max_unconfirmed_bytes)
+    assert limits == [(1 << 20) - 1, 1 << 20, (1 << 20) - 1]
+    assert queue.state is QueueState.OPEN
+
+
 def test_a_flow_that_stops_is_repeated_at_once_and_reported() -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = windowed(bench, 100)

@@ -12,10 +12,11 @@ Two rules follow, for queues with expressions only:
 - **A fifth of the windows at a time.** Confirmations beyond a fifth of the windows wait until messages
   arrive, or until the broker had time to answer. The fifth takes a full window to 80 %, so the broker looks
   when the last confirmation of the group leaves its dispatcher queue, which is then short.
-- **Repeat the subscriptions when delivery stands still.** A configureStream that changes nothing makes the
-  broker look. The evidence: messages have flowed, the windows have room, and nothing has arrived for a pause.
-  The same request ends another standstill: a broker puts messages for a full subscription aside, and does not
-  return to them when the window has room again.
+- **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
+  of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
+  evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
+  ends another standstill: a broker puts messages for a full subscription aside, and does not return to them
+  when the window has room again.
 
 The pause follows the results. A flow sets it to the minimum. A repetition that brings messages divides the
 pause by four, and so do messages after a long pause. A repetition that brings nothing multiplies it by four,
@@ -64,6 +65,7 @@ class DeliveryWatch:
     Attributes:
         heard: time of the latest messages.
         deadline: time to call :meth:`due`, or None.
+        odd: 1 after an odd number of repetitions, otherwise 0: a difference between two repetitions.
         revived: number of messages that arrived because of a repetition.
     """
 
@@ -83,12 +85,14 @@ class DeliveryWatch:
         "_window",
         "deadline",
         "heard",
+        "odd",
         "revived",
     )
 
     def __init__(self, after: float) -> None:
         self.heard = 0.0
         self.deadline: float | None = None
+        self.odd = 0
         self.revived = 0
         self._after = after
         self._pause = after
@@ -197,6 +201,7 @@ class DeliveryWatch:
         self._until = float("inf")
         self._arrived = 0
         self._moved = now
+        self.odd ^= 1
         self._pause = min(self._at_least(_FACTOR * self._pause), _LONGEST)
         self.deadline = now + self._pause
         return True

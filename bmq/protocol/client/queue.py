@@ -1081,7 +1081,8 @@ class QueueCore(Machine):
                     consumers=(
                         ConsumerInfo(
                             max_unconfirmed_messages=sub.options.max_unconfirmed_messages,
-                            max_unconfirmed_bytes=sub.options.max_unconfirmed_bytes,
+                            # A proxy answers a request that changes nothing without asking the primary.
+                            max_unconfirmed_bytes=max(0, sub.options.max_unconfirmed_bytes - self.watch.odd),
                             consumer_priority=sub.options.priority,
                             consumer_priority_count=1,
                         ),
