@@ -290,9 +290,10 @@ class Explanation:
             yield f"{rest} although the consumers have room: no subscription matches."
             if self._unconfirmed_of(readers):
                 yield (
-                    "If the number falls when the command is repeated, the broker is busy and limits the evaluation "
-                    "of expressions: it delivers in bursts, one a second. Consumers of bmq make it go on; other "
-                    "clients need windows of 1,000 messages or more, and fewer properties in their expressions."
+                    "If the number falls when the command is repeated, the broker is busy and limits the "
+                    "evaluation of expressions: it delivers in bursts, one a second. Consumers of bmq make "
+                    "it go on; other clients need windows of 1,000 messages or more, and fewer properties "
+                    "in their expressions."
                 )
         yield from self._again(state)
         if self._message is None and self._hint:

@@ -183,8 +183,8 @@ def _of_app(
             "unmatched",
             "critical",
             "Nothing matches" + name,
-            f"{_waiting(waiting)} although the readers have room: no subscription matches. (If the number falls "
-            "in bursts, one a second, the broker is busy and limits the evaluation of expressions.)",
+            f"{_waiting(waiting)} although the readers have room: no subscription matches. (If the number "
+            "falls in bursts, one a second, the broker is busy and limits the evaluation of expressions.)",
             "Compare the expressions below with the properties of a waiting message (Look inside). Then "
             "deploy a consumer with a matching expression, or one without an expression.",
         )
