@@ -101,7 +101,7 @@ test-programs: setup ## the tests of Spark, pages, examples, packages and type c
 soak: setup ## minutes of broken connections and killed brokers, on sockets; choose with BMQ_CHAOS_SECONDS
 	BMQ_CHAOS_SECONDS=$${BMQ_CHAOS_SECONDS:-60} $(RUN) -m pytest -n 1 --max-worker-restart 20 \
 	    $(if $(CHOSEN),,$(SOAK)) $(ARGS)
-	$(if $(CHOSEN),,SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) benchmarks/spark_soak.py)
+	$(if $(CHOSEN),,SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) tests/spark/soak.py)
 
 AXE = $(CURDIR)/build/axe/package/axe.min.js
 browser: playground ## the console and the playground in a headless Chromium, which has to be installed

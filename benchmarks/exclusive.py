@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a key in groups with and without coordination, while members and brokers fail.
+"""The order of a key in groups, while members and brokers fail.
 
     python benchmarks/exclusive.py --uri tcp://127.0.0.1:30114 --runs 30
-    python benchmarks/exclusive.py --uri tcp://127.0.0.1:30114 --backlog 1000000
     python benchmarks/exclusive.py --broker /usr/local/bin/bmqbrkr --runs 30 --only "primary killed"
 
 Each line of the table is a fault; each run posts numbered messages to a new queue, and reads what members in
-separate processes wrote down: the begin and the end of each message, with the fence. ``--coordination none``
-measures the same without the agreement. ``--backlog`` posts messages before three members with windows of
-1,000 for each of 64 buckets join, and counts messages out of order. With ``--broker``, three real nodes are
-started, and killed; a message is then posted after the acknowledgement of the one before it in its bucket.
-Without --uri and --broker, an embedded broker is used.
+separate processes wrote down: the begin and the end of each message, with the fence. With ``--broker``, three
+real nodes are started, and killed; a message is then posted after the acknowledgement of the one before it in
+its bucket. Without --uri and --broker, an embedded broker is used.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ import random
 import shutil
 import signal
 import statistics
-import struct
 import sys
 import tempfile
 import time
@@ -37,21 +33,17 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from cluster import RealCluster
 
 import bmq
 from bmq.broker import Broker
 from bmq.testing import FaultProxy, fresh_queue_uri
+from tests.integration.cluster import RealCluster
 
 DOMAIN = "bmq.test.mem.priority"
 CLUSTER_DOMAIN = "bmq.test.persistent.priority.sc"
 BUCKETS = 16
 #: Seconds of silence after which no more messages are expected.
 QUIET = 120.0
-# Time, bucket and number of a message in the file of a member that only counts.
-_ROW = struct.Struct("<QHQ")
 _LOG = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s"
 _processes = multiprocessing.get_context("forkserver")
 
@@ -87,7 +79,7 @@ async def _be_member(out: int, uri: str, name: str, options: dict[str, Any], wor
             async with message:
                 number, bucket = int(message.data), group.bucket_of(message)
                 assert bucket is not None
-                fence = group.fence(bucket) if options["coordination"] == "exclusive" else 0
+                fence = group.fence(bucket)
                 os.write(out, b"B %d %d %d %d\n" % (time.monotonic_ns(), bucket, number, fence))
                 if blocked[0]:
                     pause, blocked[0] = blocked[0], 0.0
@@ -105,38 +97,6 @@ async def _be_member(out: int, uri: str, name: str, options: dict[str, Any], wor
             await asyncio.wait((handling, leave), return_when=asyncio.FIRST_COMPLETED)
         if handling.done():
             await handling
-
-
-def be_counter(path: str, uri: str, queue: str, options: dict[str, Any], work: float) -> None:
-    """Confirm messages at once, and write the time, the bucket and the number of each in binary form."""
-    logging.basicConfig(filename=f"{path}.log", level=logging.INFO, format=_LOG)
-    asyncio.run(_be_counter(os.open(path, os.O_WRONLY | os.O_APPEND), uri, queue, options))
-
-
-async def _be_counter(out: int, uri: str, name: str, options: dict[str, Any]) -> None:
-    rows, leaving = bytearray(), asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leaving.set)
-
-    async def handle(group: bmq.groups.Group) -> None:
-        async for message in group:
-            rows.extend(_ROW.pack(time.monotonic_ns(), group.bucket_of(message) or 0, int(message.data)))
-            message.confirm()
-
-    async def write() -> None:
-        while True:
-            await asyncio.sleep(0.1)
-            os.write(out, rows)
-            rows.clear()
-
-    async with bmq.connect(uri) as session:
-        queue = await session.open_queue(name, read=True)
-        os.write(out, _ROW.pack(0, 0, 0))
-        async with queue.group("k", **options) as group, asyncio.TaskGroup() as tasks:
-            working = [tasks.create_task(handle(group)), tasks.create_task(write())]
-            await leaving.wait()
-            for task in working:
-                task.cancel()
-        os.write(out, rows)
 
 
 @dataclass
@@ -167,10 +127,9 @@ class Member:
         queue: str,
         options: dict[str, Any],
         work: float,
-        target: Callable[..., None] = be_member,
     ) -> None:
         arguments = (self.path, uri, queue, {"member": f"m{self.index}", **options}, work)
-        self.process = _processes.Process(target=target, args=arguments, daemon=True)
+        self.process = _processes.Process(target=be_member, args=arguments, daemon=True)
         self.process.start()
         while not self.wrote:
             assert self.process.is_alive(), f"member {self.index} ended: {self.process.exitcode}"
@@ -658,11 +617,7 @@ async def table(arguments: argparse.Namespace) -> None:
     print(HEAD, flush=True)
     together = asyncio.Semaphore(1 if arguments.broker else arguments.together)
     lines = CLUSTER_LINES if arguments.broker else LINES
-    options = {
-        "coordination": arguments.coordination,
-        "buckets": BUCKETS,
-        **({"lease": arguments.lease} if arguments.coordination == "exclusive" else {}),
-    }
+    options = {"buckets": BUCKETS, "lease": arguments.lease}
     async with contextlib.AsyncExitStack() as stack:
         cluster = None
         if arguments.broker:
@@ -691,7 +646,7 @@ async def table(arguments: argparse.Namespace) -> None:
                     finally:
                         books = await run.finish()
                     wrong = (books.lost, books.disorder, books.overtaken, books.overlap, books.older)
-                    broken = any(wrong) and arguments.coordination == "exclusive"
+                    broken = any(wrong)
                     if failed is not None or broken:
                         print(f"# {name}: {run.queue} {books} {failed or ''}", flush=True)
                     if arguments.verbose:
@@ -704,62 +659,6 @@ async def table(arguments: argparse.Namespace) -> None:
         for name in arguments.only or lines:
             books = await asyncio.gather(*(one(name) for _ in range(arguments.runs)))
             print(shown(name, [each for each in books if each is not None]), flush=True)
-
-
-async def backlog(arguments: argparse.Namespace) -> None:
-    """Post a backlog, let three members handle it, and count the messages out of order."""
-    options = {
-        "coordination": arguments.coordination,
-        "buckets": 64,
-        "max_unconfirmed_messages": 1000,
-        **({"lease": arguments.lease} if arguments.coordination == "exclusive" else {}),
-    }
-    count: int = arguments.backlog
-    async with broker_of(arguments.uri) as uri, bmq.connect(uri) as session:
-        name = fresh_queue_uri(DOMAIN, "backlog")
-        queue = await session.open_queue(name, write=True)
-        began = time.monotonic()
-        for first in range(0, count, 10_000):
-            numbers = range(first, min(first + 10_000, count))
-            report = await queue.post_many(bmq.PutMessage(b"%d" % each, {"k": each}) for each in numbers)
-            report.raise_for_failures()
-        print(f"{count:,} posted in {time.monotonic() - began:.0f} s", flush=True)
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            members = [Member(index, folder) for index in range(3)]
-            for member in members:
-                await member.start(uri, name, options, 0.0, be_counter)
-            size, since = 0, time.monotonic()
-            while size < (count + 3) * _ROW.size and time.monotonic() - since < QUIET:
-                await asyncio.sleep(1)
-                now = sum(member.wrote for member in members)
-                if now != size:
-                    size, since = now, time.monotonic()
-                if arguments.verbose:
-                    done = [member.wrote // _ROW.size - 1 for member in members]
-                    print(f"# {time.monotonic() - began:.0f} s: {done}", flush=True)
-            took = time.monotonic() - began
-            await asyncio.gather(*(member.end() for member in members))
-            print(f"{order_of(members, count)}, in {took:.0f} s", flush=True)
-
-
-def order_of(members: list[Member], count: int) -> str:
-    """Describe the order in which members received numbered messages."""
-    rows = sorted(
-        row for member in members for row in _ROW.iter_unpack(Path(member.path).read_bytes()) if row[0]
-    )
-    highest: dict[int, int] = {}
-    seen: set[int] = set()
-    disorder = 0
-    for _, bucket, number in rows:
-        disorder += number not in seen and number < highest.get(bucket, -1)
-        highest[bucket] = max(number, highest.get(bucket, -1))
-        seen.add(number)
-    shares = [member.wrote // _ROW.size - 1 for member in members]
-    return (
-        f"{len(seen):,} received, {count - len(seen):,} lost, {len(rows) - len(seen):,} twice, "
-        f"{disorder:,} out of order, by member {shares}"
-    )
 
 
 def main() -> None:
@@ -775,14 +674,12 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=3, help="runs at a time")
     parser.add_argument("--rate", type=int, default=240, help="messages a second")
     parser.add_argument("--lease", type=float, default=1.0)
-    parser.add_argument("--coordination", choices=("exclusive", "none"), default="exclusive")
     parser.add_argument("--only", nargs="*", choices=[*LINES, *CLUSTER_LINES])
-    parser.add_argument("--backlog", type=int, metavar="MESSAGES", help="measure a backlog instead")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--keep", help="folder for the nodes, and for the records and logs of wrong runs")
     arguments = parser.parse_args()
     _processes.set_forkserver_preload(["bmq", "bmq.groups"])
-    asyncio.run(backlog(arguments) if arguments.backlog else table(arguments))
+    asyncio.run(table(arguments))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,19 +33,13 @@ class Job:
         count: number of messages.
         size: size of a payload, in bytes.
         properties: whether each message has two properties.
-        subscriptions: number of subscriptions, each for its share of the messages by both properties; 0 for a
-            single one for all messages.
         loop: event loop, "uvloop" or "asyncio".
         concurrency: number of concurrent handlers, in cases with handlers.
         timeout: timeout of a handler in seconds; 0 for none.
-        pace: messages a second, in cases with a pace.
-        burst: posts in one turn of the event loop, in cases with bursts; 0 for the case's own number.
         unconfirmed: limit of delivered messages without a confirmation.
         seed: source of the GUIDs of pre-encoded messages.
         queue: URI of the queue; by default a new queue for each measurement.
         awake: whether the client polls instead of sleeping (``busy_poll``).
-        peer: program in ``clients/`` in place of the broker, if any.
-        observed: observers of the client, see ``clients/ours.py``.
         package: checkout of another version of the client, in place of this one.
     """
 
@@ -54,25 +48,17 @@ class Job:
     count: int = 100_000
     size: int = 256
     properties: bool = False
-    subscriptions: int = 0
     loop: str = "uvloop"
     concurrency: int = 1
     timeout: float = 0.0
-    pace: float = 0.0
-    burst: int = 0
     unconfirmed: int = 1_000_000
     seed: str = ""
     queue: str = ""
     awake: bool = False
-    peer: str = ""
-    observed: str = ""
     package: str = ""
 
     def run(self, broker: str) -> dict[str, Any]:
         """Make the measurement in a new process, and return its output."""
-        if self.peer:
-            with started_broker(str(HERE / "clients" / f"{self.peer}.py")) as (uri, _):
-                return replace(self, peer="").run(uri)
         argument = json.dumps({**asdict(self), "broker": broker})
         program = str(HERE / "clients" / f"{self.client}.py")
         done = subprocess.run(
@@ -124,10 +110,6 @@ class Series:
     def median(self, key: str = "rate") -> float:
         return statistics.median(self.values(key))
 
-    def spread(self, key: str = "rate") -> tuple[float, float]:
-        values = self.values(key)
-        return min(values), max(values)
-
 
 def reduced(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result with percentiles in place of samples."""
@@ -154,20 +136,20 @@ def broker() -> Iterator[tuple[str, str]]:
     if named:
         yield named, broker_name("named by BMQ_BROKER_URI")
         return
-    with embedded_broker() as (uri, _):
+    with embedded_broker() as uri:
         yield uri, "the embedded broker"
 
 
 @contextmanager
-def embedded_broker() -> Iterator[tuple[str, int]]:
-    """An embedded broker in a separate process: its URI and the process id."""
-    with started_broker("-m", "bmq", "broker", "--port", "0") as (uri, process):
-        yield uri, process.pid
+def embedded_broker() -> Iterator[str]:
+    """An embedded broker in a separate process: its URI."""
+    with started_broker("-m", "bmq", "broker", "--port", "0") as uri:
+        yield uri
 
 
 @contextmanager
-def started_broker(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A Python program that prints its address like ``bmq broker``: its URI and its process."""
+def started_broker(*arguments: str) -> Iterator[str]:
+    """A Python program that prints its address like ``bmq broker``: its URI."""
     process = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment()
     )
@@ -176,7 +158,7 @@ def started_broker(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]
         line = process.stdout.readline()
         if " ready on " not in line:
             raise SystemExit(f"the embedded broker did not start: {line!r}")
-        yield line.split()[-1], process
+        yield line.split()[-1]
     finally:
         process.terminate()
         process.wait(30)
@@ -205,24 +187,26 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def write_table(
-    output: Path, columns: Sequence[str], rows: Sequence[Sequence[str]], *, about: str = "", **more: Any
+def write_tables(
+    output: Path, tables: Mapping[str, tuple[Sequence[str], list[list[str]]]], *, about: str, **more: Any
 ) -> None:
-    """Write a table that ``page.py`` puts into a page, print the table, and keep the figures behind it.
+    """Print tables, and write them for ``page.py``, with the figures behind them.
 
     Args:
         output: file without its suffix.
-        columns: heads of the columns.
-        rows: cells.
+        tables: heads of the columns, and rows, by the name of the table in the page.
         about: broker, rounds and messages, for the line below the table.
         more: figures to keep.
     """
+    found = {name: {"columns": list(columns), "rows": rows} for name, (columns, rows) in tables.items()}
     output.parent.mkdir(parents=True, exist_ok=True)
-    table = {"columns": list(columns), "rows": [list(row) for row in rows]}
-    document = {"machine": machine(), "about": about, **table, **more}
-    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    for row in (columns, ["---"] * len(columns), *rows):
-        print("| " + " | ".join(row) + " |")
+    document = {"machine": machine(), "about": about, "tables": found, **more}
+    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    for columns, rows in tables.values():
+        for row in (columns, ["---"] * len(columns), *rows):
+            print("| " + " | ".join(row) + " |")
+        print()
+    print(about)
 
 
 def machine() -> dict[str, Any]:

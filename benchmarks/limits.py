@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness import Job, broker, fresh_queue, wait_until_idle, write_table
+from harness import Job, broker, fresh_queue, wait_until_idle, write_tables
 
 PATHS = {
     "post_many": [("ours", "post_many"), ("raw", "drain")],
@@ -110,7 +110,7 @@ def main() -> None:
             ]
         )
     about = f"broker: {what}; median of {options.rounds} rounds of {options.count:,} messages"
-    write_table(options.output, COLUMNS, rows, about=about, runs=results, cores=cores)
+    write_tables(options.output, {"limits": (COLUMNS, rows)}, about=about, runs=results, cores=cores)
 
 
 if __name__ == "__main__":

@@ -421,16 +421,16 @@ def main() -> None:
     for each in (columns, ["---"] * len(columns)):
         print("| " + " | ".join(each) + " |")
     mute_program = str(harness.HERE / "clients" / "mute.py")
-    with harness.started_broker(mute_program) as (mute, _):
+    with harness.started_broker(mute_program) as mute:
         if arguments.broker:
             rows = measure(arguments.broker, mute, arguments)
         else:
-            with harness.embedded_broker() as (broker, _):
+            with harness.embedded_broker() as broker:
                 rows = measure(broker, mute, arguments)
     if not arguments.only:
         what = harness.broker_name(arguments.broker) if arguments.broker else "embedded"
         about = f"broker: {what}; {arguments.messages:,} messages; median of {arguments.rounds} processes"
-        harness.write_table(arguments.output, columns, rows, about=about)
+        harness.write_tables(arguments.output, {"memory": (columns, rows)}, about=about)
 
 
 if __name__ == "__main__":

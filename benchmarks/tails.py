@@ -23,7 +23,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from harness import DOMAIN, HERE, broker_name, environment, wait_until_idle, write_table
+from harness import DOMAIN, HERE, broker_name, environment, wait_until_idle, write_tables
 
 import bmq.admin
 
@@ -122,7 +122,7 @@ def main() -> None:
         about = f"broker: {broker_name(options.broker)}; {options.seconds:g} s for each client and line"
         if rounds != [1]:
             about += f", median of {' to '.join(map(str, rounds[:: max(1, len(rounds) - 1)]))} rounds"
-        write_table(options.output, COLUMNS, rows, about=f"{about}; {options.loop}", runs=runs)
+        write_tables(options.output, {"tails": (COLUMNS, rows)}, about=f"{about}; {options.loop}", runs=runs)
 
 
 if __name__ == "__main__":

@@ -63,19 +63,6 @@ def post(session: Any, job: dict[str, Any]) -> dict[str, Any]:
     return meter.result(count)
 
 
-def post_until_refused(session: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Post in one go; return the number of accepted posts."""
-    payload, count, uri = bytes(job["size"]), job["count"], job["queue"]
-    meter, posted, raised = Meter(), 0, ""
-    try:
-        while posted < count:
-            session.post(uri, payload, on_ack=lambda _: None)
-            posted += 1
-    except blazingmq.Error as error:
-        raised = f"{type(error).__name__}: {error}"
-    return meter.result(max(posted, 1), posted=posted, raised=raised)
-
-
 def ack_latency(session: Any, job: dict[str, Any]) -> dict[str, Any]:
     payload, uri, samples = bytes(job["size"]), job["queue"], []
     answers: queues.SimpleQueue[Any] = queues.SimpleQueue()
@@ -108,33 +95,9 @@ def push_latency(session: Any, job: dict[str, Any]) -> dict[str, Any]:
     return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
 
 
-def paced(session: Any, job: dict[str, Any]) -> dict[str, Any]:
-    payload, count, rate, uri = bytes(job["size"]), job["count"], job["pace"], job["queue"]
-    samples: list[float] = []
-    acks = Countdown(count)
-    clock = time.perf_counter
-    meter = Meter()
-    start = clock()
-    done = 0
-    while done < count:
-        due = min(count, int((clock() - start) * rate) + 1)
-        for _ in range(done, due):
-            at = clock()
-
-            def on_ack(ack: Any, at: float = at) -> None:
-                samples.append((clock() - at) * 1e6)
-                acks(ack)
-
-            session.post(uri, payload, on_ack=on_ack)
-        done = due
-        time.sleep(max(0.0, start + done / rate - clock()))
-    acks.wait()
-    return meter.result(count, samples_us=samples)
-
-
 received: queues.SimpleQueue[Any] = queues.SimpleQueue()
 CASES: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
-    f.__name__: f for f in (post, post_until_refused, ack_latency, push_latency, paced)
+    f.__name__: f for f in (post, ack_latency, push_latency)
 }
 
 

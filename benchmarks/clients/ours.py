@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -70,11 +68,10 @@ async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Create a future for each post; only the window limits the posts in flight."""
     payload, left = bytes(job["size"]), job["count"]
     properties = PROPERTIES if job["properties"] else None
-    burst = job.get("burst") or BURST
     meter = Meter()
     futures: list[Any] = []
     while left:
-        now = min(burst, left)
+        now = min(BURST, left)
         futures += [queue.post_nowait(payload, properties=properties) for _ in range(now)]
         left -= now
         await asyncio.sleep(0)
@@ -85,15 +82,15 @@ async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 async def post_tasks(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    payload, each = bytes(job["size"]), job["count"] // TASKS
+    payload, count = bytes(job["size"]), job["count"]
 
-    async def worker() -> None:
-        for _ in range(each):
+    async def worker(first: int) -> None:
+        for _ in range(first, count, TASKS):
             await queue.post(payload)
 
     meter = Meter()
-    await asyncio.gather(*(worker() for _ in range(TASKS)))
-    return meter.result(each * TASKS)
+    await asyncio.gather(*(worker(first) for first in range(TASKS)))
+    return meter.result(count)
 
 
 async def consume(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
@@ -136,63 +133,28 @@ async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict
     return meter.result(job["count"])
 
 
-async def consume_tables(
-    queue: Any, job: dict[str, Any], meter: Meter, *, in_the_end: bool = False, store: str = ""
-) -> dict[str, Any]:
+async def consume_tables(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
     """Consume the same messages as columns, including properties."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def saved(batch: Any) -> None:
-        nonlocal writer
-        if writer is None:
-            writer = pa.ipc.new_file(file, batch.schema)
-        writer.write(batch)
-
     kinds = {"CustomerId": pa.int64(), "OrderType": pa.string()} if job["properties"] else {}
     left = job["count"]
-    writer: Any = None
-    file: Any = open(store, "wb") if store else None  # noqa: ASYNC230, SIM115  closed below
-    most, size = (job["count"], 2**40) if in_the_end else (job["unconfirmed"], 2**30)
-    tables = queue.tables(properties=kinds, max_unconfirmed_messages=most, max_unconfirmed_bytes=size)
+    tables = queue.tables(
+        properties=kinds, max_unconfirmed_messages=job["unconfirmed"], max_unconfirmed_bytes=2**30
+    )
     meter = Meter()  # no message has arrived yet, and imports are excluded from the measurement
     async for batch in tables:
         assert pc.min(pc.binary_length(batch["value"])).as_py() == job["size"]
         if kinds:
             assert pc.min(batch["CustomerId"]).as_py() == 1234
             assert pc.min(batch["OrderType"]).as_py() == "EXPRESS"
-        if store:
-            saved(batch)
-        if not in_the_end:
-            tables.confirm()
+        tables.confirm()
         left -= batch.num_rows
         if left <= 0:
             break
-    if store:
-        writer.close()
-        os.fsync(file.fileno())
-        file.close()
-    if in_the_end:
-        tables.confirm()
-        await queue.close()
-    if store:
-        with pa.memory_map(store) as stored:
-            found = pa.ipc.open_file(stored)
-            read = (found.get_batch(number) for number in range(found.num_record_batches))
-            assert sum(len(each) for each in read if pc.min(pc.binary_length(each["value"]))) == job["count"]
     await asyncio.sleep(0)
     return meter.result(job["count"])
-
-
-async def consume_tables_as_a_task(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """Confirm after all messages have arrived, and wait for the broker, as a task that may fail must do."""
-    return await consume_tables(queue, job, meter, in_the_end=True)
-
-
-async def consume_tables_stored(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """Store all messages in a file, synchronise the file, confirm, wait for the broker, and read the file."""
-    with tempfile.TemporaryDirectory() as folder:
-        return await consume_tables(queue, job, meter, in_the_end=True, store=f"{folder}/rows.arrow")
 
 
 async def await_handler(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
@@ -267,31 +229,8 @@ async def push_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
     return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
 
 
-async def paced(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Post at a given rate; measure the time from each post to its acknowledgement."""
-    payload, count, rate = bytes(job["size"]), job["count"], job["pace"]
-    samples: list[float] = []
-    clock = time.perf_counter
-    meter = Meter()
-    start = clock()
-    done = 0
-    while done < count:
-        due = min(count, int((clock() - start) * rate) + 1)
-        for _ in range(done, due):
-            # Not the due time: the delay of timers in event loops and threads is a different subject.
-            at = clock()
-            queue.post_nowait(payload).add_done_callback(
-                lambda _, at=at: samples.append((clock() - at) * 1e6)
-            )
-        done = due
-        await asyncio.sleep(max(0.0, start + done / rate - clock()))
-    await queue.flush()
-    await asyncio.sleep(0)
-    return meter.result(count, samples_us=samples)
-
-
 PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f for f in (post_many, post_table, post_nowait, post_tasks, ack_latency, push_latency, paced)
+    f.__name__: f for f in (post_many, post_table, post_nowait, post_tasks, ack_latency, push_latency)
 }
 # Messages arrive once the queue is open: the time starts before that.
 CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
@@ -300,52 +239,10 @@ CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, 
         consume,
         consume_batches,
         consume_tables,
-        consume_tables_as_a_task,
-        consume_tables_stored,
         await_handler,
         handle,
     )
 }
-
-
-def watching(how: str) -> dict[str, Any]:
-    """Return the arguments of ``bmq.connect`` that observe the client."""
-    if not how:
-        return {}
-    if how.startswith("otel"):
-        return telemetry(sdk="sdk" in how, metrics="metrics" in how)
-    import bmq
-
-    class Nothing(bmq.Interceptor):
-        def on_post(self, queue: Any, posts: Any) -> None: ...
-        def on_ack(self, context: Any, outcome: Any) -> None: ...
-        def on_receive(self, consumer: Any, messages: Any) -> None: ...
-        def on_confirm(self, consumer: Any, messages: Any) -> None: ...
-
-    return {"interceptors": [Nothing()]}
-
-
-def telemetry(*, sdk: bool, metrics: bool) -> dict[str, Any]:
-    """Set up OpenTelemetry; with the SDK, one trace in a hundred is sampled, and the exporter discards it."""
-    from bmq.otel import OpenTelemetry
-
-    if not sdk:
-        return {"interceptors": [OpenTelemetry()]}
-    from opentelemetry.metrics import NoOpMeterProvider
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-    from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
-
-    class Nowhere(SpanExporter):
-        def export(self, spans: Any) -> SpanExportResult:
-            return SpanExportResult.SUCCESS
-
-    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(0.01))
-    provider.add_span_processor(BatchSpanProcessor(Nowhere()))
-    meters = MeterProvider([InMemoryMetricReader()]) if metrics else NoOpMeterProvider()
-    return {"interceptors": [OpenTelemetry(tracer_provider=provider, meter_provider=meters)]}
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
@@ -357,7 +254,6 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         job["broker"],
         max_unacked_messages=max(200_000, job["count"]),
         busy_poll=0.001 if job["awake"] else 0.0,
-        **watching(job["observed"]),
     ) as session:
         if case in CONSUMERS:
             meter = Meter()

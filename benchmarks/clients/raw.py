@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 import time
-from itertools import cycle
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,8 +46,6 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.properties import encode_properties
 
 PROPERTIES: dict[str, Any] = {"CustomerId": 1234, "OrderType": "EXPRESS"}
-# Number of customers for each subscription.
-SHARE = 1000
 PER_EVENT = 500
 EVENT_BYTES = 512 * 1024
 _LIST_HEADER, _ACK, _PUSH_HEADER = 4, 24, 32
@@ -114,21 +111,16 @@ class Connection:
             raise SystemExit(f"cannot open {uri}: {answer.body}")
         return parameters
 
-    def configure(
-        self, subscribed: bool, *, wait: bool = True, count: int = 0, unconfirmed: int = 2**31 - 1
-    ) -> None:
+    def configure(self, subscribed: bool, *, wait: bool = True, unconfirmed: int = 2**31 - 1) -> None:
         consumer = ConsumerInfo(
             max_unconfirmed_messages=unconfirmed,
             max_unconfirmed_bytes=2**62,
             consumer_priority=0,
             consumer_priority_count=1,
         )
-        version = ExpressionVersion.E_VERSION_1 if count else ExpressionVersion.E_UNDEFINED
-        subscriptions = tuple(
-            Subscription(s_id=n, expression=Expression(version=version, text=text), consumers=(consumer,))
-            for n, text in enumerate(expressions(count) or [""], 1)
-        )
-        stream = StreamParameters(app_id="__default", subscriptions=subscriptions if subscribed else ())
+        nothing = Expression(version=ExpressionVersion.E_UNDEFINED, text="")
+        subscription = Subscription(s_id=1, expression=nothing, consumers=(consumer,))
+        stream = StreamParameters(app_id="__default", subscriptions=(subscription,) if subscribed else ())
         self.request(ConfigureStream(q_id=0, stream_parameters=stream), wait=wait)
 
     def bodies(self, kind: int) -> Any:
@@ -154,14 +146,6 @@ class Connection:
         self.socket.close()
 
 
-def expressions(count: int) -> list[str]:
-    """Return subscriptions for ranges; the broker must try all ranges in sequence."""
-    return [
-        f'CustomerId >= {n * SHARE} && CustomerId < {(n + 1) * SHARE} && OrderType == "EXPRESS"'
-        for n in range(count)
-    ]
-
-
 def guids(seed: str, count: int) -> list[bytes]:
     tail = hashlib.sha256(seed.encode()).digest()[:12]
     return [i.to_bytes(4, "big") + tail for i in range(1, count + 1)]
@@ -169,18 +153,10 @@ def guids(seed: str, count: int) -> list[bytes]:
 
 def put_events(job: dict[str, Any]) -> list[bytes]:
     payload, flags, schema = bytes(job["size"]), PutFlags.ACK_REQUESTED, 0
-    payloads = [payload]
     if job["properties"]:
-        customers = [PROPERTIES["CustomerId"] + n * SHARE - SHARE for n in range(job["subscriptions"])]
-        payloads = [
-            encode_properties({**PROPERTIES, "CustomerId": customer}, new=True) + payload
-            for customer in customers or [PROPERTIES["CustomerId"]]
-        ]
+        payload = encode_properties(PROPERTIES, new=True) + payload
         flags, schema = flags | PutFlags.MESSAGE_PROPERTIES, 1
-    messages = [
-        put.encode_put(0, guid, payload, flags, schema)
-        for guid, payload in zip(guids(job["seed"], job["count"]), cycle(payloads))
-    ]
+    messages = [put.encode_put(0, guid, payload, flags, schema) for guid in guids(job["seed"], job["count"])]
     per_event = max(1, min(PER_EVENT, EVENT_BYTES // len(messages[0])))
     events = []
     for start in range(0, len(messages), per_event):
@@ -249,7 +225,7 @@ def drain(job: dict[str, Any]) -> dict[str, Any]:
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.READ)
     # A broker drops clients for which it would have to buffer a gigabyte.
-    connection.configure(True, wait=False, count=job["subscriptions"], unconfirmed=200_000)
+    connection.configure(True, wait=False, unconfirmed=200_000)
     left = job["count"]
     for held, offset, length in connection.bodies(EventType.PUSH):
         at, end, confirms = offset + HEADER_SIZE, offset + length, []
@@ -291,40 +267,7 @@ def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
     return {"rate": 0.0, "cpu": 0.0, "samples_us": samples}
 
 
-def loopback(job: dict[str, Any]) -> dict[str, Any]:
-    """Send the same events to a discarding process: the cost of copying over loopback."""
-    chunks = [b"".join(group) for group in _groups(put_events(job))]
-    total = sum(map(len, chunks))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        import subprocess
-
-        sink = subprocess.Popen(
-            [sys.executable, __file__, json.dumps({"case": "sink", "port": server.getsockname()[1]})],
-            stdout=subprocess.DEVNULL,
-        )
-        peer, _ = server.accept()
-    gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
-    for chunk in chunks:
-        peer.sendall(chunk)
-    peer.shutdown(socket.SHUT_WR)
-    assert peer.recv(1) == b""  # the sink closes after reading everything
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    sink.wait()
-    peer.close()
-    count = job["count"]
-    return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6, "gb_s": total / wall / 1e9}
-
-
-def sink(job: dict[str, Any]) -> dict[str, Any]:
-    with socket.create_connection(("127.0.0.1", job["port"])) as connection:
-        buffer = bytearray(1 << 20)
-        while connection.recv_into(buffer):
-            pass
-    return {}
-
-
-CASES = {f.__name__: f for f in (post, consume, drain, ack_latency, loopback, sink)}
+CASES = {f.__name__: f for f in (post, consume, drain, ack_latency)}
 
 if __name__ == "__main__":
     job = json.loads(sys.argv[1])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Execute the runbooks of ``docs/runbooks``: cause each problem, find it and repair it, and write the output.
 
-    python benchmarks/runbooks.py                                      # all, against an embedded broker
-    python benchmarks/runbooks.py poisoned-queue --port 43500
-    python benchmarks/runbooks.py rolling-restart --broker /usr/local/bin/bmqbrkr   # three real nodes
-    python benchmarks/runbooks.py upgrade --broker /opt/new/bmqbrkr --old-broker /opt/old/bmqbrkr
+    python docs/runbooks/run.py                                      # all, against an embedded broker
+    python docs/runbooks/run.py poisoned-queue --port 43500
+    python docs/runbooks/run.py rolling-restart --broker /usr/local/bin/bmqbrkr   # three real nodes
+    python docs/runbooks/run.py upgrade --broker /opt/new/bmqbrkr --old-broker /opt/old/bmqbrkr
 
 ``full-disk`` mounts a small file system for each node, and needs root and the loop devices of Linux.
 
@@ -37,12 +37,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster import NODES, RealCluster
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import bmq
+from tests.integration.cluster import NODES, RealCluster
 
-PAGES = Path(__file__).resolve().parent.parent / "docs" / "runbooks"
-BEGIN, END = "<!-- begin: written by benchmarks/runbooks.py -->", "<!-- end -->"
+PAGES = Path(__file__).resolve().parent
+BEGIN, END = "<!-- begin: written by docs/runbooks/run.py -->", "<!-- end -->"
 DOMAIN = "bmq://bmq.test.persistent.priority"
 #: Lines of the answer to STATUS that tell whether a cluster is healthy.
 _HEALTH = "Is Healthy|Node Status|Leader Node|Primary (Node|Status) *:"

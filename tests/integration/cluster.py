@@ -19,12 +19,10 @@ import subprocess
 from pathlib import Path
 from typing import Any, Protocol
 
-import harness
-
 import bmq
 from bmq.broker import Broker
 
-CONFIGURATION = harness.HERE.parent / "docker" / "cluster" / "etc"
+CONFIGURATION = Path(__file__).parents[2] / "docker" / "cluster" / "etc"
 NODES = 3
 PROXY = NODES
 #: Seconds for a node to start, or to end after a request.
@@ -43,7 +41,7 @@ _PRIMARY = re.compile(r"Cluster \[bmq\]: Setting primary of Partition \[0\] to \
 
 
 class Cluster(Protocol):
-    """The interface of a cluster, as the benchmark needs it.
+    """The interface of a cluster with nodes to kill.
 
     Attributes:
         ways: addresses of the cluster, by name.
@@ -237,7 +235,7 @@ class RealCluster:
 
 
 class EmbeddedNode:
-    """An embedded broker with messages that survive a kill, to test this benchmark itself.
+    """An embedded broker with messages that survive a kill, in place of nodes.
 
     Args:
         work: folder for the domains.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cause every alert of docs/assets/alerts.yml on a broker, and watch a real Prometheus notice and forget.
 
-    python benchmarks/alerts.py --broker tcp://localhost:30114 [--program /usr/local/bin/bmqbrkr]
+    python docs/alerts.py --broker tcp://localhost:30114 [--program /usr/local/bin/bmqbrkr]
 
 Needs Prometheus (`apt-get install prometheus`), the extras cli and prometheus, and a broker with the test
 domains; without --broker, an embedded broker takes its place. --program is the executable of a real broker,
@@ -39,9 +39,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from cluster import RealCluster
-
 import bmq
+from tests.integration.cluster import RealCluster
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIORITY = "bmq://bmq.test.mem.priority"
