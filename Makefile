@@ -154,8 +154,7 @@ VERSION ?=
 release: $(RUN) ## the files of a release into dist/, tried and described: VERSION=1.2.3, and ARGS=--check first
 	@$(RUN) .ci/release.py $(VERSION) $(ARGS)
 
-bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look, --all for every table
-	@$(RUN) -c 'import matplotlib' 2>/dev/null || $(PIP) --group bench
+bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	$(RUN) benchmarks/run.py $(ARGS)
 
 conform: setup ## docs/conformance: the embedded broker, and the broker of BMQ_BROKER_URI, against the suite of cases

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put measured tables into the pages of the documentation.
+"""Put measured tables into docs/performance.md.
 
     python benchmarks/page.py build/benchmark.json build/limits.json ...
 
 Each file is the output of a program of this folder. Its tables replace the text between
-``<!-- measured: NAME -->`` and ``<!-- end -->`` in ``docs/performance.md`` and ``docs/spark-performance.md``.
+``<!-- measured: NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -32,12 +32,9 @@ def main() -> None:
     for name in sys.argv[1:]:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
         measured |= {name: markdown(table, document) for name, table in document["tables"].items()}
-    for page in (DOCS / "performance.md", DOCS / "spark-performance.md"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(
-            MARKED.sub(lambda m: f"{m[1]}{measured[m[2]]}\n{m[3]}" if m[2] in measured else m[0], text),
-            encoding="utf-8",
-        )
+    text = PAGE.read_text(encoding="utf-8")
+    text = MARKED.sub(lambda m: f"{m[1]}{measured[m[2]]}\n{m[3]}" if m[2] in measured else m[0], text)
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

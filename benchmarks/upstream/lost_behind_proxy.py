@@ -25,12 +25,10 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from cluster import RealCluster
 
 import bmq
 from bmq.testing import fresh_queue_uri
+from tests.integration.cluster import RealCluster
 
 #: The receiving applications of each domain.
 DOMAINS = {
