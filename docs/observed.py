@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the pictures of tracing and metrics: a trace through a queue, and Prometheus' record of a minute.
 
-usage: python docs/observed.py   (with the extras dev and bench, and Prometheus: `apt-get install prometheus`)
+usage: python docs/observed.py   (with matplotlib, and Prometheus: `apt-get install prometheus`)
 
 The program starts its own broker. Every query of the dashboard is sent to Prometheus; a query without a
 result is an error.

@@ -79,6 +79,33 @@ async def test_a_received_message_takes_less_than_400_bytes_more_than_its_payloa
         assert memory.grown() / COUNT < len(PAYLOAD) + 400
 
 
+async def test_a_message_in_a_lane_takes_less_than_600_bytes_more_than_its_payload(
+    server: Server, session: bmq.Session
+) -> None:
+    uri, limit = "bmq://bmq.test.mem.priority/q", 10 * COUNT
+    queue = await session.open_queue(uri, read=True, max_unconfirmed_messages=limit)
+    placed = 0
+    release = asyncio.Event()
+
+    def key(message: bmq.Message) -> int:
+        nonlocal placed
+        placed += 1
+        return placed % 10
+
+    async def handle(message: bmq.Message) -> None:
+        await release.wait()
+
+    with traced() as memory:
+        worker = asyncio.create_task(bmq.consume(queue, handle, concurrency=2, key=key))
+        await eventually(lambda: queue.consumers)
+        server.deliver(COUNT, PAYLOAD)
+        await eventually(lambda: placed == COUNT)
+        assert memory.grown() / COUNT < len(PAYLOAD) + 600
+    release.set()
+    worker.cancel()
+    await asyncio.wait([worker])
+
+
 def followed() -> int:
     """Return the number of objects that a full garbage collection visits.
 

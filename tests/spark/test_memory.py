@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bmq.spark import write_partition
 from bmq.spark._arrow import pa
 from bmq.spark._log import BatchLog
 from bmq.spark._log_partition import LogPartition, read_partition
@@ -17,67 +21,58 @@ from bmq.spark._partition import WritePartition
 from bmq.spark._posting import Scope, post_partition
 from bmq.spark._raw import raw_schema
 from bmq.spark._rows import OnInvalidMessage
-from tests.budgets.bench import URI, Bench, run
-from tests.budgets.partitions import batches_of, in_this_thread, settings_for
 from tests.spark.readers import WHOLE
 
 MIB = 2**20
 PAYLOAD = 8 * 1024
-#: Rows of a batch: a MiB.
-BATCH = 128
+#: Rows of a batch, which is a MiB, and batches of a partition.
+BATCH, BATCHES = 128, 64
+URI = "bmq://bmq.test.mem.priority/memory"
 
 
-class Feed:
-    """The rows of a partition, and how far the writer is behind when it asks for more.
+def batches() -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a partition in batches, each with the position of its first row."""
+    for first in range(0, BATCHES * BATCH, BATCH):
+        values = [f"row {first + at}".ljust(PAYLOAD, ".").encode() for at in range(BATCH)]
+        yield first, pa.record_batch({"value": values, "CustomerId": [1234] * BATCH})
 
-    Attributes:
-        behind: most rows taken and not posted.
-        held: most bytes of Arrow's memory.
-    """
 
-    def __init__(self, bench: Bench, batches: int) -> None:
-        self.behind = self.held = 0
-        self._bench = bench
-        self._batches = batches
-        self._before = pa.total_allocated_bytes()
-
-    def arrow(self) -> Iterator[tuple[int, Any]]:
-        for first, batch in batches_of(self._batches * BATCH, BATCH, payload=PAYLOAD):
-            yield first, batch
-            self._look(first + BATCH)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        for first, batch in self.arrow():
-            for number, row in enumerate(batch.to_pylist()):
-                yield row
-                self._look(first + number)
-
-    def _look(self, taken: int) -> None:
-        self.behind = max(self.behind, taken - self._bench.server.post_count)
-        self.held = max(self.held, pa.total_allocated_bytes() - self._before)
+@pytest.fixture
+def broker_process() -> Iterator[str]:
+    """The address of a broker whose memory is not that of the tests."""
+    command = [sys.executable, "-m", "bmq", "broker", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.terminate()
 
 
 @pytest.mark.parametrize("kind", ["arrow", "rows"])
-def test_a_partition_is_posted_while_it_is_read(kind: str) -> None:
-    """A writer that collects its rows would be behind by the whole partition."""
-    feeds: list[Feed] = []
+def test_a_partition_is_posted_while_it_is_read(kind: str, broker_process: str) -> None:
+    """A writer that collects its rows would hold the whole partition."""
+    held: list[int] = []
 
-    def write(bench: Bench, batches: int) -> None:
-        feed = Feed(bench, batches)
-        settings = settings_for(bench.uri, URI)
-        with in_this_thread(bench.loop):
-            if kind == "arrow":
-                report = post_partition(feed.arrow(), settings, Scope("job"))
-            else:
-                report = WritePartition(settings, None, None).post(feed.rows(), Scope("job"))
-        assert report.acknowledged == batches * BATCH
-        feeds.append(feed)
+    def rows() -> Iterator[dict[str, Any]]:
+        for _, batch in watched():
+            yield from batch.to_pylist()
 
-    for batches in (16, 48):
-        run(lambda bench, batches=batches: write(bench, batches))  # type: ignore[misc]
-    small, large = feeds
-    assert large.behind <= small.behind <= 11 * BATCH
-    assert large.held <= small.held <= 24 * MIB
+    def watched() -> Iterator[tuple[int, Any]]:
+        for each in batches():
+            yield each
+            held.append(pa.total_allocated_bytes() - before + tracemalloc.get_traced_memory()[0])
+
+    settings = write_partition(queue=URI, broker=broker_process, properties=["CustomerId"]).settings
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        if kind == "arrow":
+            report = post_partition(watched(), settings, Scope("job"))
+        else:
+            report = WritePartition(settings, None, None).post(rows(), Scope("job"))
+    finally:
+        tracemalloc.stop()
+    assert report.acknowledged == BATCHES * BATCH
+    assert max(held) < BATCHES * MIB / 2
 
 
 def resident() -> int:
