@@ -26,7 +26,7 @@ from tests.spark.readers import WHOLE
 MIB = 2**20
 PAYLOAD = 8 * 1024
 #: Rows of a batch, which is a MiB, and batches of a partition.
-BATCH, BATCHES = 128, 64
+BATCH, BATCHES = 128, 128
 URI = "bmq://bmq.test.mem.priority/memory"
 
 
