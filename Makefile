@@ -36,7 +36,7 @@ export FOREIGN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-spark test test-programs soak browser alerts lint format types docs playground release bench works-with simulate mutants conform spark-versions check clean
+.PHONY: help setup demo demo-spark test test-programs soak browser integration lint format types docs playground release bench conform simulate check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,17 +112,8 @@ browser: playground ## the console and the playground in a headless Chromium, wh
 	    mkdir -p build/axe && cd build/axe && npm pack --silent axe-core@4.10.3 >/dev/null && tar xzf axe-core-4.10.3.tgz; }
 	BMQ_AXE=$(AXE) $(RUN) -m pytest -n 1 --max-worker-restart 20 tests/console/browser.py tests/browser/browser.py $(ARGS)
 
-alerts: ## the alert rules for the metrics of brokers, with promtool, which has to be installed
-	@command -v promtool >/dev/null || { \
-	    echo "there is no promtool here: on Debian, apt-get install prometheus" >&2; exit 1; }
-	promtool check rules docs/assets/alerts.yml
-	promtool test rules tests/prometheus/alerts.test.yml
-
 integration: setup ## integration tests and conformance cases against a real broker, in Docker; PROFILE=cluster for three nodes
 	@./docker/integration "$(RUN)" $(ARGS)
-
-works-with: setup ## the page "Works with", from conformance cases and integration tests: ARGS="--broker tcp://..."
-	$(RUN) benchmarks/works_with.py $(ARGS)
 
 lint: setup ## ruff: rules and format; import-linter: which way imports point; codespell: misspelt words
 	$(RUN) -m ruff check $(CODE)
@@ -162,13 +153,6 @@ conform: setup ## docs/conformance: the embedded broker, and the broker of BMQ_B
 
 simulate: setup ## programs under faults of many seeds: ARGS="--seeds 10000 --jobs 2"
 	$(RUN) -m tests.simulation $(ARGS)
-
-mutants: setup ## bugs planted at random: do the tests find them? takes an hour or two
-	@$(RUN) -c 'import mutmut' 2>/dev/null || $(PIP) --group mutants
-	$(RUN) -P tests/mutants.py $(ARGS)
-
-spark-versions: setup ## the tests of Spark on every supported line of pyspark, an environment each
-	$(RUN) tests/spark_versions.py $(ARGS)
 
 check: ## everything continuous integration runs
 	@VENV="$(VENV)" PYTHON="$(PYTHON)" ./.ci/run

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutation tests: plants random small bugs, one at a time, and runs the tests of the affected lines.
 
-`make mutants ARGS="..."`; CONTRIBUTING.md explains the output. The bugs come from mutmut's operators and
-three more: an omitted statement, an inverted condition, a dropped result. mutmut's own command skips
-decorated functions and code outside of functions: every property and every state table. The working tree is
-not changed: the tests run in copies of the tree, in `.mutants`.
+`python -P tests/mutants.py ...`, with the group `mutants` installed; CONTRIBUTING.md explains the output. The
+bugs come from mutmut's operators and three more: an omitted statement, an inverted condition, a dropped result.
+mutmut's own command skips decorated functions and code outside of functions: every property and every state
+table. The working tree is not changed: the tests run in copies of the tree, in `.mutants`.
 """
 
 from __future__ import annotations

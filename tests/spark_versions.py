@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the Spark tests with each supported line of pyspark, in separate environments.
 
-    make spark-versions [ARGS="--only 4.0 4.2"]
+    python tests/spark_versions.py [--only 4.0 4.2]
 
 The environments are created in ``.spark-versions``, from pip's configured index, and kept. Prints a line for
 each version with the results; the output is in ``.spark-versions/LINE.log``. ``LACKING`` lists unsupported
