@@ -2,8 +2,8 @@
 """Mutation tests: plants random small bugs, one at a time, and runs the tests of the affected lines.
 
 `python -P tests/mutants.py ...`, with the group `mutants` installed; CONTRIBUTING.md explains the output. The
-bugs come from mutmut's operators and three more: an omitted statement, an inverted condition, a dropped result.
-mutmut's own command skips decorated functions and code outside of functions: every property and every state
+bugs come from mutmut's operators and three more: an omitted statement, an inverted condition, a dropped
+result. mutmut's own command skips decorated functions and code outside of functions: every property and every state
 table. The working tree is not changed: the tests run in copies of the tree, in `.mutants`.
 """
 

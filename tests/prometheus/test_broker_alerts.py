@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The alert rules, the dashboard of brokers and the KEDA example use existing metrics and labels.
 
-``promtool test rules tests/prometheus/alerts.test.yml`` tests the rules themselves, and ``docs/alerts.py`` causes every alert.
+``promtool test rules tests/prometheus/alerts.test.yml`` tests the rules themselves, and ``docs/alerts.py``
+causes every alert.
 """
 
 from __future__ import annotations
