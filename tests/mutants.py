@@ -3,8 +3,8 @@
 
 `python -P tests/mutants.py ...`, with the group `mutants` installed; CONTRIBUTING.md explains the output. The
 bugs come from mutmut's operators and three more: an omitted statement, an inverted condition, a dropped
-result. mutmut's own command skips decorated functions and code outside of functions: every property and every state
-table. The working tree is not changed: the tests run in copies of the tree, in `.mutants`.
+result. mutmut's own command skips decorated functions and code outside of functions: every property and
+every state table. The working tree is not changed: the tests run in copies of the tree, in `.mutants`.
 """
 
 from __future__ import annotations
