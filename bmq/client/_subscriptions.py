@@ -176,11 +176,11 @@ class Subscriptions:
         assert definition.discard is not None
         uri = str(self._queue.parsed_uri)
         key = self._driver.dialer.target, uri
-        wanted = set(definition.discard.wanted)
+        selected = set(definition.discard.wanted)
         with _discarding_lock:
             for other, where in _discarding.items():
                 theirs = None if other is line else other.definition.discard
-                differ = theirs is not None and set(theirs.wanted) != wanted
+                differ = theirs is not None and set(theirs.wanted) != selected
                 # A killed process of a simulation is disowned.
                 if where == key and differ and other.active and not other._queue.driver.disowned:
                     raise UsageError(

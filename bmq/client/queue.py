@@ -288,7 +288,7 @@ class Queue(OpenQueue):
         if delay is not None or not_before is not None:
             queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
-        if guid is not None and (pending := self._undecided.get(guid)) is not None:
+        if type(guid) is str and (pending := self._undecided.get(guid)) is not None:
             return await asyncio.shield(pending)
         posts = self._posts
         # Driver.room() is called only where the caller may have to wait. An empty window has room.
@@ -306,7 +306,8 @@ class Queue(OpenQueue):
         compression: Compression | None,
     ) -> Ack:
         """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
-        outcome = self._undecided.get(guid)
+        # Other types are refused by the encoding.
+        outcome = self._undecided.get(guid) if type(guid) is str else None
         if outcome is None:
             await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
             outcome = self._poster.post(payload, properties, guid, compression)
@@ -370,7 +371,7 @@ class Queue(OpenQueue):
             raise self._driver.flow.full(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
-        if guid is not None and (pending := self._undecided.get(guid)) is not None:
+        if type(guid) is str and (pending := self._undecided.get(guid)) is not None:
             return pending
         return self._poster.post(payload, properties, guid, compression)
 

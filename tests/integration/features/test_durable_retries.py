@@ -250,7 +250,7 @@ async def test_an_undelayable_message_keeps_its_count_and_occupies_no_worker(
         if message.data == b"bad":
             raise OSError("not now")
 
-    retry = bmq.Backoff(every=0.02, retries=3, durable=True)
+    retry = bmq.Backoff(every=0.02, retries=3, durable=True, then="discard")
     async with consuming(queue, handle, retry=retry, on_error=failures.append):
         await eventually(lambda: len(failures) == 4, 20)
         [consumer] = queue.consumers
