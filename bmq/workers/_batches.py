@@ -46,7 +46,7 @@ class PartlyFailed(Exception):
     Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
 
     Args:
-        failed: exceptions by index in the handler's list.
+        failed: exceptions by index in the handler's list, in the order in which the handler leaves the list.
     """
 
     def __init__(self, failed: Mapping[int, BaseException]) -> None:
@@ -57,6 +57,8 @@ class PartlyFailed(Exception):
                     f"failed must contain an exception for each index, not {_checks.shown(error)}: "
                     "bmq.PartlyFailed({index: error})"
                 )
+        if not failed:
+            raise UsageError("PartlyFailed needs a failed message: return from the handler if all succeeded")
         super().__init__(dict(failed))
         self.failed = dict(failed)
 
@@ -213,17 +215,27 @@ class _BatchWorkers(Workers):
         self, values: dict[Message, Any], attempt: int, task: asyncio.Task[None]
     ) -> dict[Message, BaseException]:
         """Call the handler; return the failed messages with errors."""
-        messages = list(values)
-        error = await self._called(task, messages, attempt, list(values.values()))
+        messages, given = list(values), list(values.values())
+        error = await self._called(task, messages if self._batches.shape else given, attempt, given)
         if error is None:
             return {}
         if isinstance(error, PartlyFailed):
-            wrong = [index for index in error.failed if not 0 <= index < len(messages)]
-            if not wrong:
-                return {messages[index]: each for index, each in error.failed.items()}
-            error = UsageError(
-                f"PartlyFailed has the index {wrong}, and the batch has {len(messages)} messages"
-            )
+            # The handler may have sorted its list: an index counts in the list as the handler left it.
+            known = {id(value): message for message, value in values.items()}
+            if len(known) < len(values) and list(map(id, given)) == list(map(id, values.values())):
+                found = list(messages)  # equal values may be one object
+            else:
+                found = [known[id(value)] for value in given if id(value) in known]
+            if len(set(found)) != len(messages):
+                error = UsageError(
+                    "PartlyFailed was raised after the handler had changed the values in its list"
+                )
+            elif wrong := [index for index in error.failed if not 0 <= index < len(found)]:
+                error = UsageError(
+                    f"PartlyFailed has the index {wrong}, and the batch has {len(found)} messages"
+                )
+            else:
+                return {found[index]: each for index, each in error.failed.items()}
         return dict.fromkeys(messages, error)
 
     async def _failed(

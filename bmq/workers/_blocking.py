@@ -9,6 +9,7 @@ cost more than handling a message.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import copy_context
 from types import coroutine
@@ -17,8 +18,9 @@ from typing import Any, Final, TypeVar, cast
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import turn_of
+from bmq.errors import UsageError
 
-__all__ = ["ENDED", "LONG", "BlockingCalls", "call_apart", "further_steps"]
+__all__ = ["ENDED", "LONG", "BlockingCalls", "call_apart", "further_steps", "refuse_awaitable"]
 
 T = TypeVar("T")
 
@@ -82,6 +84,18 @@ def call_apart(
         if (spent := clock() - began) >= LONG:
             blocking.found(spent)
     return cast("T", (yield from further_steps(run, steps, waits_for, blocking, clock)))
+
+
+def refuse_awaitable(name: str, result: object) -> None:
+    """Refuse a result that the handler should have awaited: its work has not been done.
+
+    Raises:
+        UsageError: the result is a coroutine, or another awaitable.
+    """
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise UsageError(f"{name} returned an awaitable that nothing awaits: write 'return await ...'")
 
 
 @coroutine

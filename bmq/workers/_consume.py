@@ -45,7 +45,14 @@ from bmq.subscriptions import ExpressionInput
 from bmq.wire.printable import printable
 from bmq.wire.push import GUID
 from bmq.wire.uri import QueueUri
-from bmq.workers._blocking import ENDED, LONG, BlockingCalls, call_apart, further_steps
+from bmq.workers._blocking import (
+    ENDED,
+    LONG,
+    BlockingCalls,
+    call_apart,
+    further_steps,
+    refuse_awaitable,
+)
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._handlers import Alarm, too_late
 from bmq.workers._invoker import Invoker
@@ -773,11 +780,16 @@ class Workers:
                     try:
                         # As call_apart does. A generator for each message would take a tenth of its time.
                         steps, context = handler(message).__await__(), own()
-                        waits_for = context.run(next, steps, ended_at_once)
-                        if waits_for is not ended_at_once:
+                        try:
+                            waits_for = context.run(next, steps)
+                        except StopIteration as end:
+                            returned = end.value
+                        else:
                             if (spent := clock() - called) >= LONG:
                                 blocking.found(spent)
-                            await further_steps(context.run, steps, waits_for, blocking, clock)
+                            returned = await further_steps(context.run, steps, waits_for, blocking, clock)
+                        if returned is not None:
+                            refuse_awaitable(invoke.name, returned)
                     except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
                         error = raised
                     ended = clock()

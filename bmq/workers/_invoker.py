@@ -21,7 +21,7 @@ from bmq._logging import Log
 from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
 from bmq.client.message import Message
 from bmq.errors import UsageError
-from bmq.workers._blocking import BlockingCalls, call_apart
+from bmq.workers._blocking import BlockingCalls, call_apart, refuse_awaitable
 from bmq.workers._handlers import too_late
 from bmq.workers._middleware import Middleware, chained, timed, unless_cancelled
 from bmq.workers._plan import Plan, Surroundings
@@ -112,12 +112,12 @@ class Invoker:
             call, argument = cast("Any", self._plain), messages[0]
         timeout = self.alarm
         if timeout is None or self._threads is not None:
-            await call_apart(call, argument, blocking=self.blocking)
+            refuse_awaitable(self.name, await call_apart(call, argument, blocking=self.blocking))
             return
         deadline = asyncio.timeout(timeout)
         try:
             async with deadline:
-                await call_apart(call, argument, blocking=self.blocking)
+                refuse_awaitable(self.name, await call_apart(call, argument, blocking=self.blocking))
         except TimeoutError:
             if not deadline.expired():
                 raise

@@ -380,7 +380,8 @@ _GETTERS: dict[tuple[Source, bool], _Get] = {
     (Source.VALUE, False): _value,
     (Source.VALUE, True): _value,
     (Source.MESSAGE, False): _first,
-    (Source.MESSAGES, True): lambda attempt, _found: list(attempt.messages),
+    # The list itself: the indexes of PartlyFailed count in the order in which the handler leaves the list.
+    (Source.MESSAGES, True): lambda attempt, _found: attempt.messages,
     (Source.ATTEMPT, False): lambda attempt, _found: attempt,
     (Source.ATTEMPT, True): lambda attempt, _found: attempt,
 }

@@ -370,3 +370,32 @@ async def test_messages_put_back_come_first_and_in_order(stage: Stage) -> None:
         consumer.put_back(taken[2:])
         consumer.put_back(taken[:2])
         assert [(await consumer.receive(timeout=10)).data for _ in range(5)] == [b"0", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+async def test_indexes_of_failed_messages_count_in_the_list_as_the_handler_left_it(
+    broker_uri: str, stage: Stage, other_session: bmq.Session, typed: bool
+) -> None:
+    app = bmq.App(broker_uri)
+    payloads = [b"[3]", b"[1]", b"[2]"]
+
+    async def of_messages(messages: list[bmq.Message]) -> None:
+        messages.sort(key=lambda message: message.data)
+        raise bmq.PartlyFailed({messages.index(m): ValueError() for m in messages if m.data == b"[3]"})
+
+    async def of_values(values: list[list[int]]) -> None:
+        values.sort()
+        raise bmq.PartlyFailed({values.index([3]): ValueError()})
+
+    register = app.batch_consumer(stage.queue.uri, max_messages=3, max_wait=60, retry=bmq.NoRetry())
+    register(of_values) if typed else register(of_messages)
+    await post(stage.queue, *payloads)
+    async with app:
+        await eventually(lambda: app.status() and app.status()[0].handled == 2)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"[3]"]
+
+
+def test_partly_failed_names_a_message() -> None:
+    with pytest.raises(bmq.UsageError, match="needs a failed message"):
+        bmq.PartlyFailed({})

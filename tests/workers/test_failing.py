@@ -436,3 +436,38 @@ async def test_growing_backoff_retries_concurrency_messages_at_once(stage: Stage
             await asyncio.sleep(0)
         # Both wait for their next attempts, and the newer one waits behind them.
         assert (seen, waiting) == ([b"0", b"1"], [1, 1])
+
+
+@pytest.mark.parametrize("shape", ["plain", "suspends", "middleware", "batch"])
+async def test_a_returned_awaitable_is_no_success(
+    broker_uri: str, stage: Stage, other_session: bmq.Session, shape: str
+) -> None:
+    """``return save(...)`` without ``await`` has saved nothing."""
+
+    async def save() -> None:
+        raise AssertionError("nothing awaits this")
+
+    async def handle(message: bmq.Message) -> Any:
+        if shape == "suspends":
+            await asyncio.sleep(0)
+        return save()
+
+    async def handle_batch(messages: list[bmq.Message]) -> Any:
+        return save()
+
+    async def around(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
+        return await call_next()
+
+    app = bmq.App(broker_uri, middlewares=[around] if shape == "middleware" else [])
+    failures: list[Failure] = []
+    options: dict[str, Any] = {"retry": bmq.NoRetry(), "on_error": failures.append}
+    if shape == "batch":
+        app.batch_consumer(stage.queue.uri, max_messages=1, max_wait=0, **options)(handle_batch)
+    else:
+        app.consumer(stage.queue.uri, **options)(handle)
+    await post(stage.queue, b"0")
+    async with app:
+        await eventually(lambda: failures)
+    assert "returned an awaitable" in str(failures[0].error)
+    await stage.queue.close()
+    assert await seen_by(other_session, stage.queue.uri) == [b"0"]
