@@ -261,7 +261,7 @@ if not TYPE_CHECKING:
         if name in _MODULE_OF:
             value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
             return value
-        raise import_module("bmq._renamed").missing_name("bmq", name)
+        raise AttributeError(f"module 'bmq' has no attribute {name!r}")
 
     def __dir__():
         return sorted({*globals(), *__all__, *_MODULES})

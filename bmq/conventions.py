@@ -11,10 +11,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from bmq import _checks, _world
-from bmq._renamed import old_names
 
 __all__ = [
     "ATTEMPTS",
@@ -180,7 +179,3 @@ def post_time(properties: Mapping[str, object]) -> float | None:
     """Return the time of a message's first post, in seconds since 1970; None if not set."""
     posted = _checks.mapping("properties", properties).get(POSTED)
     return posted / 1000 if isinstance(posted, int) and not isinstance(posted, bool) else None
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

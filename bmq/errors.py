@@ -39,7 +39,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from bmq._links import page
-from bmq._renamed import old_names, renamed
 
 __all__ = [
     "AckStatus",
@@ -534,7 +533,6 @@ class RequestTimeout(TimedOut):
     """
 
 
-@renamed
 class RequestFailed(Error):
     """The responder of a request failed; the error replaces the reply.
 
@@ -718,7 +716,3 @@ class ExpressionWarning(UserWarning):
 
         warnings.simplefilter("error", bmq.ExpressionWarning)
     """
-
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -7,9 +7,6 @@ class Stamp(bmq.Interceptor):
             message.properties["host"] = HOST
 """
 
-from typing import TYPE_CHECKING
-
-from bmq._renamed import old_names
 from bmq.client.interceptors import Interceptor, Operation, PostOutcome
 from bmq.client.posts import OutgoingMessage
 
@@ -19,6 +16,3 @@ __all__ = [
     "OutgoingMessage",
     "PostOutcome",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

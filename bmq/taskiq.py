@@ -22,7 +22,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks
-from bmq._renamed import renamed_arguments
 from bmq.client.connect import check_options, connect
 from bmq.client.dead_letters import described
 from bmq.client.in_hand import Feeding
@@ -87,7 +86,6 @@ class BmqBroker(AsyncBroker):
         UsageError: dead letters would return to the queue.
     """
 
-    @renamed_arguments
     def __init__(
         self,
         broker: str | None,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._loop import LoopThread
-from bmq._renamed import renamed_arguments
 from bmq.client.connect import connect
 from bmq.client.drained import Drained
 from bmq.client.options import TablesOptions
@@ -93,7 +92,6 @@ class Source:
         schema: columns, a ``pyarrow.Schema``.
     """
 
-    @renamed_arguments
     def __init__(
         self,
         uri: str,
@@ -263,7 +261,6 @@ class Source:
         self.close()
 
 
-@renamed_arguments
 def reader(
     uri: str,
     queue: str,

@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from bmq._live import live
-from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._line import Line, following
 from bmq.blocking._message import Message, MessageBatch, received_of
 from bmq.client.consumer import Consumer as _Consumer
@@ -27,7 +26,6 @@ __all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"
 
 
 @live
-@renamed
 class Consumer:
     """A subscription of a queue, like :class:`bmq.Consumer`.
 
@@ -210,7 +208,6 @@ class Consumer:
     ) -> None:
         self.close()
 
-    @renamed_arguments
     def configure(
         self,
         expression: ExpressionInput = None,

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from bmq._live import live
-from bmq._renamed import renamed
 from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.codecs import Shape
@@ -27,7 +26,6 @@ T = TypeVar("T")
 
 
 @live
-@renamed
 class Message:
     """A message, like :class:`bmq.Message`. Created by queues and consumers.
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._live import live
-from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._end import QueueEnd
 from bmq.blocking._handlers import waiting_for
@@ -54,7 +53,6 @@ _COMPRESSIONS = (None, *Compression)
 
 
 @live
-@renamed
 class Queue:
     """An open queue, like :class:`bmq.Queue`. Created by :meth:`Session.open_queue`.
 
@@ -448,7 +446,6 @@ class Queue:
 
     # subscriptions
 
-    @renamed_arguments
     def subscribe(
         self,
         expression: ExpressionInput = None,
@@ -474,7 +471,6 @@ class Queue:
         self._consumers = {each: made for each, made in self._consumers.items() if not each.closed}
         return self._own(consumer)
 
-    @renamed_arguments
     def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, as :meth:`bmq.Queue.tables` does. Needs the extra ``bmq[arrow]``.
 
@@ -492,7 +488,6 @@ class Queue:
             given["dead_letters"] = letters._queue
         return Tables(self._portal, self._portal.call(self._queue.tables, expression, **given))
 
-    @renamed_arguments
     def group(
         self,
         key: str | None = None,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from bmq import _checks
 from bmq._live import live
-from bmq._renamed import renamed, renamed_arguments
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
 from bmq.blocking._portal import FOR_THE_END, Portal, current_portal, forget_portal
@@ -112,7 +111,6 @@ def _off_the_loop(source: CredentialsSource | None) -> CredentialsSource | None:
 
 
 @live
-@renamed
 class Session:
     """A session with a broker, like :class:`bmq.Session`. Created by :func:`connect`.
 
@@ -170,7 +168,6 @@ class Session:
 
     # queues
 
-    @renamed_arguments
     def open_queue(
         self,
         uri: str,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq._renamed import renamed_arguments
 from bmq.blocking._message import Message, MessageBatch, TypedBatch, TypedMessage
 from bmq.blocking._posts import PostFuture
 from bmq.client.posts import Ack, PostReport, PutMessage
@@ -265,7 +264,6 @@ class TypedQueue(Generic[T]):
         """Iterate over batches of messages, as :meth:`Queue.batches` does."""
         return _Batches(self.queue.batches(max_messages, max_wait), self._shape)
 
-    @renamed_arguments
     def subscribe(
         self,
         expression: ExpressionInput = None,
@@ -300,7 +298,6 @@ class TypedQueue(Generic[T]):
         )
         return TypedConsumer(consumer, self._shape)
 
-    @renamed_arguments
     def group(
         self,
         key: str | None = None,
@@ -368,7 +365,6 @@ class TypedConsumer(Generic[T]):
         """Iterate over batches of messages, as :meth:`Consumer.batches` does."""
         return _Batches(self.consumer.batches(max_messages, max_wait), self._shape)
 
-    @renamed_arguments
     def configure(
         self,
         expression: ExpressionInput = None,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Unpack
 from bmq import _checks
 from bmq._live import live
 from bmq._loop import timeout
-from bmq._renamed import renamed, renamed_arguments
 from bmq.client._definition import (
     Definition,
     check_expression_input,
@@ -36,7 +35,6 @@ __all__ = ["Consumer", "Subscription", "line_for", "line_of"]
 _ANY = SubscriptionOptions(0, 0, 0)
 
 
-@renamed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """An initial subscription, for :meth:`bmq.Session.open_queue`.
@@ -99,7 +97,6 @@ def line_for(
 
 
 @live
-@renamed
 class Consumer:
     """A subscription of a queue, with its own messages.
 
@@ -358,7 +355,6 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    @renamed_arguments
     async def configure(
         self,
         expression: ExpressionInput = None,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq._renamed import renamed
 from bmq.client._line import Line
 from bmq.client.delivered import Delivered, arrival_of, push_of
 from bmq.protocol.client.queue import QueueState
@@ -84,7 +83,6 @@ def beginning_of(message: Message, most: int) -> Beginning:
 
 
 @live
-@renamed
 class Message(Delivered):
     """A message as delivered by the broker (one PUSH message).
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 from bmq import _checks
 from bmq._live import live
 from bmq._pace import paced
-from bmq._renamed import renamed, renamed_arguments
 from bmq.client._deadline import within
 from bmq.client._definition import Definition
 from bmq.client._end import QueueEnd
@@ -79,7 +78,6 @@ Request: TypeAlias = Callable[
 
 
 @live
-@renamed
 class Queue(OpenQueue):
     """An open queue. Created by :meth:`bmq.Session.open_queue`.
 
@@ -639,7 +637,6 @@ class Queue(OpenQueue):
 
     # subscriptions
 
-    @renamed_arguments
     def subscribe(
         self,
         expression: ExpressionInput = None,
@@ -683,7 +680,6 @@ class Queue(OpenQueue):
         )
         return Consumer(self, line_for(subscription, self._end, self._hooks, self._end.options))
 
-    @renamed_arguments
     def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, with a column for the payload and a column for each property.
 
@@ -704,7 +700,6 @@ class Queue(OpenQueue):
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
         return tables_of(self, expression, **options)
 
-    @renamed_arguments
     def group(
         self,
         key: str | None = None,

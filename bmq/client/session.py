@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
-from bmq._renamed import renamed, renamed_arguments
 from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
@@ -96,7 +95,6 @@ class CloseReport:
 
 
 @live
-@renamed
 class Session:
     """A session with a broker. Created by :func:`bmq.connect`.
 
@@ -278,7 +276,6 @@ class Session:
 
     # queues
 
-    @renamed_arguments
     async def open_queue(
         self,
         uri: str,

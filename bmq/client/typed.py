@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq._renamed import renamed_arguments
 from bmq.client._outcomes import PostFuture
 from bmq.client._payload import checked_properties
 from bmq.client.delivered import arrival_of, push_of
@@ -357,7 +356,6 @@ class TypedQueue(Generic[T]):
         """Iterate over batches of messages, as :meth:`bmq.Queue.batches` does."""
         return _Batches(self.queue.batches(max_messages, max_wait), self._shape)
 
-    @renamed_arguments
     def subscribe(
         self,
         expression: ExpressionInput = None,
@@ -392,7 +390,6 @@ class TypedQueue(Generic[T]):
         )
         return TypedConsumer(consumer, self._shape)
 
-    @renamed_arguments
     def group(
         self,
         key: str | None = None,
@@ -460,7 +457,6 @@ class TypedConsumer(Generic[T]):
         """Iterate over batches of messages, as :meth:`bmq.Consumer.batches` does."""
         return _Batches(self.consumer.batches(max_messages, max_wait), self._shape)
 
-    @renamed_arguments
     async def configure(
         self,
         expression: ExpressionInput = None,

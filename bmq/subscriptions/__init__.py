@@ -4,9 +4,6 @@
 No module here contacts a broker: an :class:`Expression` is checked and evaluated locally.
 """
 
-from typing import TYPE_CHECKING
-
-from bmq._renamed import old_names
 from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
@@ -86,6 +83,3 @@ __all__ = [
     "unparse",
     "with_pulsar_tags",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -4,9 +4,6 @@
 :func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.
 """
 
-from typing import TYPE_CHECKING
-
-from bmq._renamed import old_names
 from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
@@ -66,6 +63,3 @@ __all__ = [
     "original_of",
     "status",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = old_names(__name__)

@@ -17,7 +17,6 @@ from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace
-from bmq._renamed import renamed_arguments
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.attempt import UNSET
@@ -111,7 +110,6 @@ _TO_END = (5.0, 1.0)
 _abandoned: set[asyncio.Task[None]] = set()
 
 
-@renamed_arguments
 async def consume(
     source: Queue | Consumer | Membership | TypedQueue[V] | TypedConsumer[V] | TypedGroup[V],
     handler: HandlerOf[V] | Responder,

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from bmq import _checks
-from bmq._renamed import renamed_arguments
 from bmq.client.dead_letters import DeadLetter
 from bmq.client.poison import Allow, Allowed
 from bmq.codecs import Codec
@@ -114,7 +113,6 @@ class Registrar(ABC):
         self._middlewares.append(function)
         return function
 
-    @renamed_arguments
     @_checks.known_arguments
     def consumer(
         self,
@@ -214,7 +212,6 @@ class Registrar(ABC):
 
         return register
 
-    @renamed_arguments
     @_checks.known_arguments
     def batch_consumer(
         self,
@@ -416,7 +413,6 @@ class Registrar(ABC):
         self._register(lambda target: target.registry.shutdown.append(function))
         return function
 
-    @renamed_arguments
     @_checks.known_arguments
     def responder(
         self,
