@@ -17,7 +17,7 @@ from bmq.wire.guid import guid_to_text
 if TYPE_CHECKING:
     from bmq.protocol.client.core import ClientCore
 
-__all__ = ["PostBatch", "PostFuture", "Settler", "Several", "Single", "post_error"]
+__all__ = ["PostBatch", "PostFuture", "Several", "Single", "post_error", "settle"]
 
 PostFuture = asyncio.Future[Ack]
 
@@ -91,38 +91,29 @@ class PostBatch(Several):
             await self._waiter
 
 
-class Settler:
-    """Passes outcomes to the future of each post, and counts to each ``post_many`` (see Receipts).
+def settle(acked: Acked, core: ClientCore) -> None:
+    """Pass outcomes to the future of each post, and count them for each ``post_many``.
 
-    Attributes:
-        ack: creates the result of an accepted post.
+    The core knows the error of the connection.
     """
-
-    __slots__ = ("ack",)
-
-    def __init__(self) -> None:
-        self.ack = Ack
-
-    def settle(self, acked: Acked, core: ClientCore) -> None:
-        """Pass on the outcomes of posts; the core knows the error of the connection."""
-        # The tokens are of type Single or Several. A call of cast() for each post would take measurable time.
-        outcomes: list[Any] = acked.outcomes
-        for token, tag, guid, status, queue in outcomes:
-            if status is AckStatus.SUCCESS:
-                # Posts with a common outcome are counted below.
-                if not token.done():
-                    token.set_result(Ack(guid, queue.uri_text))
-                continue
-            # A post given up on a live connection has another cause.
-            dead = status is AckStatus.TIMEOUT or not core.connected
-            error = post_error(guid, status, queue, core.trouble if dead else None, acked.strange)
-            if isinstance(token, Several):
-                token.failed(tag, error)
-            elif not token.done():
-                token.set_exception(error)
-        accepted: list[Any] = acked.accepted
-        for several, count in accepted:
-            several.accepted(count)
+    # The tokens are of type Single or Several. A call of cast() for each post would take measurable time.
+    outcomes: list[Any] = acked.outcomes
+    for token, tag, guid, status, queue in outcomes:
+        if status is AckStatus.SUCCESS:
+            # Posts with a common outcome are counted below.
+            if not token.done():
+                token.set_result(Ack(guid, queue.uri_text))
+            continue
+        # A post given up on a live connection has another cause.
+        dead = status is AckStatus.TIMEOUT or not core.connected
+        error = post_error(guid, status, queue, core.trouble if dead else None, acked.strange)
+        if isinstance(token, Several):
+            token.failed(tag, error)
+        elif not token.done():
+            token.set_exception(error)
+    accepted: list[Any] = acked.accepted
+    for several, count in accepted:
+        several.accepted(count)
 
 
 def post_error(

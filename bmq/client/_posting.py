@@ -7,8 +7,7 @@ Every post passes the same stages, alone or with many others:
    the message to the interceptors, allows changes, and watches for the outcome.
 2. *Encode*: the payload and the properties become application data. A ``post_many`` of messages with
    different data, but equal other values, takes a shorter loop, and creates all GUIDs together.
-3. *Admit*: the window takes the message. A single post may be written at once, before entering the window;
-   see :mod:`bmq.protocol.client.lone_post`.
+3. *Admit*: the window takes the message.
 
 If a later stage refuses a post, the interceptors of the post receive the refusal as the outcome.
 
@@ -147,8 +146,6 @@ class Poster:
             message = self._encode(data, properties, guid, tick, compression)
             future: PostFuture = connection.loop.create_future()
             token = future if observed is None else observed.attach(future)
-            if self._posts.one_by_one and connection.post_alone(self._core, message, token):
-                return future
             raw, data, flags, schema_id, packing = message
             now = connection.turn[0] if connection.scheduled else connection.loop.time()
             connection.core.post(self._core, raw, data, token, now, 0, flags, schema_id, packing)

@@ -23,7 +23,7 @@ from bmq._logging import Log
 from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._open_queue import end_of
-from bmq.client._outcomes import Settler
+from bmq.client._outcomes import settle
 from bmq.client._shortcuts import log_stats, requests_of
 from bmq.client.consumer import Subscription
 from bmq.client.interceptors import Hooks, Interceptor
@@ -123,7 +123,7 @@ class Session:
         if options.log_stats_every:
             on_event = log_stats(self, options.log_stats_every, on_event)
         self._driver: Driver[QueueEnd] = Driver(
-            addresses, options, credentials, ssl, server_hostname, on_event, host_health, Settler()
+            addresses, options, credentials, ssl, server_hostname, on_event, host_health, settle
         )
         # Makes a further session with these arguments.
         self._again = partial(

@@ -27,10 +27,8 @@ from bmq.engine.counting import Confirming
 from bmq.engine.tracing import Tracing
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
-from bmq.protocol.client.events import Outcome, SessionEvent, Signal
+from bmq.protocol.client.events import SessionEvent, Signal
 from bmq.protocol.client.greeting import Greeting
-from bmq.protocol.client.queue import QueueCore
-from bmq.wire.put import Outgoing
 
 __all__ = ["Connection", "Owner"]
 
@@ -55,10 +53,6 @@ class Owner(Protocol):
 
     def writable(self) -> None:
         """Note that the connection accepts more data."""
-        ...
-
-    def accepted(self, outcome: Outcome) -> None:
-        """Process the acceptance of a lone post."""
         ...
 
     def crashed(self) -> None:
@@ -156,31 +150,6 @@ class Connection:
         self.transmit()
         if self.confirming.open is not None:
             self.confirming.close()  # nothing could be sent
-
-    def post_alone(self, queue: QueueCore, message: Outgoing, token: object) -> bool:
-        """Write a post at once, together with waiting confirmations.
-
-        A caller awaiting each post before the next saves a turn of the event loop. Several posts in one turn
-        leave together in one event, except for the first post after a series of lone posts.
-
-        Returns:
-            Whether the post was written. If not, the post has to take the usual way.
-        """
-        core, channel = self.core, self._channel
-        if channel is None or not self.writable:
-            return False
-        data = core.lone.begin(queue, message)
-        if data is None:
-            return False
-        channel.write(data)
-        # The broker is busy from here on.
-        core.lone.keep(queue, message, token, self.loop.time())
-        if self._busy_poll:
-            self._stay_awake()
-        deadline = core.posts.deadline
-        if deadline is not None and (self._timer is None or deadline < self._timer_at):
-            self._arm(deadline)
-        return True
 
     def transmit(self) -> None:
         """Pass on the core's reports, send the output, and start the timer."""
@@ -284,18 +253,12 @@ class Connection:
         if channel is self._channel:
             try:
                 core, now = self.core, self.loop.time()
-                outcome = core.lone.finish(now) if data == core.lone.awaited else None
-                if outcome is not None:
-                    self._owner.accepted(outcome)
-                    quiet = True
-                else:
-                    quiet = core.receive(data, now)
-                    framer = core.framer
-                    if framer.bulky is not channel.filling:
-                        channel.fill(framer.space if framer.bulky else None)
-                    if quiet:
-                        self._hand_over()
+                quiet = core.receive(data, now)
+                framer = core.framer
+                if framer.bulky is not channel.filling:
+                    channel.fill(framer.space if framer.bulky else None)
                 if quiet:
+                    self._hand_over()
                     if self._busy_poll:
                         self._stay_awake()
                     return

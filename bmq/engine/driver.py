@@ -25,7 +25,7 @@ from bmq.engine.flow import Flow
 from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.engine.identity import introduce
 from bmq.engine.options import CredentialsSource, SessionOptions
-from bmq.engine.ports import OpenQueue, Receipts
+from bmq.engine.ports import OpenQueue
 from bmq.engine.reporting import Reporter
 from bmq.engine.room import Want
 from bmq.errors import SessionClosed
@@ -39,7 +39,6 @@ from bmq.protocol.client.events import (
     ConnectionLost,
     CredentialsNeeded,
     Disconnected,
-    Outcome,
     Pushed,
     PushedColumns,
     QueueReopened,
@@ -109,14 +108,13 @@ class Driver(Generic[Q]):
         server_hostname: str | None,
         on_event: Callable[[SessionEvent], None] | None,
         host_health: HostHealthMonitor | None,
-        receipts: Receipts,
+        settle: Callable[[Acked, ClientCore], None],
     ) -> None:
         identity, self.guids = introduce(options.process_name, options.user_agent)
         self.schema_ids = SchemaIds()
         self.options = options
         self.health = HealthWatch()
-        self._receipts = receipts
-        self._ack = receipts.ack
+        self._settle = settle
         self.received = ReceiveCounts()
         self.core = ClientCore(
             identity,
@@ -350,20 +348,10 @@ class Driver(Generic[Q]):
         """End the session."""
         self.dialer.stop()
 
-    def accepted(self, outcome: Outcome) -> None:
-        """Handle the acceptance of a single post."""
-        future: Any  # the token of Connection.post_alone()
-        future, _, guid, _, queue = outcome
-        if not future.done():
-            future.set_result(self._ack(guid, queue.uri_text))
-        flow = self.flow
-        if flow.for_outcomes or flow.room.lines:
-            flow.posts_left()
-
     def handle(self, event: SessionEvent | Signal) -> None:
         """Distribute a report of the core."""
         if isinstance(event, Acked):
-            self._receipts.settle(event, self.core)
+            self._settle(event, self.core)
             self.flow.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)

@@ -6,15 +6,12 @@ The receiver of a subscription's messages is :class:`bmq.protocol.client.ports.S
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from bmq.engine.counting import ReceiveCounts
 from bmq.errors import Error
-from bmq.protocol.client.core import ClientCore
-from bmq.protocol.client.events import Acked
 
-__all__ = ["OpenQueue", "Receipts"]
+__all__ = ["OpenQueue"]
 
 
 class OpenQueue(Protocol):
@@ -34,17 +31,4 @@ class OpenQueue(Protocol):
 
     def forget_delivered(self) -> None:
         """Drop messages in line after the loss of the connection: the broker redelivers them."""
-        ...
-
-
-class Receipts(Protocol):
-    """Distributes the outcomes of posts."""
-
-    @property
-    def ack(self) -> Callable[[bytes, str], object]:
-        """Function creating the result of an accepted post from the GUID and the queue's URI."""
-        ...
-
-    def settle(self, acked: Acked, core: ClientCore) -> None:
-        """Process outcomes of posts; the core has the error of the connection."""
         ...

@@ -146,7 +146,7 @@ class Liveness:
 class Answers(Liveness):
     """Watches for answers on a connection, while the peer sends other bytes.
 
-    An answer is two assignments by the owner, because a call for each answer costs a lone post too much:
+    An answer is two assignments by the owner, because every acknowledgement is an answer:
     ``answered`` is the time, and ``received`` is 0.
 
     Args:

@@ -16,7 +16,6 @@ __all__ = [
     "ACK_SIZE",
     "STATUS_MASK",
     "AckMessage",
-    "around_acceptance",
     "decode_acks",
     "encode_ack",
     "encode_acks",
@@ -34,8 +33,6 @@ encode_ack = ACK_MESSAGE.packer("status", "correlationId", "messageGUID", "queue
 ACK_SIZE = ACK_MESSAGE.size
 #: Offset of the GUID in an acknowledgement.
 ACK_GUID = ACK_MESSAGE.offset_of("messageGUID")
-# The bytes in front of the acknowledgement in an event that accepts one message.
-_ACCEPTED = pack_event_header(HEADER_SIZE + len(_HEADER) + ACK_SIZE, EventType.ACK) + _HEADER
 
 _STATUS_AND_GUID = ACK_MESSAGE.words("reserved+status", "messageGUID")
 #: Read one acknowledgement, from (event, offset): a number that contains the wire status, and the GUID.
@@ -59,13 +56,6 @@ class AckMessage(NamedTuple):
 def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
     """Return an ACK event from (wire status, correlation id, GUID, qId) items."""
     return pack_acks([encode_ack(*ack) for ack in acks])
-
-
-def around_acceptance(queue_id: int) -> tuple[bytes, bytes]:
-    """Return the ACK event that accepts one message of a queue: the bytes before and after the GUID."""
-    event = _ACCEPTED + encode_ack(0, 0, UNSET_GUID, queue_id)
-    begin = len(_ACCEPTED) + ACK_GUID
-    return event[:begin], event[begin + len(UNSET_GUID) :]
 
 
 def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:

@@ -209,11 +209,10 @@ async def test_memory_of_a_huge_event_is_returned_when_its_message_is_handled(pe
 async def test_an_awaited_acknowledgement_ends_the_reception_of_large_events(
     peer: Peer, fills: list[bool]
 ) -> None:
-    """The acknowledgement of a lone post is recognised by its bytes, before any event is cut."""
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         consumer = await queue.subscribe(max_unconfirmed_bytes=2**30)
-        for number in range(3):  # from the second one on, a post is alone
+        for number in range(3):
             await queue.post(b"%d" % number)
         peer.connection.send(event(peer, (1, 500_000)))
         await check(consumer, (1, 500_000))

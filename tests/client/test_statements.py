@@ -187,7 +187,7 @@ def _rows(count: int, payload: bytes, properties: dict[str, Any]) -> object:
 async def test_every_way_to_post_sends_the_crc_of_the_bytes_that_travel(
     peer: Peer, compression: bmq.Compression
 ) -> None:
-    """The post of a lone caller, of a turn, of a list and of a table are encoded in ways of their own."""
+    """A single post, the posts of a turn, of a list and of a table are encoded in ways of their own."""
     async with bmq.connect(peer.uri, compression=compression) as session:
         queue = await session.open_queue(URI, write=True)
         peer.hold.add("PUT")  # the posts stay to be looked at

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import bmq
-import bmq.protocol.client.lone_post as lone_post
 import bmq.protocol.client.outbox as outbox
 import bmq.protocol.client.requests as requests
 from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
@@ -70,7 +69,6 @@ def plant_in_posts(monkeypatch: pytest.MonkeyPatch) -> None:
         return encode_many(queue_id, messages, *limit)
 
     monkeypatch.setattr(outbox, "encode_put_event", encode_put_event)
-    monkeypatch.setattr(lone_post, "encode_put_event", encode_put_event)
     monkeypatch.setattr(outbox, "encode_puts", encode_puts)
 
 

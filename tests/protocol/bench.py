@@ -129,12 +129,7 @@ class Bench:
             if self._greeting is not None:
                 self._greet(self._greeting, piece)
                 continue
-            lone = self.core.lone
-            outcome = lone.finish(self.now) if piece == lone.awaited else None
-            if outcome is not None:
-                self._note(Acked([outcome]))
-            else:
-                self.core.receive(piece, self.now)
+            self.core.receive(piece, self.now)
         self.pump()
 
     def _greet(self, greeting: Greeting, data: bytes) -> None:
@@ -266,17 +261,6 @@ class Bench:
         for number in numbers:
             self.core.post(queue, guid(number), b"%d" % number, number, self.now)
         self.pump()
-
-    def post_alone(self, queue: QueueCore, number: int) -> bool:
-        """Post a lone message; return whether the fast path was taken."""
-        message = guid(number), b"%d" % number, int(PutFlags.ACK_REQUESTED), 0, 0
-        data = self.core.lone.begin(queue, message)
-        if data is None:
-            self.core.post(queue, guid(number), b"%d" % number, number, self.now)
-            return False
-        self.broker.take(data)
-        self.core.lone.keep(queue, message, number, self.now)
-        return True
 
     def post_many(self, queue: QueueCore, *numbers: int) -> None:
         """Post messages together: GUID and payload are a number, the token is the tuple of numbers."""

@@ -97,7 +97,7 @@ def steps(walk: Walk, random: Random) -> dict[float, list[Callable[[], object]]]
         ]
         rare += [
             lambda: walk.leave(queue),
-            lambda: walk.post(queue, count + 1, random.choice(("together", "alone")), flip),
+            lambda: walk.post(queue, count + 1, random.choice(("together", "one by one")), flip),
         ]
     if bench.up and bench.broker.requests:
         common.append(lambda: walk.answer(random.randrange(3), "accept", 300_000, 2))

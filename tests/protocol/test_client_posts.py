@@ -12,14 +12,12 @@ from bmq.errors import (
     ConfigureQueueError,
     ConnectionFailed,
     OpenQueueError,
-    QueueClosed,
     UsageError,
 )
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import PutFlags
-from bmq.wire.uri import QueueUri
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 from tests.sweeps import sweep
 
@@ -144,17 +142,17 @@ def test_stopping_the_session_ends_every_post() -> None:
 # one at a time
 
 
-def test_single_post_is_sent_before_its_bookkeeping_and_ends_like_others() -> None:
+def test_posts_one_after_another_are_sent_at_once_and_counted() -> None:
     bench = connected()
     queue = bench.open(URI)
     for number in range(1, 4):
-        assert bench.post_alone(queue, number)
+        bench.post(queue, number)
         assert sent(bench) == [number], "sent at once"
         assert len(bench.core.posts) == queue.unacked == 1
         bench.wait(0.25)
         assert bench.ack_all() == [number]
         assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
-    assert bench.post_alone(queue, 4)
+    bench.post(queue, 4)
     bench.ack_all(AckStatus.LIMIT_BYTES)
     accepted = [AckStatus.SUCCESS]
     assert bench.outcomes == {1: accepted, 2: accepted, 3: accepted, 4: [AckStatus.LIMIT_BYTES]}
@@ -163,46 +161,18 @@ def test_single_post_is_sent_before_its_bookkeeping_and_ends_like_others() -> No
     assert dict(queue.counts.refused) == {AckStatus.LIMIT_BYTES: 1}
 
 
-def test_post_is_queued_behind_earlier_output() -> None:
+def test_confirmations_are_sent_before_a_post() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.core.confirm(queue, guid(9))
+    bench.post(queue, 1)
+    assert bench.broker.log[-2:] == ["CONFIRM", "PUT"]
+
+
+def test_only_a_whole_event_accepts_a_post() -> None:
     bench = connected()
     queue = bench.open(URI)
     bench.post(queue, 1)
-    assert not bench.post_alone(queue, 2), "it would not be the only one"
-    bench.pump()
-    bench.ack_all()
-    bench.core.open_queue(QueueUri.parse(OTHER), WRITE, OTHER, "open", bench.now, bench.now + 5)
-    assert not bench.post_alone(queue, 3), "the broker is to open a queue first"
-    bench.pump()
-    assert bench.broker.log[-2:] == ["OpenQueue", "PUT"]
-    bench.answer_all()
-    bench.ack_all()
-    bench.core.confirm(queue, guid(9))
-    assert bench.post_alone(queue, 4), "a confirmation goes with it"
-    assert bench.broker.log[-2:] == ["CONFIRM", "PUT"]
-    bench.lose()
-    assert not bench.post_alone(queue, 5), "there is no connection"
-    bench.connect()
-    bench.answer_all()
-    assert sent(bench) == [4, 5]
-    bench.ack_all()
-    assert bench.outcomes == {n: [AckStatus.SUCCESS] for n in range(1, 6)}
-
-
-def test_a_post_made_alone_is_refused_like_any_other() -> None:
-    bench = connected()
-    reader, closed = bench.open(URI, READ), bench.open(OTHER)
-    with pytest.raises(UsageError, match="not opened for writing"):
-        bench.post_alone(reader, 1)
-    bench.close(closed)
-    with pytest.raises(QueueClosed):
-        bench.post_alone(closed, 2)
-    assert len(bench.core.posts) == 0
-
-
-def test_only_a_whole_event_accepts_a_post_made_alone() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    assert bench.post_alone(queue, 1)
     acceptance = bench.broker.ack(bench.broker.puts)
     bench.send(acceptance[:20])
     assert bench.outcomes == {}
@@ -210,7 +180,7 @@ def test_only_a_whole_event_accepts_a_post_made_alone() -> None:
     assert bench.outcomes == {1: [AckStatus.SUCCESS]}
     bench.send(acceptance)
     assert bench.outcomes == {1: [AckStatus.SUCCESS]}, "again, and nobody waits for it"
-    assert bench.post_alone(queue, 2)
+    bench.post(queue, 2)
     acceptance = bench.broker.ack(bench.broker.puts[1:])
     s_id = bench.broker.s_ids[queue.q_id][-1]
     message = bench.broker.push(queue.q_id, [(guid(8), acceptance)], (s_id,))
@@ -226,7 +196,7 @@ def test_only_a_whole_event_accepts_a_post_made_alone() -> None:
 def test_single_post_is_resent_and_late_answers_of_the_old_connection_are_dropped() -> None:
     bench = connected()
     queue = bench.open(URI)
-    assert bench.post_alone(queue, 1)
+    bench.post(queue, 1)
     acceptance = bench.broker.ack(bench.broker.puts)
     bench.lose()
     bench.send(acceptance)
@@ -243,10 +213,10 @@ def test_single_post_is_resent_and_late_answers_of_the_old_connection_are_droppe
     assert queue.counts.retransmitted == 1
 
 
-def test_a_post_made_alone_that_ended_without_an_answer_is_not_accepted_later() -> None:
+def test_a_post_that_ended_without_an_answer_is_not_accepted_later() -> None:
     bench = connected()
     queue = bench.open(URI)
-    assert bench.post_alone(queue, 1)
+    bench.post(queue, 1)
     acceptance = bench.broker.ack(bench.broker.puts)
     bench.wait(queue.deduplication_time + 2)
     assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
@@ -257,7 +227,7 @@ def test_a_post_made_alone_that_ended_without_an_answer_is_not_accepted_later() 
 def test_an_acceptance_belongs_to_the_latest_post_of_its_guid() -> None:
     bench = connected()
     queue = bench.open(URI)
-    assert bench.post_alone(queue, 1)
+    bench.post(queue, 1)
     acceptance = bench.broker.ack(bench.broker.puts)
     bench.send(acceptance[:20], acceptance[20:])
     assert bench.outcomes == {1: [AckStatus.SUCCESS]}
@@ -274,7 +244,7 @@ def test_each_post_of_repeated_guids_has_one_outcome(seed: int) -> None:
     queue, other = bench.open(URI), bench.open(OTHER)
     unanswered = bench.broker.puts
     for _ in range(60):
-        step, number = random.choice(("alone", "usual", "together", "ack", "ack", "cut")), random.randrange(3)
+        step, number = random.choice(("usual", "together", "ack", "ack", "cut")), random.randrange(3)
         if step == "cut":
             if random.random() < 0.2:
                 unanswered.clear()
@@ -290,11 +260,7 @@ def test_each_post_of_repeated_guids_has_one_outcome(seed: int) -> None:
             tokens += 1
             target = random.choice((queue, other))
             message = guid(number), b"%d" % number, int(PutFlags.ACK_REQUESTED), 0, 0
-            data = bench.core.lone.begin(target, message) if step == "alone" else None
-            if data is not None:
-                bench.broker.take(data)
-                bench.core.lone.keep(target, message, tokens, bench.now)
-            elif step == "together":
+            if step == "together":
                 bench.core.post_many(target, [message], tokens, bench.now)
             else:
                 bench.core.post(target, *message[:2], tokens, bench.now)

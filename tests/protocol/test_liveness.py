@@ -168,7 +168,7 @@ def test_answering_broker_is_kept_and_an_idle_session_sends_only_heartbeat_reque
     assert bench.broker.log.count("HEARTBEAT_REQ") <= 1000 / (LIMIT / 3)
 
 
-@pytest.mark.parametrize("talk", ["byte", "ack", "push", "alone"])
+@pytest.mark.parametrize("talk", ["byte", "ack", "push"])
 def test_every_byte_of_the_broker_counts(talk: str) -> None:
     bench = connected()
     queue = bench.open("bmq://d/q")
@@ -184,9 +184,6 @@ def test_every_byte_of_the_broker_counts(talk: str) -> None:
             bench.send(b"x")
         elif talk == "ack":
             bench.post(queue, number)
-            bench.ack_all()
-        elif talk == "alone":
-            assert bench.post_alone(queue, number)
             bench.ack_all()
         else:
             bench.push(queue, number)
@@ -349,7 +346,7 @@ def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
     assert len(bench.failures) == 1
 
 
-@pytest.mark.parametrize("answer", ["ack", "alone", "control"])
+@pytest.mark.parametrize("answer", ["ack", "control"])
 def test_every_answer_counts(answer: str) -> None:
     bench = connected()
     queue = bench.open("bmq://d/q")
@@ -357,9 +354,6 @@ def test_every_answer_counts(answer: str) -> None:
         receive(bench, queue, LIMIT / 4, SPARSE)
         if answer == "ack":
             bench.post(queue, number)
-            bench.ack_all()
-        elif answer == "alone":
-            assert bench.post_alone(queue, number)
             bench.ack_all()
         else:
             bench.configure(queue, "", token=number)

@@ -53,7 +53,7 @@ def test_answered_session_never_stalls() -> None:
     assert stalls(bench) == []
 
 
-@pytest.mark.parametrize("how", ["post", "alone", "many", "event"])
+@pytest.mark.parametrize("how", ["post", "many", "event"])
 def test_posts_without_outcome_stall_after_half_of_the_limit(how: str) -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -77,8 +77,6 @@ def test_posts_without_outcome_stall_after_half_of_the_limit(how: str) -> None:
 def post(bench: Bench, queue: QueueCore, how: str, first: int = 1) -> None:
     if how == "post":
         bench.post(queue, first)
-    elif how == "alone":
-        assert bench.post_alone(queue, first)
     elif how == "many":
         bench.post_many(queue, first, first + 1)
     else:

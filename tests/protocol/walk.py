@@ -185,7 +185,7 @@ class Walk(RuleBasedStateMachine):
     @rule(
         queue=queues,
         count=st.integers(1, 5),
-        how=st.sampled_from(["together", "one by one", "alone"]),
+        how=st.sampled_from(["together", "one by one"]),
         pump=st.booleans(),
     )
     def post(self, queue: QueueCore, count: int, how: str, pump: bool) -> None:
@@ -200,10 +200,7 @@ class Walk(RuleBasedStateMachine):
                 )
             else:
                 for n in numbers:
-                    if how == "alone":
-                        self.bench.post_alone(queue, n)
-                    else:
-                        self.bench.core.post(queue, guid(n), b"%d" % n, n, self.bench.now)
+                    self.bench.core.post(queue, guid(n), b"%d" % n, n, self.bench.now)
         except (UsageError, StateError):
             assert not usable, f"a usable queue refused a post: {queue.state}"
         else:

@@ -14,7 +14,6 @@ from bmq.errors import AckStatus, ProtocolError
 from bmq.wire.ack import (
     STATUS_MASK,
     AckMessage,
-    around_acceptance,
     decode_acks,
     encode_acks,
     iter_acks,
@@ -78,12 +77,6 @@ KINDS = [
 kinds = pytest.mark.parametrize(("kind", "decode"), KINDS)
 Decoder = Callable[[bytes, int], Iterable[Any]]
 ITEM = bytes(4) + GUID + bytes(4)
-
-
-@given(guids, st.integers(0, 2**31 - 1))
-def test_an_acceptance_is_an_event_of_one_acknowledgement(guid: bytes, queue_id: int) -> None:
-    before, after = around_acceptance(queue_id)
-    assert before + guid + after == encode_acks([(0, 0, guid, queue_id)])
 
 
 @given(acks)

@@ -43,7 +43,6 @@ from bmq.protocol.client.events import (
 )
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
-from bmq.protocol.client.lone_post import LonePost
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.ports import QueueOwner, Waiter
 from bmq.protocol.client.posts import Posts
@@ -184,7 +183,6 @@ class ClientCore(Machine):
         post_event: accepts the posts of an encoded event; see
             :meth:`bmq.protocol.client.posts.Posts.post_event`.
         posts: the posts without an outcome, for reading only.
-        lone: the shortcut for lone posts; see :mod:`bmq.protocol.client.lone_post`.
         new_properties: whether to write properties in the new encoding.
         unsettled: number of posts without an outcome when the session was given up.
         ended_by: the error at the end of the session; None during the session, and after an end without
@@ -211,7 +209,6 @@ class ClientCore(Machine):
         patience = options.liveness / 2 if options.liveness is not None else None
         self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
         self._stalls = Stalls(self.posts, self._requests, patience, self._emit)
-        self.lone = LonePost(self.posts, self._outbox, self._confirms, self._stalls)
         # Bound methods, to save a call for each post.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
@@ -424,7 +421,6 @@ class ClientCore(Machine):
         if self._options.liveness is not None:
             self._liveness = Liveness(self._options.liveness, now)
             self._answers = Answers(self._options.liveness, now)
-        self.lone.channel_up(self.framer, self._heartbeat, self._liveness, self._answers)
         self._renewal.authenticated(self._handshake.lifetime, now)
         self._shared.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
@@ -447,7 +443,6 @@ class ClientCore(Machine):
         if not self._broken:
             self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
-        self.lone.channel_down()
         # The old framer may hold half an event, or an error with a traceback referring to much memory.
         self.framer = Framer(self._options.max_incoming_event)
         self._pulse_owed = False
@@ -754,7 +749,6 @@ class ClientCore(Machine):
         """Request, once, the closing of an unusable connection."""
         if not self._broken:
             self._broken = True
-            self.lone.channel_down()
             if error is not None:
                 self.note_trouble(error, self._now)
             self._emit(CloseChannel(error))
@@ -981,7 +975,6 @@ class ClientCore(Machine):
         self._patience = None
         self._queues.stop(error, now)
         self._report(self.posts.cancel_all())
-        self.lone.channel_down()
 
     # helpers
 

@@ -91,7 +91,7 @@ class Outbox:
             if len(messages) == 1:
                 runs.clear()
                 try:
-                    return self.encode_one(queue_id, messages[0])
+                    return self._encode_one(queue_id, messages[0])
                 except Exception as error:
                     self.unsendable.append((messages[0], error))
         self._close()
@@ -109,8 +109,8 @@ class Outbox:
                     waiting.popleft()
         return taken
 
-    def encode_one(self, queue_id: int, message: Outgoing) -> list[bytes]:
-        """Return the output of :meth:`take` with this post added; only confirmations may be pending.
+    def _encode_one(self, queue_id: int, message: Outgoing) -> list[bytes]:
+        """Return the pending confirmations and this post.
 
         Raises:
             Exception: the post cannot be encoded; the confirmations are still pending.

@@ -18,14 +18,12 @@ Invariants:
 Posts of one call form a batch, with the same time of posting, queue and token. An entry holds only bytes and
 numbers, and refers to its batch by number: the garbage collector stops tracking such a tuple. Single posts
 of one turn of the event loop to one queue also form a batch, and each entry holds its own token: a batch for
-each post would take a third of the memory of a small post. Three shortcuts avoid work for each post, with the
+each post would take a third of the memory of a small post. Two shortcuts avoid work for each post, with the
 same outcomes:
 
 - Acceptances of one batch are counted during reading, and reported as a number (:data:`Accepted`).
 - Posts encoded as one event (:class:`PostSlice`) are a single entry. The expected acknowledgements are known
   in advance: received bytes are compared with expected bytes.
-- A post into an empty window is sent before entering the window, and the acceptance is a single comparison
-  (:class:`bmq.protocol.client.lone_post.LonePost`).
 
 Rejected designs: a window entry with references to the token and batch object, which the garbage collector
 visits again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement
@@ -120,12 +118,9 @@ class Posts:
         counts: numbers of other outcomes.
         deadline: time to call :meth:`expire`, or None.
         strange: by GUID, ACK statuses unknown to this version, since :meth:`take_strange`.
-        one_by_one: whether the latest post found the window empty, as with a caller awaiting each post before
-            the next.
-        entries: the posts, by GUID, in the order of posting; only the window and
-            :class:`bmq.protocol.client.lone_post.LonePost` change them.
-        batches: the batches of these posts, by number, likewise.
-        last_batch: number of the latest batch, likewise.
+        entries: the posts, by GUID, in the order of posting; for reading only.
+        batches: the batches of these posts, by number; for reading only.
+        last_batch: number of the latest batch; for reading only.
     """
 
     __slots__ = (
@@ -143,7 +138,6 @@ class Posts:
         "deadline",
         "entries",
         "last_batch",
-        "one_by_one",
         "strange",
     )
 
@@ -164,7 +158,6 @@ class Posts:
         self.bytes = 0
         self.counts = PostCounts()
         self.deadline: float | None = None
-        self.one_by_one = False
         self.strange: dict[bytes, int] = {}
         # The shortest deduplication time of the open queues, in seconds.
         self._shortest: float | None = None
@@ -222,7 +215,7 @@ class Posts:
 
     # accepting
 
-    def watch(self, now: float) -> None:
+    def _watch(self, now: float) -> None:
         """Set the deadline for a post into a window without a deadline."""
         if self._first is not None:
             self.deadline = now + self._first
@@ -270,10 +263,8 @@ class Posts:
             and batch.sent is sending
             and not tag
         ):
-            self.one_by_one = False
             batch.left += 1
         else:
-            self.one_by_one = not self.batches
             self.last_batch = number = number + 1
             self.batches[number] = Batch(queue, token if tag else _ITS_OWN, now, 1, sending, False)
         self.entries[guid] = message, number, tag or token
@@ -283,7 +274,7 @@ class Posts:
         if sending:
             self._outbox.put(queue.q_id, message)
         if self.deadline is None:
-            self.watch(now)
+            self._watch(now)
 
     def seal(self) -> None:
         """Let no later post join the latest batch: a caller waits for the posts until now."""
@@ -314,7 +305,6 @@ class Posts:
         sending = queue.admit(len(messages))
         if not messages:
             return
-        self.one_by_one = not self.batches and len(messages) == 1
         self.last_batch = number
         self.batches[number] = Batch(queue, token, now, len(messages), sending, True)
         self.entries.update(added)
@@ -324,7 +314,7 @@ class Posts:
         if sending:
             self._outbox.put_many(queue.q_id, messages)
         if self.deadline is None:
-            self.watch(now)
+            self._watch(now)
 
     def post_event(self, queue: PostTarget, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
         """Accept the posts of a whole event, each as :meth:`post` does, without work for each post.
@@ -343,7 +333,6 @@ class Posts:
         """
         count = len(event.ends)
         sending = queue.admit(count)
-        self.one_by_one = False
         self.last_batch = number = self.last_batch + 1
         self.batches[number] = Batch(queue, token, now, count, sending, True)
         self._slices[number] = PostSlice(queue, event, token, tag)
@@ -353,7 +342,7 @@ class Posts:
         if sending:
             self._outbox.event(event.event)
         if self.deadline is None:
-            self.watch(now)
+            self._watch(now)
 
     def _refuse_known(
         self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int
