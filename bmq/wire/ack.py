@@ -23,7 +23,6 @@ __all__ = [
     "iter_acks",
     "pack_acks",
     "read_ack",
-    "usual_start",
 ]
 
 _HEADER = ACK_HEADER.build(headerWords=ACK_HEADER.size // 4, perMessageWords=ACK_MESSAGE.size // 4)
@@ -83,12 +82,6 @@ def decode_acks(event: bytes, body: int) -> list[AckMessage]:
     return [AckMessage._make(_read_message(event, at)) for at in range(start, len(event), stride)]
 
 
-def usual_start(event: bytes, body: int) -> int:
-    """Return the offset of the acknowledgements in an event of a known broker's layout, otherwise 0."""
-    start = body + len(_HEADER)
-    return start if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE else 0
-
-
 def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
     """Iterate over the acknowledgements of an event, on the hot path: only the fields that a client reads.
 
@@ -98,8 +91,8 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
     Raises:
         ProtocolError: as :func:`decode_acks`.
     """
-    start = usual_start(event, body)
-    if start:
+    start = body + len(_HEADER)
+    if event[body:start] == _HEADER and not (len(event) - start) % ACK_SIZE:
         return _STATUS_AND_GUID.iter_unpack(event[start:])
     start, stride = read_list_header(event, body, "Ack", ACK_SIZE)
     if stride == ACK_SIZE:

@@ -310,8 +310,6 @@ def _received_tables(declared: Swapped) -> Iterator[str]:
 
 
 def _pushes(declared: Swapped) -> Iterator[str]:
-    from bmq.wire.event import Event
-    from bmq.wire.join import join_events
     from bmq.wire.options import encode_sub_queue_ids
     from bmq.wire.push import decode_pushes, encode_push, encode_push_head, encode_push_run
     from bmq.wire.push_columns import read_push_columns
@@ -346,9 +344,6 @@ def _pushes(declared: Swapped) -> Iterator[str]:
     expected = [(-2, (7,), guid, 2, 77, 1, b"abc") for guid in _GUIDS] * 30
     expected += [(3, (7,), _GUIDS[1], 2, 77, 1, b"abc"), (-2, (7,), _GUIDS[0], 2, 77, 1, b"abcdefg")]
     assert [tuple(each) for each in decode_pushes(event, body)] == expected
-    (joined,) = join_events([Event(4, 0, event, body)] * 2)
-    assert [tuple(each) for each in decode_pushes(joined.data, body)] == expected * 2
-    assert len(list(join_events([Event(4, 0, event[:-4], body)] * 2))) == 2
     for payload in (b"abc", b"abc" * 2001):
         pushed = encode_push(-2, _GUIDS[0], payload + b"\1", options, 2, 77, 1)
         event_of_one = memoryview(bytearray(declared.event(4, pushed)))
@@ -403,8 +398,6 @@ def _options(declared: Swapped) -> Iterator[str]:
 
 def _acks(declared: Swapped) -> Iterator[str]:
     from bmq.wire import ack
-    from bmq.wire.event import Event
-    from bmq.wire.join import join_events
 
     acks = [(status, 0x123456, guid, -2) for status, guid in zip((0, 4, 9), _GUIDS, strict=True)]
     header, each = declared.size("AckHeader"), declared.size("AckMessage")
@@ -434,8 +427,6 @@ def _acks(declared: Swapped) -> Iterator[str]:
             (number & ack.STATUS_MASK, guid) for number, guid in ack.iter_acks(event, start - header)
         ] == [(status, guid) for status, _, guid, _ in acks]
         _dissected(event, perMessageWords=words, queueId=-2, correlationId=0x123456)
-        joined = list(join_events([Event(5, 0, event, start - header)] * 2))
-        assert [tuple(item) for one in joined for item in ack.decode_acks(one.data, one.body)] == acks * 2
     number, guid = ack.read_ack(event, start)
     assert (number & ack.STATUS_MASK, guid) == (0, _GUIDS[0])
     yield "decode_acks"

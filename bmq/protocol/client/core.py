@@ -75,7 +75,6 @@ from bmq.wire.control import (
     request_id,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event, read_event
-from bmq.wire.join import join_events
 from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
@@ -518,10 +517,7 @@ class ClientCore(Machine):
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
-        # Most reads have one event, or the acknowledgement and the delivery of one message.
-        count = len(events)
-        several = count > 2 or (count == 2 and events[0].type == events[1].type)
-        for event in join_events(events) if several else events:
+        for event in events:
             try:
                 if not self._dispatch(event, now):
                     quiet = False
