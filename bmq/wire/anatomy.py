@@ -35,7 +35,7 @@ __all__ = ["Part", "dissect", "read_control", "summary"]
 # Size of each structure in bytes.
 _SIZES = {name: codec.size for name, codec in CODECS.items()}
 # The header of a message contains its own size.
-_header_words = {name: CODECS[name].words("headerWords", cut=True) for name in ("PutHeader", "PushHeader")}
+_header_words = {name: CODECS[name].bytes_of("headerWords") for name in ("PutHeader", "PushHeader")}
 _WORD = 4
 _SHOWN = 64
 
@@ -256,8 +256,8 @@ def _messages(event: bytes, body: int, kind: EventType) -> Iterator[Part]:
         if len(event) - position < 28:
             yield Part(position, 0, name, f"cut: {len(event) - position} bytes present", error=True)
             return
-        (header_words,) = _header_words[name].unpack_from(event, position)
-        size = header_words * _WORD
+        where, shift, mask = _header_words[name]
+        size = (int.from_bytes(event[position:][where], "big") >> shift & mask) * _WORD
         fields, parts = _structure(name, event, position, 0, meanings, max(8, size))
         yield from parts
         options, stop = position + size, position + fields["messageWords"] * _WORD

@@ -11,10 +11,9 @@ a small function to pack or unpack the words with a single precompiled :class:`s
 checks that Construct and the generated functions agree for arbitrary field values.
 
 Hot paths cannot afford one call per structure, so they pack and unpack the machine words themselves.
-:meth:`StructureCodec.words` takes the fields of each word and the order of the words. While the declaration
-has the same words in the same order, the result holds ``struct``'s own functions. After a change of the
-declaration, the result holds slower functions that move each field to its new place, and shifts and masks
-follow the declaration. A test swaps neighbouring fields of every structure and compares the bytes.
+:meth:`StructureCodec.words` takes the fields of each word and the order of the words, and returns functions
+of :class:`struct.Struct`, with shifts and masks from the declaration. If the declaration has other words, or
+the same words in another order, the import of the hot path fails.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from bmq.errors import ProtocolError
@@ -177,7 +175,7 @@ class StructureCodec:
             cut: whether the structure may end after the last named field.
 
         Raises:
-            TypeError: the structure lacks a named field, or a word mixes bytes with integers.
+            TypeError: the structure lacks a named field, or does not have these words in this order.
         """
         return Words(self, [word.split("+") for word in words], cut=cut)
 
@@ -286,13 +284,10 @@ class StructureCodec:
 
 
 class Words:
-    """Functions that pack and unpack a structure as machine words.
+    """Functions of :class:`struct.Struct` that pack and unpack a structure as machine words.
 
     Attributes:
-        direct: whether the declaration has the same words in the same order. If True, the three functions are
-            methods of :class:`struct.Struct`.
-        format: the ``struct`` format if ``direct``, otherwise None.
-        count: number of words.
+        format: the ``struct`` format.
         size: size of the structure in bytes; if the structure may be cut, size up to the last field used.
         pack: ``pack(*words) -> bytes``.
         unpack_from: ``unpack_from(buffer, offset=0) -> words``.
@@ -302,28 +297,28 @@ class Words:
 
     def __init__(self, codec: StructureCodec, words: list[list[str]], *, cut: bool) -> None:
         self._codec = codec
-        self._words = words
-        self.count = len(words)
         self._shifts: dict[str, int] = {}
+        formats, at = [">"], 0
         for word in words:
-            if len(word) > 1 and any(name in codec.fields and codec.fields[name].raw for name in word):
-                raise TypeError(f"{codec.name}: bytes are a word of their own, not {'+'.join(word)}")
-            shift = 0
-            for name in reversed(word):
-                self._shifts[name] = shift
-                start, stop = codec.bits_of(name)
-                shift += stop - start
+            start, stop = codec.bits_of(word[0])[0], codec.bits_of(word[-1])[1]
+            for name in word:
+                self._shifts[name] = stop - codec.bits_of(name)[1]
+            field = codec.fields[word[0]]
+            letter = f"{field.bits // 8}s" if field.raw else _INT_FORMATS.get(stop - start, "")
+            declared = [name for name in codec.fields if start <= codec.bits_of(name)[0] < stop]
+            if word != declared or start % 8 or start < at or not letter:
+                raise TypeError(f"{codec.name} does not have {'+'.join(word)} as a word in this place")
+            if len(word) == 1 and field.signed:
+                letter = letter.lower()
+            formats.append(f"{(start - at) // 8}x{letter}" if start > at else letter)
+            at = stop
         self.size = codec.end_of(*self._shifts) if cut else codec.size
-        formats = self._formats()
-        self.format = formats
-        self.direct = formats is not None
-        self.pack: Callable[..., bytes] = self._pack
-        self.unpack_from: Callable[..., tuple[Any, ...]] = self._unpack_from
-        self.iter_unpack: Callable[..., Iterator[tuple[Any, ...]]] = self._iter_unpack
-        if formats is not None:
-            direct = struct.Struct(formats)
-            self.pack, self.unpack_from = direct.pack, direct.unpack_from
-            self.iter_unpack = direct.iter_unpack
+        rest = self.size - at // 8
+        self.format = "".join([*formats, f"{rest}x" if rest else ""])
+        functions = struct.Struct(self.format)
+        self.pack: Callable[..., bytes] = functions.pack
+        self.unpack_from: Callable[..., tuple[Any, ...]] = functions.unpack_from
+        self.iter_unpack: Callable[..., Iterator[tuple[Any, ...]]] = functions.iter_unpack
 
     def shift(self, name: str) -> int:
         """Return the distance of a field from the least significant bit of the word."""
@@ -333,73 +328,10 @@ class Words:
         """Return the bits of a field, unshifted: the largest unsigned value."""
         return self._codec.fields[name].mask
 
-    def _formats(self) -> str | None:
-        """Return the ``struct`` format; None if the structure has different words or a different order."""
-        codec, at, formats = self._codec, 0, [">"]
-        for word in self._words:
-            start = codec.bits_of(word[0])[0]
-            stop = start
-            for name in word:
-                first, last = codec.bits_of(name)
-                if first != stop:
-                    return None
-                stop = last
-            field = codec.fields[word[0]]
-            letter = f"{field.bits // 8}s" if field.raw else _INT_FORMATS.get(stop - start, "")
-            if start % 8 or start < at or not letter:
-                return None
-            if len(word) == 1 and field.signed:
-                letter = letter.lower()
-            formats.append(f"{(start - at) // 8}x{letter}" if start > at else letter)
-            at = stop
-        rest = self.size - at // 8
-        return "".join([*formats, f"{rest}x" if rest else ""])
-
-    def _pack(self, *words: Any) -> bytes:
-        codec, whole = self._codec, 0
-        for word, value in zip(self._words, words, strict=True):
-            for name in word:
-                field = codec.fields[name]
-                number = int.from_bytes(value, "big") if field.raw else value >> self._shifts[name]
-                whole |= (number & field.mask) << self.size * 8 - codec.bits_of(name)[1]
-        return whole.to_bytes(self.size, "big")
-
-    def _unpack_from(self, buffer: Any, offset: int = 0) -> tuple[Any, ...]:
-        codec = self._codec
-        raw = bytes(buffer[offset : offset + self.size])
-        if len(raw) < self.size:
-            raise struct.error(f"unpack_from requires a buffer of at least {offset + self.size} bytes")
-        whole, found = int.from_bytes(raw, "big"), []
-        for word in self._words:
-            value: Any = 0
-            for name in word:
-                field = codec.fields[name]
-                number = whole >> self.size * 8 - codec.bits_of(name)[1] & field.mask
-                value |= number << self._shifts[name]
-                if field.raw:
-                    value = number.to_bytes(field.bits // 8, "big")
-                elif field.signed and len(word) == 1:
-                    value = (number ^ 1 << field.bits - 1) - (1 << field.bits - 1)
-            found.append(value)
-        return tuple(found)
-
-    def _iter_unpack(self, buffer: Any) -> Iterator[tuple[Any, ...]]:
-        if len(buffer) % self.size:
-            raise struct.error(f"iterative unpacking requires a buffer of a multiple of {self.size} bytes")
-        return (self._unpack_from(buffer, at) for at in range(0, len(buffer), self.size))
-
 
 def packer_of(*structures: Words) -> Callable[..., bytes]:
     """Return a function that packs the words of several structures, one structure after another."""
-    formats = [each.format for each in structures]
-    if None not in formats:
-        return struct.Struct(">" + "".join(str(each)[1:] for each in formats)).pack
-
-    def pack(*words: Any) -> bytes:
-        values = iter(words)
-        return b"".join(each.pack(*islice(values, each.count)) for each in structures)
-
-    return pack
+    return struct.Struct(">" + "".join(each.format[1:] for each in structures)).pack
 
 
 #: Every codec by the structure's name.

@@ -28,7 +28,7 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import BY_SHAPE, PROPERTY_WORDS, Encoder, Layouts, alike, make_encoder
+from bmq.wire.property_schema import PROPERTY_WORDS, Encoder, Layouts, alike, make_encoder
 
 __all__ = [
     "LAYOUTS",
@@ -97,8 +97,8 @@ _WITH_LENGTH = PROPERTIES_HEADER.words("areaWords+reserved2")
 _unpack_words = _WITH_LENGTH.unpack_from
 _WORDS_SHIFT = _WITH_LENGTH.shift("areaWords")
 
-# The first byte of an area whose headers have the sizes declared here; None if no area is read by its shape.
-_STANDARD_SIZES = _pack_area(0, 0)[0] if BY_SHAPE else None
+# The first byte of an area whose headers have the sizes declared here.
+_STANDARD_SIZES = _pack_area(0, 0)[0]
 
 # Schemas repeat from message to message, so their encoders are cached.
 _encoders: Cache[tuple[Any, ...], Encoder | None] = Cache("encoders of properties", 512)
@@ -298,20 +298,8 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     parts.append(padding(length))
     pack = _packers.get(count)
     if pack is None:
-        pack = _packers.keep(count, _header_packer(count))
+        pack = _packers.keep(count, Struct(f">{PROPERTY_WORDS.format[1:] * count}").pack)
     return _pack_area((length >> 2) + 1, count) + pack(*heads) + b"".join(parts)
-
-
-def _header_packer(count: int) -> Callable[..., bytes]:
-    """Return a function that packs the words of ``count`` property headers."""
-    words = PROPERTY_WORDS
-    if words.format is not None:
-        return Struct(f">{words.format[1:] * count}").pack
-
-    def pack(*heads: int) -> bytes:
-        return b"".join(map(words.pack, heads[::2], heads[1::2]))
-
-    return pack
 
 
 def _no_encoder(_: Mapping[str, Any], _payload: bytes) -> bytes | None:

@@ -44,7 +44,6 @@ from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.padding import PADDING
 
 __all__ = [
-    "BY_SHAPE",
     "PROPERTY_WORDS",
     "UNREADABLE",
     "Encoder",
@@ -64,9 +63,6 @@ _AREA = PROPERTIES_HEADER.words(
 )
 #: The words of a property's header.
 PROPERTY_WORDS = PROPERTY_HEADER.words("reserved+type+valueField", "reserved2+nameLength")
-#: Whether areas have the words that this module works with: the area's length is in the first word, and the
-#: number of properties in the last byte. Otherwise :mod:`bmq.wire.properties` does all the work.
-BY_SHAPE = _AREA.direct and PROPERTY_WORDS.direct
 _TYPE_SHIFT = PROPERTY_WORDS.shift("type")
 # The first word of an area is followed by a reserved byte and the number of properties.
 _WORD = 4
@@ -152,7 +148,7 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
         types: the Python types of the values.
         new: whether to use the new encoding, whose properties are in the order of their names.
     """
-    if not BY_SHAPE or not all(t in _FIXED or t in _VARIABLE for t in types):
+    if not all(t in _FIXED or t in _VARIABLE for t in types):
         return None
     count = len(names)
     order = sorted(range(count), key=names.__getitem__) if new else range(count)
@@ -196,7 +192,7 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
     else:
         pieces.constant(Struct(">I").pack((fixed >> 2) + _EMPTY + 1))
     pieces.constant(_AREA.pack(_EMPTY, 0, count)[_WORD:])
-    formats = (PROPERTY_WORDS.format or "")[1:]
+    formats = PROPERTY_WORDS.format[1:]
     for at, (changing, word) in enumerate(heads):
         letter = formats[at % len(formats)]
         if changing:

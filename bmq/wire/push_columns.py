@@ -279,7 +279,7 @@ def _find(event: bytes, body: int) -> Array | None:
             offset += length
             continue
         alike += 1
-        if alike < _ALIKE or not _LENGTH.direct:
+        if alike < _ALIKE:
             append(offset)
             offset += length
             continue
