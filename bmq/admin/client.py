@@ -124,7 +124,7 @@ class connect:
         self._admin = Admin(target.addresses, credentials, ssl, server_hostname, timeout, process_name)
 
     def __await__(self) -> Generator[Any, None, Admin]:
-        return self._admin._start().__await__()  # pyright: ignore[reportPrivateUsage]
+        return self._admin._start().__await__()
 
     async def __aenter__(self) -> Admin:
         return await self

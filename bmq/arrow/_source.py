@@ -7,9 +7,8 @@ import importlib
 import ssl as ssl_module
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -160,7 +159,7 @@ class Source:
             tables = {**tables, "dead_letters": await session.open_queue(uri, write=True)}
         made = Tables(queue, expression, **tables)
         if self._confirm is not Confirm.NEXT and letters is None:
-            made._confirm_late()  # pyright: ignore[reportPrivateUsage]
+            made._confirm_late()
         return await made
 
     # reading
@@ -202,9 +201,7 @@ class Source:
         assert self._tables is not None
         while True:
             try:
-                return await self._tables._receive(  # pyright: ignore[reportPrivateUsage]
-                    self._idle, self._left, idle=True
-                )
+                return await self._tables._receive(self._idle, self._left, idle=True)
             except TimedOut:
                 if self._drained.after_silence():
                     return None
@@ -249,7 +246,7 @@ class Source:
 
     async def _end(self, session: Session) -> None:
         if self._tables is not None:
-            await self._tables._put_aside()  # pyright: ignore[reportPrivateUsage]
+            await self._tables._put_aside()
         await session.close(timeout=_PATIENCE)
 
     def __enter__(self) -> Source:
@@ -316,15 +313,12 @@ def reader(
     return pa.RecordBatchReader.from_batches(source.schema, _Alone(source))
 
 
-_batches_of: Callable[[Source], Callable[[], Iterator[RecordBatch]]] = attrgetter("_batches")
-
-
 class _Alone:
     """The batches of a source with a single user: the source closes after the last batch."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._batches = _batches_of(source)()
+        self._batches = source._batches()
 
     def __iter__(self) -> Iterator[RecordBatch]:
         return self

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from bmq._live import live
 from bmq.blocking._line import Line, following
-from bmq.blocking._message import Message, MessageBatch, received_of
+from bmq.blocking._message import Message, MessageBatch
 from bmq.client.consumer import Consumer as _Consumer
 from bmq.client.message import MessageBatch as _MessageBatch
 from bmq.client.queue import Queue as _Queue
@@ -141,7 +141,7 @@ class Consumer:
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
-        given = [received_of(message) for message in messages if not message.confirmed]
+        given = [message._message for message in messages if not message.confirmed]
 
         def put_back() -> None:
             self._line.give_back()  # returned messages go before it

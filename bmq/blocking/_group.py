@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmq._live import live
 from bmq.blocking._line import following
-from bmq.blocking._message import Message, received_of
+from bmq.blocking._message import Message
 from bmq.client.message import Message as _Message
 from bmq.groups import Group as _Group
 from bmq.groups import GroupStats
@@ -106,7 +106,7 @@ class Group:
         Raises:
             UsageError: the message is from a different source.
         """
-        return self._group.bucket_of(received_of(message))
+        return self._group.bucket_of(message._message)
 
     def holds(self, message: Message) -> bool:
         """Whether this member may work on a message now, as :meth:`bmq.groups.Group.holds` does.
@@ -114,7 +114,7 @@ class Group:
         Raises:
             UsageError: the message is from a different source.
         """
-        return self._portal.call(self._group.holds, received_of(message))
+        return self._portal.call(self._group.holds, message._message)
 
     def __repr__(self) -> str:
         return repr(self._group).replace("bmq.groups.Group", "bmq.blocking.Group")

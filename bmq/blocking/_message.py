@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from bmq.blocking._consumer import Consumer
     from bmq.blocking._end import QueueEnd
 
-__all__ = ["Message", "MessageBatch", "TypedBatch", "TypedMessage", "received_of"]
+__all__ = ["Message", "MessageBatch", "TypedBatch", "TypedMessage"]
 
 T = TypeVar("T")
 
@@ -261,7 +260,3 @@ class TypedBatch(MessageBatch, Generic[T]):
         messages: Any = self._messages
         typed: list[TypedMessage[T]] = messages
         return typed
-
-
-#: The asyncio message behind a message, for the modules of this package.
-received_of: Callable[[Message], _Message] = attrgetter("_message")

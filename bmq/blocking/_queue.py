@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from operator import attrgetter
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -15,7 +14,7 @@ from bmq._live import live
 from bmq.blocking._consumer import Batches, Consumer, Messages, received_many, received_nowait
 from bmq.blocking._end import QueueEnd
 from bmq.blocking._handlers import waiting_for
-from bmq.blocking._message import Message, MessageBatch, received_of
+from bmq.blocking._message import Message, MessageBatch
 from bmq.blocking._outbox import SMALL
 from bmq.blocking._portal import FOR_THE_END, Portal
 from bmq.blocking._posts import Feed, PostFuture, settle
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.table import EncodedPosts
 
-__all__ = ["Queue", "end_of"]
+__all__ = ["Queue"]
 
 T = TypeVar("T")
 
@@ -537,11 +536,11 @@ class Queue:
             UsageError: an argument is neither, or the queue was not opened for reading; nothing was
                 confirmed.
         """
-        given = [received_of(message) if isinstance(message, Message) else message for message in messages]
+        given = [message._message if isinstance(message, Message) else message for message in messages]
         self._portal.call(self._queue.confirm, *given)
         for message in messages:
             if isinstance(message, Message):
-                message.confirmed = received_of(message).confirmed
+                message.confirmed = message._message.confirmed
 
     def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue, as :meth:`bmq.Queue.configure` does.
@@ -588,7 +587,3 @@ class Queue:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self.close()
-
-
-#: The inner part of a queue, for the modules of this package.
-end_of: Callable[[Queue], QueueEnd[Consumer]] = attrgetter("_end")

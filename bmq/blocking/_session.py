@@ -21,7 +21,7 @@ from bmq._live import live
 from bmq.blocking._handlers import waiting_for
 from bmq.blocking._line import following
 from bmq.blocking._portal import FOR_THE_END, Portal, current_portal, forget_portal
-from bmq.blocking._queue import Queue, end_of
+from bmq.blocking._queue import Queue
 from bmq.client.connect import connect as _connect
 from bmq.client.connect import time_to_connect
 from bmq.client.consumer import Subscription
@@ -143,7 +143,7 @@ class Session:
         closer = get_ident()
 
         async def close() -> CloseReport:
-            async with waiting_for([end_of(queue).handlers for queue in self._queues.values()], closer):
+            async with waiting_for([queue._end.handlers for queue in self._queues.values()], closer):
                 return await self._session.close(timeout)
 
         if self._portal.forked or self._portal.over:
@@ -248,7 +248,7 @@ class Session:
         )
 
     def _end_of(self, queue: _Queue) -> QueueEnd[Consumer]:
-        return end_of(self._queue_of(queue))
+        return self._queue_of(queue)._end
 
     # events and state
 
@@ -351,7 +351,7 @@ class _Abandoned:
         if (number := self._session.fileno()) >= 0:
             os.dup2(nothing, number, inheritable=False)
         for queue in self._queues.values():
-            end_of(queue).forget()
+            queue._end.forget()
         _inherited.append(self._session)
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 
 from bmq import _checks, _world
 
@@ -59,13 +58,10 @@ class JumpingClock(ManualClock):
         return self._running() + self._now
 
 
-_listeners_of: Callable[[ManualClock], list[Callable[[], None]]] = attrgetter("_listeners")
-
-
 def follow(clock: Clock, listener: Callable[[], None]) -> Callable[[], None]:
     """Call ``listener`` after each move of a manual clock; return a function that ends the calls."""
     if not isinstance(clock, ManualClock):
         return lambda: None
-    listeners = _listeners_of(clock)
+    listeners = clock._listeners
     listeners.append(listener)
     return lambda: listeners.remove(listener)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bmq.client._definition import Numbered, compile_expression_input
-from bmq.client._open_queue import end_of
 from bmq.client.consumer import Consumer
 from bmq.client.delivered import arrival_of, push_of
 from bmq.client.interceptors import hooks_of
@@ -352,7 +351,7 @@ class ColumnConsumer(Consumer):
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
-        self.line = ColumnLine(end_of(queue), hooks_of(queue), expression, options)
+        self.line = ColumnLine(queue._end, hooks_of(queue), expression, options)
         super().__init__(queue, self.line)
 
 

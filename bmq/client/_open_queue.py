@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
 
-__all__ = ["OpenQueue", "end_of"]
+__all__ = ["OpenQueue"]
 
 
 class OpenQueue:
@@ -18,7 +16,3 @@ class OpenQueue:
 
     #: The inner part of the queue.
     _end: QueueEnd
-
-
-#: Accessor of a queue's inner part, for the modules of the client.
-end_of: Callable[[OpenQueue], QueueEnd] = attrgetter("_end")

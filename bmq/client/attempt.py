@@ -161,9 +161,9 @@ def attempt_of(messages: Sequence[Message], number: int, info: HandlerInfo, valu
     attempt = _new(Attempt)
     attempt.messages = messages
     attempt.number = number
-    attempt._info = info  # pyright: ignore[reportPrivateUsage]
-    attempt._value = value  # pyright: ignore[reportPrivateUsage]
-    attempt._context = None  # pyright: ignore[reportPrivateUsage]
+    attempt._info = info
+    attempt._value = value
+    attempt._context = None
     return attempt
 
 

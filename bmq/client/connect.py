@@ -19,8 +19,8 @@ from bmq._local import is_loopback
 from bmq._logging import Log
 from bmq._loop import has_running_loop, new_event_loop, running_loop
 from bmq._signals import on_interrupts, on_signals
-from bmq.client.interceptors import Interceptor, check_interceptors, operations_of
-from bmq.client.session import Session, close_all_left_open, driver_of
+from bmq.client.interceptors import Interceptor, check_interceptors
+from bmq.client.session import Session, close_all_left_open
 from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.engine.health import HostHealthMonitor
 from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
@@ -121,8 +121,8 @@ class connect:
             interceptors=self._interceptors,
         )
         try:
-            with operations_of(session).operation("session.start", session):
-                await driver_of(session).connect()
+            with session._hooks.operation("session.start", session):
+                await session._driver.connect()
         except ConnectionFailed as error:
             if self._target.from_environment:
                 error.args = (f"{error} ({FROM_ENVIRONMENT})",)

@@ -34,7 +34,6 @@ __all__ = [
     "check_interceptors",
     "handling_of",
     "hooks_of",
-    "operations_of",
 ]
 
 logger = Log("bmq.interceptors", later=True)
@@ -370,7 +369,6 @@ class PostHooks:
 
 
 #: Accessor of the interceptors of a session with ``handle``, as middlewares.
-operations_of: Callable[[Session], Hooks] = attrgetter("_hooks")
 handling_of: Callable[[Session], tuple[Callable[[Attempt, CallNext], Awaitable[Any]], ...]] = attrgetter(
     "_hooks.handling"
 )

@@ -14,7 +14,6 @@ import numpy as np
 
 from bmq import _checks, _world
 from bmq.client._columns import ColumnConsumer, Receipt
-from bmq.client._open_queue import end_of
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message
 from bmq.wire.columns import Array
@@ -57,7 +56,7 @@ class RawMessages:
     def __init__(
         self, queue: Queue, expression: ExpressionInput = None, **limits: Unpack[ConsumerLimits]
     ) -> None:
-        options = checked_limits(limits, end_of(queue).options)
+        options = checked_limits(limits, queue._end.options)
         self._consumer = ColumnConsumer(queue, expression, options)
         self._out: deque[Receipt] = deque()
 

@@ -22,7 +22,6 @@ from bmq._live import live
 from bmq._logging import Log
 from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
-from bmq.client._open_queue import end_of
 from bmq.client._outcomes import settle
 from bmq.client._shortcuts import log_stats, requests_of
 from bmq.client.consumer import Subscription
@@ -399,7 +398,7 @@ class Session:
         driver.check_open()
         opened: asyncio.Future[None] = connection.loop.create_future()
         queue = make(opened=opened)
-        end = end_of(queue)
+        end = queue._end
         driver.add(end.core, end)
         try:
             await opened
@@ -452,7 +451,7 @@ class Session:
             await ended(opening)
             return opening.result()
         for queue in self.queues:
-            if queue.writable and end_of(queue).parsed_uri.canonical == key:
+            if queue.writable and queue._end.parsed_uri.canonical == key:
                 return queue
         self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
         self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
@@ -597,7 +596,7 @@ async def close_all_left_open() -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(0)  # sessions dropped just now begin to close
     for session in _open_sessions():
-        if driver_of(session).loop is loop and session._close_task is None:
+        if session._driver.loop is loop and session._close_task is None:
             session._warn_of_leaving()
             close_left_open(session)
     closing = [task for task in _closing if task.get_loop() is loop]
@@ -608,7 +607,7 @@ async def close_all_left_open() -> None:
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
     """Allow sessions of event loops with killed processes to be collected without a warning."""
     for each in _open_sessions():
-        driver = driver_of(each)
+        driver = each._driver
         driver.disowned = driver.disowned or driver.loop in loops
 
 

@@ -16,7 +16,7 @@ from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client._columns import ColumnConsumer, Receipt, Taken
-from bmq.client._open_queue import OpenQueue, end_of
+from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import described
 from bmq.client.left import short, widen
 from bmq.client.limits import ConsumerLimits, checked_limits
@@ -306,7 +306,7 @@ class Tables:
         _checks.instance("queue", queue, OpenQueue, "an open bmq.Queue")
         max_rows = _checks.integer("max_rows", max_rows, 1, _MOST_ROWS)
         value = _checks.text("value", value)
-        limit = end_of(queue).max_message_size
+        limit = queue._end.max_message_size
         on_invalid = _checks.one_of("on_invalid", on_invalid, _ON_INVALID)
         if dead_letters is not None:
             if on_invalid != "skip":
@@ -327,7 +327,7 @@ class Tables:
         )
         self.schema: ArrowSchema = self._maker.schema
         most = min(_BATCHES_UNCONFIRMED * max_rows, _checks.INT32_MAX)
-        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, end_of(queue).options.priority)
+        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, queue._end.options.priority)
         options = checked_limits(limits, usual)
         self._consumer = ColumnConsumer(queue, expression, options)
         # Received messages; built rows not handed out; rows handed out and not confirmed.

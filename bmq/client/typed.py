@@ -84,8 +84,8 @@ class TypedMessage(Message, Generic[T]):
 def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T]:
     """Return a message with a value that is decoded already."""
     made = TypedMessage(message, shape)
-    made._value = value  # pyright: ignore[reportPrivateUsage]
-    made._shape = None  # pyright: ignore[reportPrivateUsage]
+    made._value = value
+    made._shape = None
     return made
 
 
@@ -603,9 +603,9 @@ def untyped(
 ) -> tuple[Queue | Consumer | Group, Shape[Any] | None]:
     """Return the underlying source of messages, and the shape of its values; None for an untyped source."""
     if isinstance(source, TypedQueue):
-        return source.queue, source._shape  # pyright: ignore[reportPrivateUsage]
+        return source.queue, source._shape
     if isinstance(source, TypedConsumer):
-        return source.consumer, source._shape  # pyright: ignore[reportPrivateUsage]
+        return source.consumer, source._shape
     if isinstance(source, TypedGroup):
-        return source.group, source._shape  # pyright: ignore[reportPrivateUsage]
+        return source.group, source._shape
     return source, None

@@ -70,7 +70,7 @@ def application_of_program() -> Application | None:
     """Return the application of this program; None without a Spark context, as with Spark Connect."""
     from pyspark import SparkContext
 
-    context: Any = SparkContext._active_spark_context  # pyright: ignore[reportPrivateUsage]
+    context: Any = SparkContext._active_spark_context
     if context is None or _stat(os.getpid()) is None:  # only Linux provides the start time of a process
         return None
     return Application.of(int(context._jvm.java.lang.ProcessHandle.current().pid()))

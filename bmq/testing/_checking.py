@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from bmq import _checks
 from bmq.testing._checker import Checker, Verdict
-from bmq.testing._history import History, lines_of, parsed
+from bmq.testing._history import History, parsed
 
 __all__ = ["check", "examine"]
 
@@ -112,7 +112,7 @@ def _merged(source: HistorySource, torn: list[str]) -> Iterator[tuple[str, int, 
 
 def _events(source: object, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
     if isinstance(source, History) and source.path is None:
-        yield from parsed("", lines_of(source), torn)
+        yield from parsed("", source._log.lines, torn)
         return
     kinds: tuple[type[Any], ...] = (History, str, os.PathLike)
     _checks.instance("history", source, kinds, "a bmq.testing.History or a path")

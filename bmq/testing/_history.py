@@ -18,7 +18,6 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
@@ -578,7 +577,3 @@ def _number(known: WeakKeyDictionary[T, int], of: T, numbers: Iterator[int]) -> 
     if number is None:
         number = known[of] = next(numbers)
     return number
-
-
-#: The lines of a history in memory.
-lines_of: Callable[[History], list[bytes]] = attrgetter("_log.lines")

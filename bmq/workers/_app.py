@@ -33,8 +33,8 @@ from bmq.workers._life import AppInput, AppState, Life
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
 from bmq.workers._plan import Overrides, Surroundings, app_dependencies
-from bmq.workers._registrar import Registrar, Step, Target, registry_of
-from bmq.workers._router import Router, included
+from bmq.workers._registrar import Registrar, Step, Target
+from bmq.workers._router import Router
 from bmq.workers._running import Running, Settings
 from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
@@ -214,7 +214,7 @@ class App(Registrar, Generic[S]):
         """
         self._check_stopped("register its handlers before")
         if isinstance(part, Router):
-            self._registry = included(part)(self._routers, self._target())
+            self._registry = part._included_in(self._routers, self._target())
             return
         if not isinstance(part, App):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"part must be a bmq.Router or a bmq.App, not {_checks.shown(part)}")
@@ -521,7 +521,7 @@ class App(Registrar, Generic[S]):
         apps = self._all()
         if any(each._own.life.state is not AppState.STOPPED for each in apps):
             raise StateError("the app is running already")
-        if all(registry_of(each).empty for each in apps):
+        if all(each._registry.empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
             each._check_middlewares()
@@ -552,11 +552,11 @@ class App(Registrar, Generic[S]):
         assert task is not None
         try:
             for each in apps:
-                each._own.running = await Running.start(each._settings, registry_of(each), closing)
+                each._own.running = await Running.start(each._settings, each._registry, closing)
                 each._own.consumers = [consumer for _, consumer, _ in each._own.running.consumers]
-            for function in [function for each in apps for function in registry_of(each).shutdown]:
+            for function in [function for each in apps for function in each._registry.shutdown]:
                 ending.push_async_callback(_called, function)
-            for function in [function for each in apps for function in registry_of(each).startup]:
+            for function in [function for each in apps for function in each._registry.startup]:
                 await _called(function)
             for each in apps:
                 assert each._own.running is not None

@@ -63,7 +63,7 @@ from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checke
 from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
-from bmq.workers._responder import Responder, middleware_of, planner_of
+from bmq.workers._responder import Responder
 from bmq.workers._retry import Backoff, RetryPolicy
 from bmq.workers._status import Progress, tell
 from bmq.workers._throttle import Throttle
@@ -248,7 +248,7 @@ async def consume(
             raise UsageError(
                 "a responder has a codec of its own, and answers undecodable requests with errors"
             )
-        plan, around.builtins = planner_of(handler)(None), (middleware_of(handler),)
+        plan, around.builtins = handler._plan(None), (handler._handle,)
         handler = handler.function
     else:
         plan = planned(handler, codec, undecodable)

@@ -28,7 +28,7 @@ from bmq.workers._parameters import BATCH, HANDLER, Role
 from bmq.workers._plan import OnUndecodable, planned
 from bmq.workers._publishing import PUBLISHING, KeyOf, Output
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
-from bmq.workers._responder import Respond, Responder, planner_of
+from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import RetryPolicy
 from bmq.workers._typed import AnyHandler
 
@@ -477,7 +477,7 @@ class Registrar(ABC):
         def register(function: R) -> R:
             def step(target: Target) -> None:
                 responder = Responder(function, allow=allow, codec=codec)
-                plan = planner_of(responder)(target.state)
+                plan = responder._plan(target.state)
                 uri = options.checked_uri(target.uri_of(queue))
                 options.check_handler(function, plan.shape, plan.properties)
                 middlewares = (*target.middlewares, *around)

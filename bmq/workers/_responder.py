@@ -28,12 +28,11 @@ from bmq.errors import Error, QueueClosed, RequestFailed, StateError, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._handlers import is_async, name_of
-from bmq.workers._middleware import Middleware
 from bmq.workers._parameters import ANY_STATE, HANDLER, parameters_of
 from bmq.workers._plan import Plan, planned
 from bmq.workers._results import Results
 
-__all__ = ["Respond", "Responder", "middleware_of", "planner_of", "replies_of"]
+__all__ = ["Respond", "Responder", "replies_of"]
 
 logger = Log("bmq.workers")
 
@@ -275,10 +274,6 @@ class Responder:
             logger.info("a queue for replies was not closed cleanly: %s", error)
 
 
-#: Returns the middleware of a responder, nearest to its function.
-middleware_of: Callable[[Responder], Middleware] = attrgetter("_handle")
-#: Returns the function that plans a responder's function for the class of a state.
-planner_of: Callable[[Responder], Callable[[object], Plan]] = attrgetter("_plan")
 #: Returns the conversion of a responder's replies.
 replies_of: Callable[[Responder], Results] = attrgetter("_results")
 

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from operator import attrgetter
 from typing import Final
 
 from bmq import _checks
@@ -17,7 +16,7 @@ from bmq.workers._parameters import ANY_STATE
 from bmq.workers._registrar import Registrar, Step, Target
 from bmq.workers._registry import Registry
 
-__all__ = ["Router", "included"]
+__all__ = ["Router"]
 
 _SCHEME: Final = "bmq://"
 # The registrations of a router with a relative prefix are checked with this domain.
@@ -186,7 +185,3 @@ def _checked_prefix(prefix: object) -> str:
     if uri.app_id or "?" in text:
         raise InvalidURI(f"prefix {text!r} must not contain an application: ?id= belongs to the queue name")
     return text
-
-
-#: Includes a router in an app.
-included: Callable[[Router], Callable[[list[Router], Target], Registry]] = attrgetter("_included_in")

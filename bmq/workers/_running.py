@@ -28,7 +28,6 @@ from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
-from bmq.workers._responder import middleware_of
 from bmq.workers._sweeper import sweeper_of
 
 __all__ = ["Running", "Settings"]
@@ -183,7 +182,7 @@ class Running:
         )
         grace, clock = settings.grace, settings.clock
         own, publisher = each.middlewares, self._registry.publisher_of(each)
-        builtins = () if each.responder is None else (middleware_of(each.responder),)
+        builtins = () if each.responder is None else (each.responder._handle,)
         around = dataclasses.replace(
             self.around,
             middlewares=() if own is None else (*self.around.middlewares, *own),

@@ -15,7 +15,6 @@ import pytest
 
 import bmq
 from bmq.workers import Responder
-from bmq.workers._responder import middleware_of
 from tests.integration.steps import HasUri
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -368,7 +367,7 @@ async def test_request_cancelled_before_delivery_is_not_handled(
         async def call(message: bmq.Message = message) -> None:
             called.append(message)
 
-        await middleware_of(responder)(bmq.Attempt([message]), call)
+        await responder._handle(bmq.Attempt([message]), call)
     assert called == []
 
 
