@@ -89,7 +89,7 @@ PROGRAMS := tests/programs tests/browser tests/spark tests/typing tests/framewor
     tests/blocking/test_examples.py tests/taskiq/test_worker.py tests/testing/test_plugin.py tests/testing/test_documented.py
 CHOSEN   := $(filter tests/%,$(ARGS))
 LONG     := tests/integration/test_lost_nodes.py tests/client/test_leaks.py
-SOAK     := $(addprefix tests/integration/test_,chaos.py groups_chaos.py delays.py answers_and_retries.py) $(LONG)
+SOAK     := $(addprefix tests/integration/test_,chaos.py delays.py answers_and_retries.py) $(LONG)
 
 test: setup ## the tests of the library, on all cores; choose with ARGS="-k name" or ARGS=tests/client
 	$(call REPORTED,$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(SOAK))) $(ARGS))

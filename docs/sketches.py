@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the pictures of the first page, the packages, a message's life, groups, delays and requests.
+"""Draw the pictures of the first page, the packages, a message's life, delays and requests.
 
 usage: python docs/sketches.py
 """
@@ -196,44 +196,6 @@ def message() -> None:
     sketch.save("message")
 
 
-def groups() -> None:
-    """Two members, four buckets, and their owners."""
-    sketch = Sketch(
-        760,
-        330,
-        "Two members ask for every bucket, each with priorities of its own; the broker gives each bucket to "
-        "the higher one",
-    )
-    sketch.box(14, 112, 120, 66)
-    sketch.text(74, 139, "producers")
-    sketch.text(74, 159, "post(..., key=…)", "dim", size=11)
-    sketch.arrow("M134,145 H206")
-    sketch.text(170, 136, "bucket", "dim", size=11)
-    sketch.box(210, 30, 318, 230)
-    sketch.text(369, 52, "the broker's routing table", bold=True)
-    for x, text in ((300, "bucket"), (388, "asked by A"), (476, "asked by B")):
-        sketch.text(x, 80, text, "dim")
-    for row, (first, second) in enumerate([(812, 344), (97, 630), (551, 704), (923, 265)]):
-        y = 110 + 34 * row
-        sketch.text(300, y, str(row))
-        for x, mine, other, kind in ((388, first, second, "a"), (476, second, first, "b")):
-            if mine > other:
-                sketch.box(x - 36, y - 17, 72, 24, kind)
-            sketch.text(x, y, str(mine), "w" if mine > other else "dim")
-    sketch.text(369, 246, "the number is the priority: a hash of member and bucket", "dim", size=11)
-    sketch.arrow("M528,105 H606", "a")
-    sketch.arrow("M528,190 H606", "b")
-    for y, name, owned in ((72, "A", "0 and 3"), (157, "B", "1 and 2")):
-        sketch.box(610, y, 136, 66)
-        sketch.text(678, y + 27, f"member {name}")
-        sketch.text(678, y + 47, f"owns {owned}", "dim", size=11)
-    sketch.text(
-        380, 292, "When A leaves or dies, its column goes, and 0 and 3 are B's: the rest does not move."
-    )
-    sketch.text(380, 314, "No member knows of another, and nobody has to decide anything.", "dim")
-    sketch.save("groups")
-
-
 def delays() -> None:
     """The messages in the broker, the messages held by a mover, and their destination."""
     sketch = Sketch(
@@ -331,6 +293,5 @@ if __name__ == "__main__":
     landing()
     house()
     message()
-    groups()
     delays()
     requests()

@@ -98,7 +98,7 @@ async def _a_group(room: Room, name: str) -> None:
     defect = room.defect(Coordinator, name)
     async with bmq.connect(room.broker.uri) as session:
         queue = await session.open_queue(room.uri, read=True, write=True)
-        async with queue.group("k", buckets=2, coordination="exclusive", lease=0.2) as group:
+        async with queue.group("k", buckets=2, lease=0.2) as group:
             await eventually(lambda: len(group.owned) == 2)
             defect.arm()
             await eventually(lambda: defect.after > 5)

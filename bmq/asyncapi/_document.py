@@ -24,10 +24,9 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from bmq import _checks
-from bmq.asyncapi._values import is_array, is_object
 from bmq.client.dead_letters import DeadLetter
 from bmq.codecs import Shape
 from bmq.conventions import CANCEL, ERROR, REPLY_TO
@@ -356,28 +355,28 @@ def _closure(name: str, definitions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referenced(schema: Any) -> Iterator[str]:
-    if is_object(schema):
+    if _is_object(schema):
         reference = schema.get("$ref")
         if isinstance(reference, str):
             yield reference.removeprefix("#/$defs/")
         for each in schema.values():
             yield from _referenced(each)
-    elif is_array(schema):
+    elif _is_array(schema):
         for each in schema:
             yield from _referenced(each)
 
 
 def _rewritten(schema: Any, names: Mapping[str, str]) -> Any:
     """Return a schema in the dialect of AsyncAPI, with references to ``components``."""
-    if is_array(schema):
+    if _is_array(schema):
         return [_rewritten(each, names) for each in schema]
-    if not is_object(schema):
+    if not _is_object(schema):
         return schema
     made: dict[str, Any] = {name: _rewritten(value, names) for name, value in schema.items()}
     reference = made.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         made["$ref"] = f"#/components/schemas/{names[reference.removeprefix('#/$defs/')]}"
-    if is_array(made.get("prefixItems")):  # JSON Schema of draft 7 has an array here
+    if _is_array(made.get("prefixItems")):  # JSON Schema of draft 7 has an array here
         made["items"] = made.pop("prefixItems")
     return made
 
@@ -421,3 +420,11 @@ def _retry(policy: RetryPolicy) -> dict[str, Any]:
 
 def _quarantine(quarantine: DeadLetter | None, after: int) -> dict[str, Any] | None:
     return None if quarantine is None else {"queue": quarantine.uri, "after": after}
+
+
+def _is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_array(value: Any) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)

@@ -87,7 +87,7 @@ class Group:
         """Return the fence of an owned bucket, as :meth:`bmq.groups.Group.fence` does.
 
         Raises:
-            UsageError: the group is not exclusive, or this member does not own the bucket.
+            UsageError: this member does not own the bucket.
         """
         return self._portal.call(self._group.fence, bucket)
 

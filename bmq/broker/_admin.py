@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Admin commands: the commands of a real broker that make sense for a single node without files.
 
-The result of a command is a dictionary in the shape of a real broker's JSON;
-:mod:`bmq.broker._admin_text` makes the text.
+The result of a command is a dictionary in the shape of a real broker's JSON. The broker has no text for
+people: without an encoding, it answers with indented JSON, and with the plain text of a refusal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from bmq.broker._admin_storage import (
     storage_summary,
     stored_queue,
 )
-from bmq.broker._admin_text import render
 from bmq.broker._app_delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
 from bmq.broker._domain_config import InvalidDomain
@@ -81,7 +80,7 @@ _PRIMARY = 1
 
 
 def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
-    """Carry out a command and return the answer, in the command's encoding.
+    """Carry out a command and return the answer: JSON, or the plain text of a refusal of a text command.
 
     Args:
         node: the broker.
@@ -98,9 +97,9 @@ def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
         result = _Commands(node, now, clients).run(words)
     except Refusal as failure:
         result = {"error": {"message": str(failure)}}
-    if encoding == "TEXT":
-        return render(result)
-    option = orjson.OPT_INDENT_2 if encoding == "JSON_PRETTY" else None
+    if encoding == "TEXT" and "error" in result:
+        return str(result["error"]["message"])
+    option = None if encoding == "JSON_COMPACT" else orjson.OPT_INDENT_2
     try:
         return orjson.dumps(result, option=option).decode()
     except TypeError:

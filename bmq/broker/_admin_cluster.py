@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bmq.wire.control.messages import Subscription
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CLUSTER",
     "CLUSTER_COMMANDS",
-    "CLUSTER_RENDERERS",
     "NODE",
     "cluster_list",
     "cluster_status",
@@ -146,71 +144,3 @@ def print_subscriptions(app_id: str, subscriptions: tuple[Subscription, ...]) ->
         for each in subscriptions
     ]
     return f'[ appId = "{app_id}" subscriptions = [ {"".join(printed)}] ]'
-
-
-def _list(content: Result) -> Iterator[str]:
-    yield "The following clusters are active:"
-    for cluster in content["clusters"]:
-        yield f"    [{cluster['locality'].upper():<6}] {cluster['name']}:"
-        for node in cluster["nodes"]:
-            yield f"        {node['hostName']:<20}{node['nodeId']:<7}{node['dataCenter']:<14}"
-        yield ""
-
-
-def _status(content: Result) -> Iterator[str]:
-    title = f"Cluster ('{content['name']}') :"
-    yield title
-    yield "-" * (len(title) - 1)
-    yield f"    Cluster name  : {content['description']}"
-    yield f"    Cluster size  : {len(content['nodeStatuses']['nodes'])} node(s)"
-    yield f"    Self Node     : {content['selfNodeDescription']}"
-    yield f"    Is Healthy    : {'Yes' if content['isHealthy'] else 'No'}"
-    yield from ("", "    Nodes", "    -----")
-    for node in content["nodeStatuses"]["nodes"]:
-        yield f"    {node['description']}"
-        yield "        IsConnected: self"
-        yield f"        Node Status: {node['status']}"
-        yield f"        Primary for partitions: [ {', '.join(map(str, node['primaryForPartitionIds']))} ]"
-    elector = content["electorInfo"]
-    yield from ("", "    Elector", "    -------")
-    yield f"    Self State            : {elector['electorState']}"
-    yield f"    Leader Node           : {elector['leaderNode']}"
-    yield f"    Leader Status         : {elector['leaderStatus']}"
-    yield from ("", "    Partitions", "    ----------")
-    for number, partition in enumerate(content["partitionsInfo"]["partitions"]):
-        mapped, active = partition["numQueuesMapped"], partition["numActiveQueues"]
-        yield f"    PartitionId: {number}"
-        yield f"        Num Queues    : mapped ({mapped}), active ({active})"
-        yield f"        Primary Node   : {partition['primaryNode']}"
-        yield f"        Primary LeaseId: {partition['primaryLeaseId']}"
-        yield f"        Primary Status : {partition['primaryStatus']}"
-    yield from ("", "    Queues", "    ------")
-    for storage in content["queuesInfo"]["storages"]:
-        yield f"    {storage['queueKey']} {storage['partitionId']:7}    {storage['queueUri']}"
-
-
-def _queue_helper(content: Result) -> Iterator[str]:
-    yield "ClusterQueueHelper :"
-    yield "--------------------"
-    yield f"    cluster......................: {content['clusterName']} ({content['locality']})"
-    yield f"    nbQueues.....................: {content['numQueues']}"
-    yield f"    nbQueueKeys..................: {content['numQueueKeys']}"
-    yield f"    nbPendingReopenQueueRequests.: {content['numPendingReopenQueueRequests']}"
-    yield from ("", "    Domains :", "    ---------")
-    for domain in content["domains"]:
-        yield f"        {domain['name']}: numAssignedQueues={domain['numAssignedQueues']}"
-    yield from ("", "    Queues :", "    --------")
-    for queue in content["queues"]:
-        sub_ids = ", ".join(f"({each['subId']}, {each['appId']})" for each in queue["subIds"])
-        yield f"        {queue['uri']}"
-        yield f"            subIds...........: {sub_ids}"
-        yield f"            partitionId......: {queue['partitionId']}{queue['primaryNodeDescription']}"
-        yield f"            key..............: {queue['key']}"
-
-
-#: The function that turns each result into text, by the result's name.
-CLUSTER_RENDERERS = {
-    "clusterList": _list,
-    "clusterStatus": _status,
-    "clusterQueueHelper": _queue_helper,
-}

@@ -8,7 +8,6 @@ remembered and has no effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bmq._json import orjson
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STORAGE_COMMANDS",
-    "STORAGE_RENDERERS",
     "Refusal",
     "broker_configuration",
     "change_partition",
@@ -200,72 +198,3 @@ def _quorum(text: str) -> int:
             f"{text}"
         )
     return number
-
-
-# ---- text
-
-
-def _configuration(content: Result) -> Iterator[str]:
-    yield content["asJSON"]
-
-
-def _tunable(content: Result) -> Iterator[str]:
-    yield f"{content['name']} = {content['value']['theInteger']}"
-
-
-def _tunables(content: Result) -> Iterator[str]:
-    for entry in content["tunables"]:
-        yield f"{entry['name']}..: {entry['value']['theInteger']}"
-        yield f"    {entry['description']}"
-
-
-def _confirmation(content: Result) -> Iterator[str]:
-    new, old = content["newValue"]["theInteger"], content["oldValue"]["theInteger"]
-    yield f"{content['name']} set to {new} from {old}"
-
-
-def _summary(content: Result) -> Iterator[str]:
-    yield "Storage Summary:"
-    yield "----------------"
-    yield f"    Storage location: {content['clusterFileStoreLocation']}"
-    yield ""
-    for store in content["fileStores"]:
-        summary = store["summary"]
-        storages = summary["storageContent"]["storages"]
-        yield f"    Partition [{store['partitionId']}]:"
-        yield "    ----------------"
-        yield (
-            f"        Primary Node: {summary['primaryNodeDescription']}, PSN: [ primaryLeaseId = "
-            f"{summary['primaryLeaseId']} sequenceNumber = {summary['sequenceNum']}]"
-        )
-        yield f"        IsAvailable: {str(summary['isAvailable']).lower()}"
-        yield f"        Total maintained file sets: {len(summary['fileSets'])}"
-        yield f"        Num outstanding records: {summary['numOutstandingRecords']:,}"
-        yield f"        Number of assigned queue-storages: {len(storages)}"
-        yield from _storages(storages, " " * 12)
-
-
-def _storages(storages: list[Result], indent: str) -> Iterator[str]:
-    if storages:
-        yield f"{indent} QueueKey    Partition    NumMsgs    NumBytes                QueueUri"
-    for each in storages:
-        kept = "" if each["isPersistent"] else "  (non-persistent)"
-        yield (
-            f"{indent}{each['queueKey']} {each['partitionId']:7}      {each['numMessages']:>8,}  "
-            f"{each['numBytes']:>8} B    {each['queueUri']}{kept}"
-        )
-
-
-def _content(content: Result) -> Iterator[str]:
-    yield from _storages(content["storages"], "")
-
-
-#: The function that turns each result into text, by the result's name.
-STORAGE_RENDERERS = {
-    "brokerConfig": _configuration,
-    "tunable": _tunable,
-    "tunables": _tunables,
-    "tunableConfirmation": _confirmation,
-    "clusterStorageSummary": _summary,
-    "storageContent": _content,
-}

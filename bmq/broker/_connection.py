@@ -60,8 +60,8 @@ class Host(Protocol):
         """Deliver all deliverable messages."""
         ...
 
-    def authorize(self, actions: tuple[Action, ...]) -> bool | asyncio.Task[bool]:
-        """Return whether a client may perform actions, or a task with the answer."""
+    def authorize(self, action: Action) -> bool:
+        """Return whether a client may perform an action."""
         ...
 
     def note_refusal(self, peer: str) -> None:
@@ -99,8 +99,6 @@ class BrokerConnection(asyncio.Protocol):
         self._taken = 0
         self._sated = False
         self._deadline: float | None = None
-        # The answer to the session's question, if the answer takes time.
-        self._answer: asyncio.Task[bool] | None = None
 
     # ---- asyncio.Protocol
 
@@ -163,8 +161,8 @@ class BrokerConnection(asyncio.Protocol):
         self._after_work(session)
 
     def _after_work(self, session: BrokerSession) -> None:
-        if session.question is not None:
-            self._authorize(session)
+        while (actions := session.question) is not None:
+            session.decide(all(map(self._host.authorize, actions)), self._schedule.clock())
         self._note_deadline(session)
         if session.closed:
             if session.refused and not self._withheld:
@@ -178,34 +176,12 @@ class BrokerConnection(asyncio.Protocol):
             self.cut()
         elif session.waiting:
             self._update_reading()
-            if self._answer is None:
-                self._schedule.soon(self._go_on)
-
-    def _authorize(self, session: BrokerSession) -> None:
-        """Answer the session's questions, at once or later."""
-        while self._answer is None and (actions := session.question) is not None:
-            answer = self._host.authorize(actions)
-            if isinstance(answer, bool):
-                session.decide(answer, self._schedule.clock())
-            else:
-                self._answer = answer
-                answer.add_done_callback(self._authorized)
-
-    def _authorized(self, answer: asyncio.Task[bool]) -> None:
-        self._answer = None
-        session = self.session
-        if session is None or self.transport is None or self.transport.is_closing():
-            return
-        session.decide(not answer.cancelled() and answer.result(), self._schedule.clock())
-        self._after_work(session)
-        self._update_reading()
+            self._schedule.soon(self._go_on)
 
     def _go_on(self) -> None:
         """Continue with waiting input after other clients, if the client reads the answers."""
         session, transport = self.session, self.transport
         if session is None or transport is None or transport.is_closing() or not session.waiting:
-            return
-        if self._answer is not None:
             return
         if self._listening:
             session.resume(self._schedule.clock())
@@ -237,7 +213,7 @@ class BrokerConnection(asyncio.Protocol):
         """The client reads again."""
         self._listening = True
         self._update_reading()
-        if self.session is not None and self.session.waiting and self._answer is None:
+        if self.session is not None and self.session.waiting:
             self._schedule.soon(self._go_on)
         self.output.accept(True)
         self._host.deliver()
@@ -245,8 +221,6 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, unless :meth:`drop` has ended it."""
         session, self.session = self.session, None
-        if self._answer is not None:
-            self._answer.cancel()
         if session is None:
             return
         _log.info("%s disconnected%s", self.peer, f": {exc}" if exc else "")

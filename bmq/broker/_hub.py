@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from ssl import SSLContext
+from typing import cast
 
-from bmq import _world
+from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.broker._authorizer import Authorize, Authorizer
 from bmq.broker._backend import Backend
 from bmq.broker._bounds import Bounds
 from bmq.broker._connection import BrokerConnection
@@ -57,7 +59,7 @@ class Hub:
         bounds: Bounds,
         posts: Posts | None,
         ssl: SSLContext | None,
-        authorize: Authorize | None = None,
+        authorize: Callable[[Action], bool] | None = None,
     ) -> None:
         self.source = source
         self.posts = posts
@@ -68,7 +70,7 @@ class Hub:
         self.connections: dict[BrokerConnection, None] = {}
         self.faults = Faults(self.node, self.connections, posts, self.schedule)
         self.settings = replace(settings, admit=self.faults.admit, authorizes=authorize is not None)
-        self._authorizer = None if authorize is None else Authorizer(authorize)
+        self._authorize = authorize
         # Unfinished connections: establishing TLS takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
         self._crowded = False
@@ -202,9 +204,29 @@ class Hub:
         if not self.connections:
             self._all_gone.set()
 
-    def authorize(self, actions: tuple[Action, ...]) -> bool | asyncio.Task[bool]:
-        """Return whether a client may perform actions, or a task with the answer."""
-        return True if self._authorizer is None else self._authorizer(actions)
+    def authorize(self, action: Action) -> bool:
+        """Return whether a client may perform an action. Without a clear yes, the answer is no."""
+        if self._authorize is None:
+            return True
+        try:
+            answer = cast("object", self._authorize(action))
+        except Exception as error:
+            self._refusals.log(
+                logging.ERROR,
+                "failed",
+                "authorize failed with %s; refused: %s",
+                printable(f"{type(error).__name__}: {error}"),
+                printable(action),
+            )
+            return False
+        if not isinstance(answer, bool):
+            self._refusals.error(
+                "answer",
+                "authorize must return True or False, and returned %s; refused: %s",
+                _checks.shown(answer),
+                printable(action),
+            )
+        return answer is True
 
     def note_refusal(self, peer: str) -> None:
         """Log wrong credentials: the first line of each host at once, then a line a minute with a count."""

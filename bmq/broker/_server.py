@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -16,7 +16,6 @@ from bmq import _checks, _world
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.broker._authorizer import Authorize
 from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain import DomainSource, check_subscriptions
@@ -27,6 +26,7 @@ from bmq.broker._views import QueuesView
 from bmq.broker.clock import Clock
 from bmq.broker.listener import Listener, Listening, SimulatedListener
 from bmq.errors import StateError
+from bmq.protocol.broker.actions import Action
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
@@ -62,12 +62,11 @@ class Broker:
         ssl: for TLS.
         auth: user names and passwords, or :class:`~bmq.broker.Authentication`. Without ``auth``, every client
             is accepted.
-        authorize: a function, sync or async, that returns whether a client may perform an
-            :class:`~bmq.broker.Action`: connect, open a queue for reading or writing, or execute an admin
-            command. A refused client receives the status ``E_REFUSED``. A function that raises, returns
-            something other than True or False, or does not return within 5 seconds, refuses the action; the
-            log has the reason. A sync function must not block: the broker runs in the same event loop. Added
-            in 0.2.
+        authorize: a function that returns whether a client may perform an :class:`~bmq.broker.Action`:
+            connect, open a queue for reading or writing, or execute an admin command. A refused client
+            receives the status ``E_REFUSED``. A function that raises, or returns something other than True or
+            False, refuses the action; the log has the reason. The function must not block: the broker runs in
+            the same event loop.
         clock: the source of time; a :class:`~bmq.broker.ManualClock` stands still until moved.
         heartbeat_interval_ms: milliseconds between probes of silent clients.
         max_missed_heartbeats: unanswered probes that end a client's connection; 0 turns probing off.
@@ -98,7 +97,7 @@ class Broker:
         builtin: bool | None = None,
         ssl: SSLContext | None = None,
         auth: Authentication | Mapping[str, str] | None = None,
-        authorize: Authorize | None = None,
+        authorize: Callable[[Action], bool] | None = None,
         clock: Clock | None = None,
         heartbeat_interval_ms: int = 3000,
         max_missed_heartbeats: int = 0,
@@ -117,7 +116,7 @@ class Broker:
         if ssl is not None:
             _checks.instance("ssl", ssl, SSLContext, "an ssl.SSLContext")
         if authorize is not None:
-            _checks.function("authorize", authorize, 1)
+            _checks.function("authorize", authorize, 1, plain=True)
         if clock is not None:
             _checks.function("clock", clock, 0, plain=True)
         configured: dict[str, DomainConfig | Redirect] = {}

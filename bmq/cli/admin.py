@@ -41,7 +41,7 @@ _NODE = re.compile(r"^Response from node \".*\":$", re.MULTILINE)
 # Refusals as brokers print them. Only the text distinguishes a refusal from an answer.
 _REFUSALS = re.compile(
     r"Unable to decode command|Unknown command '|Domain '.*' doesn't exist\s*$|cluster '.*' not found"
-    r"|Queue '.*' was not found on domain|(?s:.*)^Errors encountered:",
+    r"|Queue '.*' was not found on domain|(?s:.*)^Errors encountered:|(?s:\{.*)^ +\"error\": \{",
     re.MULTILINE,
 )
 

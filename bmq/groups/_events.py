@@ -15,13 +15,11 @@ class Reason(Enum):
     """Why a bucket was lost.
 
     Attributes:
-        IDLE: no message of the bucket for ``idle_after`` seconds: another member may own the bucket.
-        DISCONNECTED: the connection was lost, or the queue suspended: the broker chose another member.
-        MOVED: the leader of an exclusive group gave the bucket to another member.
+        DISCONNECTED: the connection was lost, or the queue suspended.
+        MOVED: the leader of the group gave the bucket to another member.
         LEFT: this member left the group, or its queue was closed.
     """
 
-    IDLE = "idle"
     DISCONNECTED = "disconnected"
     MOVED = "moved"
     LEFT = "left"
@@ -40,7 +38,7 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True)
 class Gained(GroupEvent):
-    """A bucket was gained: its first message has arrived, and is handed out after ``on_assigned``."""
+    """A bucket was gained, and ``on_assigned`` has ended: messages of the bucket are handed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +56,13 @@ class Lost(GroupEvent):
 
 @dataclass(frozen=True, slots=True)
 class Full(GroupEvent):
-    """The unconfirmed messages of a bucket nearly fill its window.
+    """The unconfirmed messages of a bucket nearly reach ``max_unconfirmed_messages``.
 
-    A real broker puts further messages of a full bucket aside, and their order may be lost.
+    The bucket continues: its messages stay in order, and are bounded by the limits of the session.
 
     Attributes:
         unconfirmed: unconfirmed messages.
-        window: maximum number of unconfirmed messages.
+        window: ``max_unconfirmed_messages`` of the group.
     """
 
     unconfirmed: int

@@ -34,7 +34,7 @@ from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
 from bmq.groups._control import FROM, TO, decoded, encoded
-from bmq.groups._events import Gained, Lost, Reason
+from bmq.groups._events import Full, Gained, Lost, Reason
 from bmq.groups._lane import Lane
 from bmq.groups._member import DISCONNECTED, call
 from bmq.groups._protocol import (
@@ -75,6 +75,8 @@ _NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
 # Priorities in the control queue. The term is added to the priority of a leader: two crowns of a dead
 # claimant may reach two candidates, and the leader of the higher term then receives every report and crown.
 _MAILBOX, _LEADER, _CANDIDATE, _OWN = TOP, 3, 2, 1
+# Part of the window at which a bucket counts as full: early enough to react.
+_NEARLY: Final = 0.8
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
 # Seconds between two looks of a leader at the leases, at least.
@@ -108,14 +110,17 @@ class OwnedLane(Lane):
     """The messages of a bucket of an exclusive group.
 
     Attributes:
+        bucket: number of the bucket.
         coordinator: the member's coordinator, set before the lane runs.
     """
 
     coordinator: Coordinator
 
     def __init__(self, member: Shared, bucket: int, consumer: Consumer) -> None:
-        super().__init__(member, bucket, consumer)
-        self._number = bucket
+        super().__init__(member, consumer)
+        self.bucket = bucket
+        self._window = consumer.options.max_unconfirmed_messages
+        self._full = False
         self._loaded = False
         # Messages received before the window was opened: only later messages count as arrivals.
         self._before = math.inf
@@ -126,26 +131,33 @@ class OwnedLane(Lane):
     @property
     def owned(self) -> bool:
         """Whether messages of the bucket are handed out."""
-        return self._loaded and self.coordinator.hands_out(self._number)
+        return self._loaded and self.coordinator.hands_out(self.bucket)
 
-    async def run(self) -> None:
-        """Serve the group until the consumer is closed."""
-        while True:
-            try:
-                await self.consumer.wait()
-            except Error as error:
-                self._member.ended(error)
-                return
-            if not self.coordinator.alone(self._number) and self.consumer.stats().received > self._before:
-                self.coordinator.arrived(self._number)
-            if not self.owned:
-                self._allowed.clear()
-                await self._allowed.wait()
-                continue
-            self._emptied.clear()
-            self._look()
-            self._member.offer(self)
-            await self._emptied.wait()
+    async def _may_hand_out(self) -> bool:
+        """Whether the waiting messages may be handed out; otherwise wait for a change first."""
+        if not self.coordinator.alone(self.bucket) and self.consumer.stats().received > self._before:
+            self.coordinator.arrived(self.bucket)
+        if not self.owned:
+            self._allowed.clear()
+            await self._allowed.wait()
+            return False
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Tell when the window is nearly full."""
+        if not self._window:
+            return
+        ledger, nearly = self.ledger, _NEARLY * self._window
+        if ledger.waiting + ledger.most_in_hand < nearly:
+            self._full = False
+            return
+        unconfirmed = ledger.waiting + ledger.in_hand
+        if unconfirmed < nearly:
+            self._full = False
+        elif not self._full:
+            self._full = True
+            self._member.reports.tell(Full(self.bucket, unconfirmed, self._window))
 
     def take(self) -> Message | None:
         """Return the next message; None if no message may be handed out."""
@@ -163,17 +175,12 @@ class OwnedLane(Lane):
         """End the group with an error."""
         self._member.fail(error)
 
-    def lose_if_idle(self, after: float) -> None:
-        """Do nothing: the owner of a bucket is known."""
-
-    def lose(self, reason: Reason) -> None:
-        """The connection or the membership ended: forget the messages."""
-        self.epoch += 1
-        self._member.withdraw(self)
-        self._emptied.set()
-        in_hand = self.ledger.lose()
+    def lose(self, reason: Reason) -> int:
+        """Forget the messages at the end of the connection or the membership; return the number in hand."""
+        in_hand = super().lose(reason)
         if self._loaded:
-            self._member.reports.tell(Lost(self._number, reason, in_hand))
+            self._member.reports.tell(Lost(self.bucket, reason, in_hand))
+        return in_hand
 
     # actions
 
@@ -207,7 +214,7 @@ class OwnedLane(Lane):
         elif effect.do is Do.OPEN:
             await self._open(effect)
         elif effect.do is Do.SHUT:
-            await self.coordinator.bundles.without(self._number)
+            await self.coordinator.bundles.without(self.bucket)
             await self._repeat(effect, self._close_window)
             while self.ledger.waiting or self.ledger.in_hand:  # noqa: ASYNC110 - a confirmation is no event
                 await asyncio.sleep(_LOOK_EVERY)
@@ -219,19 +226,15 @@ class OwnedLane(Lane):
             self._done(effect, SeatInput.WITHDRAWN)
         else:
             await self._put_down(Reason.DISCONNECTED)
-            self.ledger.forget()
 
     async def _open(self, effect: Effect) -> None:
         self._loaded = False
-        hooks = self._member.hooks
-        self.hook = hooks.on_assigned
         try:
-            await call(hooks.on_assigned, self._number)
+            await call(self._member.on_assigned, self.bucket)
         finally:
-            self.hook = None
             self._loaded = True
-        if self.coordinator.state(self._number, effect.fence) is SeatState.OPEN:
-            self._member.reports.tell(Gained(self._number))
+        if self.coordinator.state(self.bucket, effect.fence) is SeatState.OPEN:
+            self._member.reports.tell(Gained(self.bucket))
             self._before = self.consumer.stats().received
             await self._repeat(effect, self._open_window)
             self.allow()
@@ -251,17 +254,13 @@ class OwnedLane(Lane):
             return
         self._loaded = False
         if reason is Reason.MOVED:
-            self._member.reports.tell(Lost(self._number, reason, 0))
-        self.hook = self._member.hooks.on_revoked
-        try:
-            await call(self.hook, self._number)
-        finally:
-            self.hook = None
+            self._member.reports.tell(Lost(self.bucket, reason, 0))
+        await call(self._member.on_revoked, self.bucket)
 
     async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
         """Send a request until the broker agrees: a bucket is stuck without the answer."""
         pause = 0.1
-        while self.coordinator.state(self._number, effect.fence) is not SeatState.GONE:
+        while self.coordinator.state(self.bucket, effect.fence) is not SeatState.GONE:
             try:
                 await request()
                 return
@@ -270,7 +269,7 @@ class OwnedLane(Lane):
             except Error as error:
                 logger.warning(
                     "bucket %d of %s: the request to %s failed, and is repeated: %s",
-                    self._number,
+                    self.bucket,
                     self.consumer.queue.uri,
                     effect.do.value,
                     error,
@@ -290,7 +289,6 @@ class OwnedLane(Lane):
         while not self._effects.empty():
             self._effects.get_nowait()
         await self._put_down(Reason.LEFT)
-        self.ledger.forget()
 
 
 class Coordinator:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 from weakref import WeakKeyDictionary
 
 from bmq import _checks, _world, events
@@ -17,7 +17,7 @@ from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
-from bmq.errors import Error, ProtocolError, QueueClosed, TimedOut, UsageError
+from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
 from bmq.groups._events import GroupEvent, GroupStats, Reason
 from bmq.groups._exclusive import Coordinator, OwnedLane
@@ -29,11 +29,11 @@ from bmq.groups._expressions import (
     unusable_expressions,
 )
 from bmq.groups._lane import Lane
-from bmq.groups._member import DISCONNECTED, Hook, Hooks, Member
-from bmq.groups._ranking import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT, priority_of
+from bmq.groups._member import DISCONNECTED, Hook, Member
+from bmq.groups._protocol import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT
 from bmq.groups._reports import Reports
 from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
-from bmq.subscriptions import Expression, subscriptions_for
+from bmq.subscriptions import Expression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -50,12 +50,10 @@ logger = Log("bmq.groups")
 # memory.
 WINDOW_MESSAGES = 100_000
 WINDOW_BYTES = 2**30
-# Below this a burst fills a window, however fast the consumer is.
-_NARROW = 1000
 _LONGEST_NAME = 1000
 _CONTROL_NOTE = (
     "{} is the control queue, which each member of the group reads and writes on a second connection: "
-    "control_queue= names another queue, and coordination='none' needs no control queue"
+    "control_queue= names another queue"
 )
 # Cancelled joins being undone: the next join of the queue waits for the end.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
@@ -67,17 +65,10 @@ class GroupOptions(TypedDict, total=False):
     Attributes:
         on_assigned: called with a gained bucket, before its first message is handed out; may be async. Only
             the bucket waits for the call.
-        on_revoked: called with a lost bucket, once none of its messages is in the application's hands, or
-            ``grace`` seconds later; may be async. ``on_assigned`` is not called for the bucket before the end
-            of ``on_revoked``.
+        on_revoked: called with a lost bucket, before another member owns it if the connection stands; may be
+            async. ``on_assigned`` is not called for the bucket before the end of ``on_revoked``.
         on_event: called with every :class:`bmq.groups.GroupEvent`, in the event loop; errors of the function
             are logged.
-        settle: with ``coordination="none"``, time between the first message of a bucket and ``on_assigned``,
-            for the old owner to finish its messages. 0 does not wait.
-        idle_after: with ``coordination="none"``, time after which a bucket without messages, arriving or in
-            hand, counts as lost; None for never. The broker does not report that another member has taken a
-            bucket: this time is the only sign.
-        grace: how long ``on_revoked`` and :meth:`Group.close` wait for messages in hand (30).
         keyless: whether to hand out messages in no bucket, in turn with the remaining members: messages
             without a key, and messages whose key is no integer (without ``key=``: no integer from 0 on).
             False makes strays of these messages. All members need the same value.
@@ -87,31 +78,23 @@ class GroupOptions(TypedDict, total=False):
             members when a departed member had a stray. A function, which may be async, is called with each
             stray, and the stray is confirmed once the function has returned; errors of the function are
             logged, and the stray is held.
-        max_unconfirmed_messages: unconfirmed messages of one bucket, at most (100,000).
-        max_unconfirmed_bytes: unconfirmed bytes of one bucket, at most (1 GiB).
-        coordination: "exclusive" (the default) has the members agree over a control queue: a bucket changes
-            hands only after its owner has finished. "none" needs no further queue, and computes owners from
-            the names of the members: the owners of a bucket overlap for a moment while members join. All
-            members need the same value.
-        control_queue: URI of the control queue of an exclusive group, in a domain of priority mode; by
-            default the name of the queue with ".group" appended, in the same domain. A queue with an appId
-            has no default. Members read and write the control queue, on a further connection with the options
-            of the session.
-        lease: time after which the buckets of a silent member of an exclusive group go to other members, and
-            after which a member without an answer hands out nothing (5).
+        max_unconfirmed_messages: unconfirmed messages of one bucket at which the event
+            :class:`bmq.groups.Full` is reported, and messages in no bucket at most (100,000).
+        max_unconfirmed_bytes: unconfirmed bytes of messages in no bucket, at most (1 GiB).
+        control_queue: URI of the control queue, in a domain of priority mode; by default the name of the
+            queue with ".group" appended, in the same domain. A queue with an appId has no default. Members
+            read and write the control queue, on a further connection with the options of the session.
+        lease: time after which the buckets of a silent member go to other members, and after which a member
+            without an answer hands out nothing (5).
     """
 
     on_assigned: Hook | None
     on_revoked: Hook | None
     on_event: Callable[[GroupEvent], None] | None
-    settle: float
-    idle_after: float | None
-    grace: float
     keyless: bool
     strays: Strays
     max_unconfirmed_messages: int
     max_unconfirmed_bytes: int
-    coordination: Literal["exclusive", "none"]
     control_queue: str | None
     lease: float
 
@@ -143,20 +126,17 @@ class Group:
         on_assigned: Hook | None = None,
         on_revoked: Hook | None = None,
         on_event: Callable[[GroupEvent], None] | None = None,
-        settle: float = 0.0,
-        idle_after: float | None = 60.0,
-        grace: float = 30.0,
         keyless: bool = True,
         strays: Strays = "hold",
         max_unconfirmed_messages: int = WINDOW_MESSAGES,
         max_unconfirmed_bytes: int = WINDOW_BYTES,
-        coordination: Literal["exclusive", "none"] = "exclusive",
         control_queue: str | None = None,
         lease: float = 5.0,
     ) -> None:
         if not callable(getattr(type(queue), "subscribe", None)):
             raise UsageError(f"queue must be an open bmq.Queue, not {_checks.shown(queue)}")
-        buckets, weight, settle, idle_after, grace = _checked(buckets, weight, settle, idle_after, grace)
+        buckets = _checks.integer("buckets", buckets, 1, MAX_BUCKETS)
+        weight = _checks.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT)
         keyless = _checks.boolean("keyless", keyless)
         if isinstance(expression, str):
             expression = str.__str__(expression)
@@ -169,10 +149,9 @@ class Group:
                 _checks.function(name, hook, 1)
         if on_event is not None:
             _checks.function("on_event", on_event, 1, plain=True)
-        _checks.one_of("coordination", coordination, ("exclusive", "none"))
         lease = _checks.seconds("lease", lease, positive=True)
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
-        self._control_uri = _control_uri(queue.uri, control_queue) if coordination == "exclusive" else ""
+        self._control_uri = _control_uri(queue.uri, control_queue)
         self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
@@ -183,34 +162,23 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
-        self._hooks = Hooks(on_assigned, on_revoked, settle)
-        self._grace = grace
-        self._idle_after = idle_after
         self._window = max_unconfirmed_messages
         self._reports = Reports(self.member, queue.uri, key, on_event, held=not callable(strays))
-        self._shared = Member(self._hooks, self._reports, grace, self._ended_without_leaving)
+        self._shared = Member(on_assigned, on_revoked, self._reports, self._ended_without_leaving)
         self._turn = turn_of(asyncio.get_running_loop())
         self._lanes: list[Lane] = []
-        self._owned_lanes: list[OwnedLane] | None = [] if self._control_uri else None
+        self._owned_lanes: list[OwnedLane] = []
         self._stray_lanes: list[StrayLane] = []
         self._bucket_of: dict[Consumer, int | None] = {}
         self._subscribe(expression, keyless, max_unconfirmed_bytes)
-        self._coordinator: Coordinator | None = None
-        if self._owned_lanes is not None:
-            owned = self._owned_lanes
-            consumers = [lane.consumer for lane in owned]
-            bundles = Bundles(queue, self._shared, consumers, key, expression)
-            self._coordinator = Coordinator(
-                queue, self._control_uri, self.member, weight, lease, owned, bundles
-            )
+        consumers = [lane.consumer for lane in self._owned_lanes]
+        bundles = Bundles(queue, self._shared, consumers, key, expression)
+        self._coordinator = Coordinator(
+            queue, self._control_uri, self.member, weight, lease, self._owned_lanes, bundles
+        )
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
-        if self._coordinator is not None:
-            self._own.append(self._coordinator.ceiling)
-        # For messages from the subscription to everything else.
-        self._expression = expression
-        self._selects: list[Expression] = []
-        self._takes: list[tuple[Expression, Lane]] | None = None
+        self._own.append(self._coordinator.ceiling)
         self._joining: asyncio.Task[None] | None = None
         self._joined = False
         # How many callers wait for the join.
@@ -223,85 +191,73 @@ class Group:
 
     def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
-        queue, key, tie = self.queue, self.key, _world.token_bytes(8)
+        queue, key = self.queue, self.key
 
-        def lane(expression: str | Expression, bucket: int | None, priority: int, kind: str = "") -> None:
+        def lane(expression: str | Expression, bucket: int | None, kind: str = "") -> None:
             consumer = queue.subscribe(
                 expression,
-                priority=priority,
                 max_unconfirmed_messages=self._window,
                 max_unconfirmed_bytes=max_bytes,
             )
-            if bucket is not None and self._owned_lanes is not None:
+            if bucket is not None:
                 owned = OwnedLane(self._shared, bucket, consumer)
                 self._owned_lanes.append(owned)
                 self._lanes.append(owned)
             else:
-                self._lanes.append(Lane(self._shared, bucket, consumer, kind))
+                self._lanes.append(Lane(self._shared, consumer, kind))
             self._bucket_of[consumer] = bucket
 
-        def stray(expression: str | Expression | None, kind: str, priority: int, exact: bool = True) -> None:
-            # A subscription to everything would take messages of buckets that change hands.
-            if self._strays != "leave" and (exact or self._owned_lanes is None):
+        def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
+            if self._strays != "leave":
                 consumer = queue.subscribe(
                     expression,
                     priority=priority,
                     max_unconfirmed_messages=WIDEST_MESSAGES,
                     max_unconfirmed_bytes=WIDEST_BYTES,
                 )
-                lane_for = None if exact else self._lane_for
-                self._stray_lanes.append(StrayLane(self._shared, consumer, kind, self._strays, lane_for))
+                self._stray_lanes.append(StrayLane(self._shared, consumer, kind, self._strays))
 
         for bucket in range(self.buckets):
-            priority = priority_of(self.member, bucket, self.weight, tie)
-            lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket, priority)
+            lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket)
         name = key or BUCKET
         in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
         in_no_bucket |= unusable_expressions(key, self.buckets, wanted)
         for kind, expression in in_no_bucket.items():
             if keyless:
-                lane(expression, None, 0, kind)
+                lane(expression, None, kind)
             else:
                 why = f"property {name} is {kind}" if kind else f"property {name} is missing"
                 stray(expression, f"{why}, and keyless is False", LOWEST + 1)
         rest, exact = unselected_expressions(wanted)
-        for each in rest:
-            stray(each, f"expression {str(wanted)!r} does not match", LOWEST, exact)
+        # An inexact subscription would take messages of buckets that change hands.
+        for each in rest if exact else ():
+            stray(each, f"expression {str(wanted)!r} does not match", LOWEST)
 
     # state
 
     @property
     def owned(self) -> frozenset[int]:
-        """The buckets of this member, as far as known.
-
-        At least one message of each bucket has arrived, without a sign of a loss since. The broker does not
-        report owners: a bucket without a post is missing, and a bucket taken by another member is included
-        until it has been idle for ``idle_after`` seconds.
-        """
+        """The buckets of this member."""
         if self.queue.state in DISCONNECTED:
             return frozenset()
-        return frozenset(lane.bucket for lane in self._lanes if lane.owned and lane.bucket is not None)
+        return frozenset(lane.bucket for lane in self._owned_lanes if lane.owned)
 
     @property
     def unconfirmed(self) -> dict[int, int]:
         """The number of messages handed out and not confirmed, by bucket."""
-        found = {lane.bucket: lane.ledger.in_hand for lane in self._lanes if lane.bucket is not None}
+        found = {lane.bucket: lane.ledger.in_hand for lane in self._owned_lanes}
         return {bucket: count for bucket, count in found.items() if count}
 
     def fence(self, bucket: int) -> int:
-        """Return the fence of an owned bucket of an exclusive group: a number that grows with each owner.
+        """Return the fence of an owned bucket: a number that grows with each owner.
 
         A store that keeps the highest fence with the state of a bucket, and refuses lower ones, refuses the
         late writes of a former owner.
 
         Raises:
-            UsageError: the group is not exclusive, or this member does not own the bucket.
+            UsageError: this member does not own the bucket.
         """
         bucket = _checks.integer("bucket", bucket, 0, self.buckets - 1)
-        if self._coordinator is None:
-            raise UsageError(
-                'a group has fences only with coordination="exclusive", and this group has "none"'
-            )
         return self._coordinator.fence(bucket)
 
     def stats(self) -> GroupStats:
@@ -341,8 +297,8 @@ class Group:
         """Whether this member may work on a message of this group now.
 
         False once the connection is lost on which the message arrived: the broker delivers the message again.
-        In an exclusive group also False after the lease, until the leader answers. A program that keeps
-        messages for later, for example to wait before another attempt, asks before it begins.
+        Also False after the lease, until the leader answers. A program that keeps messages for later, for
+        example to wait before another attempt, asks before it begins.
 
         Raises:
             UsageError: the message does not come from this group.
@@ -350,7 +306,7 @@ class Group:
         bucket = self.bucket_of(message)
         if message.stale or self.queue.state in DISCONNECTED:
             return False
-        return bucket is None or self._coordinator is None or self._coordinator.hands_out(bucket)
+        return bucket is None or self._coordinator.hands_out(bucket)
 
     def __repr__(self) -> str:
         of = self.key or "bmq_bucket"
@@ -445,8 +401,7 @@ class Group:
     async def open(self) -> Group:
         """Join the group; ``async with`` and ``await`` join too.
 
-        The broker receives all buckets in one request. From the answer on, this member gets the buckets for
-        which its priority is the highest.
+        The leader of the group gives this member its share of the buckets, each once its owner has finished.
 
         Raises:
             ConfigureQueueError: the broker refused.
@@ -498,54 +453,39 @@ class Group:
                 f"queue {self.queue.uri} has other subscriptions, which would compete with the group: open "
                 "the queue in a separate session for the group"
             )
-        if self._window < _NARROW and self._coordinator is None:
-            logger.warning(
-                "a window of %d messages for each bucket of %s fills quickly: a real broker then puts "
-                "messages aside, delivers slowly, and may lose the order in the bucket; %d is the default",
-                self._window,
-                self.queue.uri,
-                WINDOW_MESSAGES,
-            )
 
     async def _open_all(self) -> None:
         watching, coordinating = self.queue.session.events(), self.queue.session.events()
         coordinator = self._coordinator
         at_once = [lane.consumer for lane in self._lanes if not isinstance(lane, OwnedLane)]
         at_once += [lane.consumer for lane in self._stray_lanes]
-        if coordinator is not None:
-            at_once.append(coordinator.ceiling)
+        at_once.append(coordinator.ceiling)
         opening: list[Awaitable[object]] = [consumer.open() for consumer in at_once]
-        if coordinator is not None:
-            opening.append(coordinator.connect())
+        opening.append(coordinator.connect())
         results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
-        if coordinator is not None and not any(isinstance(result, BaseException) for result in results):
+        if not any(isinstance(result, BaseException) for result in results):
             # No earlier: a member whose data queue is out of service would hold buckets.
             results += await asyncio.gather(coordinator.join(), return_exceptions=True)
-        if coordinator is not None and isinstance(results[-1], Error):
+        if isinstance(results[-1], Error):
             results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             await self._pause_all()
-            if coordinator is not None:
-                await coordinator.close()
+            await coordinator.close()
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
         logger.info(
-            "%s joins the group of %s: %d buckets, weight %g, coordination %s",
+            "%s joins the group of %s: %d buckets, weight %g",
             self.member,
             self.queue.uri,
             self.buckets,
             self.weight,
-            "none" if coordinator is None else "exclusive",
         )
         serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
         self._running = [self._shared.spawn(work) for work in (*serving, self._watch(watching))]
-        if coordinator is not None:
-            self._running.append(self._shared.spawn(coordinator.run(coordinating)))
-            self._running += [self._shared.spawn(lane.serve()) for lane in self._owned_lanes or ()]
-        if self._idle_after is not None:
-            self._running.append(self._shared.spawn(self._look_for_idle(self._idle_after)))
+        self._running.append(self._shared.spawn(coordinator.run(coordinating)))
+        self._running += [self._shared.spawn(lane.serve()) for lane in self._owned_lanes]
 
     def _undo_join(self) -> None:
         """Take the subscriptions back in the background."""
@@ -564,8 +504,7 @@ class Group:
             self._joined = False
         await self._stop_serving()
         await self._pause_all()
-        if self._coordinator is not None:
-            await self._coordinator.close()
+        await self._coordinator.close()
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
@@ -583,28 +522,14 @@ class Group:
             Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
-        lanes = dict(zip(running, self._lanes, strict=False))
         self._shared.withdraw_all()
         self._lose_all(Reason.LEFT)
         for task in running:
-            if task not in lanes or lanes[task].hook is None:
-                task.cancel()
-        if running:
-            # A running on_assigned ends first, and its on_revoked follows.
-            await asyncio.wait(running, timeout=self._grace)
-        for task, lane in lanes.items():
-            if lane.hook is not None and lane.hook is self._hooks.on_assigned:
-                task.cancel()
-        dropping = [lane.dropping for lane in self._lanes if lane.dropping is not None]
-        if dropping:
-            await asyncio.wait(dropping)
+            task.cancel()
         if running:
             await asyncio.wait(running)
-        for lane in self._owned_lanes or ():
+        for lane in self._owned_lanes:
             await lane.finish()
-        for task in dropping:
-            if not task.cancelled():
-                task.result()
 
     def _ended_without_leaving(self, error: Error) -> None:
         """End the membership after the queue or the session was closed."""
@@ -612,7 +537,6 @@ class Group:
             return
         if self._shared.error is None:
             self._shared.error = error
-        self._shared.patience = 0.0  # no message can be confirmed any more
         self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(_look_at)
         self._shared.wake()
@@ -622,16 +546,14 @@ class Group:
         try:
             await self._stop_serving()
         finally:
-            if self._coordinator is not None:
-                await self._coordinator.close()
+            await self._coordinator.close()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
 
         Receivers end. Messages inside ``async with message`` are finished, up to ``close_timeout`` of the
         session; the broker gives the remaining unconfirmed messages to other members. A running
-        ``on_assigned`` has ``grace`` seconds to end, and is then cancelled. ``on_revoked`` is called for
-        every assigned bucket. Idempotent.
+        ``on_assigned`` is cancelled. ``on_revoked`` is called for every assigned bucket. Idempotent.
 
         Raises:
             RequestTimeout: the broker did not answer in time; the queue is closed nevertheless.
@@ -663,14 +585,10 @@ class Group:
         finally:
             if earlier:
                 await asyncio.wait(earlier)
-            self._shared.patience = 0.0  # the application's time is over
-            for lane in self._lanes:
-                lane.hurry()
             try:
                 await self._stop_serving()
             finally:
-                if self._coordinator is not None:
-                    await self._coordinator.close()  # no bucket is here any more: others may have them
+                await self._coordinator.close()  # no bucket is here any more: others may have them
             wrong = self._check()
             if wrong:
                 logger.error("%s lost track of messages, please report this: %s", self.member, wrong)
@@ -678,8 +596,8 @@ class Group:
     def _check(self) -> str:
         """Return the wrong sums, for people; "" if each delivered message is in one state."""
         losing = self.queue.state in DISCONNECTED and not self._over
-        found = {lane.bucket: lane.ledger.check(losing=losing) for lane in self._lanes}
-        return "; ".join(f"bucket {bucket}: {wrong}" for bucket, wrong in found.items() if wrong)
+        found = {lane.consumer: lane.ledger.check(losing=losing) for lane in self._lanes}
+        return "; ".join(f"bucket {self._bucket_of[each]}: {wrong}" for each, wrong in found.items() if wrong)
 
     def __await__(self) -> Generator[object, None, Group]:
         return self.open().__await__()
@@ -691,26 +609,6 @@ class Group:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _lane_for(self, message: Message) -> Lane | None:
-        """Return the lane of a message; None for a stray."""
-        try:
-            properties = message.properties
-            len(properties)  # decodes the properties
-        except ProtocolError:
-            properties = None  # a broker treats the message as a message without properties
-        if self._takes is None:
-            self._selects = [
-                Expression(str(each), strict=False) for each in subscriptions_for(self._expression) if each
-            ]
-            self._takes = [
-                (Expression(lane.consumer.expressions[0], strict=False), lane) for lane in self._lanes
-            ]
-        if any(each.matches(properties) for each in self._selects):
-            for expression, lane in self._takes:
-                if expression.matches(properties):
-                    return lane
-        return None
 
     # signs of lost buckets
 
@@ -733,12 +631,6 @@ class Group:
         for stray in self._stray_lanes:
             stray.lose()
 
-    async def _look_for_idle(self, after: float) -> None:
-        while True:
-            await asyncio.sleep(after / 4)
-            for lane in self._lanes:
-                lane.lose_if_idle(after)
-
 
 def _control_uri(data: str, control: str | None) -> str:
     """Return the URI of the control queue.
@@ -760,7 +652,7 @@ def _control_uri(data: str, control: str | None) -> str:
         raise UsageError(
             f"a group of {data} needs a control queue, because the queue has an appId: pass "
             "control_queue='bmq://DOMAIN/NAME', in a domain of priority mode and a different queue for each "
-            "appId; or pass coordination='none', which does not keep the order of a key while members join"
+            "appId"
         )
     return f"{data}.group"
 
@@ -769,20 +661,3 @@ def _look_at(task: asyncio.Task[None]) -> None:
     """Retrieve the error of a task without a waiting caller."""
     if not task.cancelled():
         task.exception()
-
-
-def _checked(
-    buckets: object, weight: object, settle: object, idle_after: object, grace: object
-) -> tuple[int, float, float, float | None, float]:
-    """Return the checked numbers of a group.
-
-    Raises:
-        UsageError: a number is out of its range.
-    """
-    return (
-        _checks.integer("buckets", buckets, 1, MAX_BUCKETS),
-        _checks.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT),
-        _checks.seconds("settle", settle),
-        _checks.timeout(idle_after, "idle_after", positive=True),
-        _checks.seconds("grace", grace),
-    )

@@ -40,28 +40,23 @@ class Ledger:
         done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
         given_back: messages handed out and unconfirmed at the end of the connection or the membership.
         unseen: messages waiting at that end.
-        taken_over: messages that arrived by another subscription of the group, and joined the line.
     """
 
     __slots__ = (
         "_consumer",
-        "_earlier",
         "_in_hand",
         "_sweep_at",
         "done",
         "given_back",
         "handed_out",
-        "taken_over",
         "unseen",
     )
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._in_hand: list[Message] = []
-        # Given back, and perhaps still with the application.
-        self._earlier: list[Message] = []
         self._sweep_at = _SOME
-        self.handed_out = self.done = self.given_back = self.unseen = self.taken_over = 0
+        self.handed_out = self.done = self.given_back = self.unseen = 0
 
     @property
     def waiting(self) -> int:
@@ -81,17 +76,6 @@ class Ledger:
         self.done += before - len(self._in_hand)
         return len(self._in_hand)
 
-    @property
-    def at_work(self) -> int:
-        """How many messages of an earlier ownership the application still has."""
-        self._earlier = [message for message in self._earlier if not message.confirmed]
-        return len(self._earlier)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether no message of the bucket is here."""
-        return not self.waiting and not self.in_hand
-
     def take(self) -> Message | None:
         """Hand out the next message; None if no message waits."""
         message = self._consumer.receive_nowait()
@@ -102,24 +86,14 @@ class Ledger:
                 self._sweep_at = 2 * self.in_hand + _SOME
         return message
 
-    def take_over(self, message: Message) -> None:
-        """Put a message from another subscription of the group into the line."""
-        self.taken_over += 1
-        self._consumer.put_back([message])
-
     def lose(self) -> int:
         """Give back all unconfirmed messages; return how many were in hand."""
         lost = self.in_hand
         self.given_back += lost
-        self._earlier += self._in_hand
         self._in_hand = []
         self._sweep_at = _SOME
         self.unseen = self._delivered - self.handed_out - self.waiting
         return lost
-
-    def forget(self) -> None:
-        """Follow the messages of earlier ownerships no longer."""
-        self._earlier = []
 
     def check(self, *, losing: bool = False) -> str:
         """Return the wrong sum, for people; "" if every delivered message is in one state.
@@ -142,4 +116,4 @@ class Ledger:
 
     @property
     def _delivered(self) -> int:
-        return self._consumer.stats().received + self.taken_over
+        return self._consumer.stats().received

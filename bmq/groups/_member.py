@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from bmq.groups._reports import Reports
 from bmq.protocol.client.queue import QueueState
@@ -15,8 +14,9 @@ from bmq.protocol.client.queue import QueueState
 if TYPE_CHECKING:
     from bmq.client.message import Message
     from bmq.errors import Error
+    from bmq.groups._lane import Lane
 
-__all__ = ["DISCONNECTED", "Hook", "Hooks", "Member", "ReadyLane", "call"]
+__all__ = ["DISCONNECTED", "Hook", "Member", "call"]
 
 #: The states of a queue during which the broker delivers to other members.
 DISCONNECTED: Final = (
@@ -43,61 +43,36 @@ async def call(hook: Hook | None, bucket: int) -> None:
             await done
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """The application's functions for buckets.
-
-    Attributes:
-        on_assigned: called with a gained bucket.
-        on_revoked: called with a lost bucket.
-        settle: seconds between the first message of a bucket and ``on_assigned``.
-    """
-
-    on_assigned: Hook | None
-    on_revoked: Hook | None
-    settle: float
-
-
-class ReadyLane(Protocol):
-    """A lane, as the member knows it."""
-
-    def take(self) -> Message | None:
-        """Return the next message; None if the lane is no longer ready."""
-        ...
-
-    def look_at_hands(self) -> None:
-        """Let ``on_revoked`` continue if the application has confirmed its messages of the bucket."""
-        ...
-
-
 class Member:
     """The state that a member's lanes share.
 
     Args:
-        hooks: the application's functions for buckets.
+        on_assigned: called with a gained bucket.
+        on_revoked: called with a lost bucket.
         reports: the reports of the member.
-        patience: seconds that ``on_revoked`` waits for messages in the application's hands.
         ended: called with the error when a lane ends because the queue or the session was closed.
 
     Attributes:
-        hooks: see above.
+        on_assigned: see above.
+        on_revoked: see above.
         reports: see above.
-        patience: see above; 0 once no message can be confirmed any more.
         ended: see above.
-        dropping: lanes whose ``on_revoked`` waits for messages in the application's hands.
         error: the error that ended the group.
     """
 
     def __init__(
-        self, hooks: Hooks, reports: Reports, patience: float, ended: Callable[[Error], None]
+        self,
+        on_assigned: Hook | None,
+        on_revoked: Hook | None,
+        reports: Reports,
+        ended: Callable[[Error], None],
     ) -> None:
-        self.hooks = hooks
+        self.on_assigned = on_assigned
+        self.on_revoked = on_revoked
         self.reports = reports
-        self.patience = patience
         self.ended = ended
-        self.dropping: dict[ReadyLane, None] = {}
         self.error: BaseException | None = None
-        self._ready: deque[ReadyLane] = deque()
+        self._ready: deque[Lane] = deque()
         self._left_of_turn = _TURN
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -109,12 +84,12 @@ class Member:
         """Whether a lane may have a message."""
         return bool(self._ready)
 
-    def offer(self, lane: ReadyLane) -> None:
+    def offer(self, lane: Lane) -> None:
         """Hand out the messages of a lane, until the lane has none."""
         self._ready.append(lane)
         self.wake()
 
-    def withdraw(self, lane: ReadyLane) -> None:
+    def withdraw(self, lane: Lane) -> None:
         """Stop handing out the lane's messages until the lane is ready again."""
         if lane in self._ready:
             self._ready.remove(lane)
@@ -126,8 +101,6 @@ class Member:
 
     def take(self) -> Message | None:
         """Return the next message: of one bucket in order, of all buckets in turn."""
-        for lane in self.dropping:
-            lane.look_at_hands()
         ready = self._ready
         while ready:
             message = ready[0].take()

@@ -63,7 +63,6 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 from msgspec import Meta, Struct
 
 from bmq.groups._classes import nested
-from bmq.groups._ranking import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT
 from bmq.protocol.machine import Machine, Transition
 
 __all__ = [
@@ -98,6 +97,10 @@ _MOST_MEMBERS: Final = 10_000
 _Name = Annotated[str, Meta(max_length=200)]
 _Fence = Annotated[int, Meta(ge=0, lt=_FENCES)]
 _Number = Annotated[int, Meta(ge=0, lt=_TERMS)]
+#: The limits of a group's options.
+MAX_BUCKETS: Final = 512
+MIN_WEIGHT: Final = 0.01
+MAX_WEIGHT: Final = 100.0
 _Bucket = Annotated[int, Meta(ge=0, lt=MAX_BUCKETS)]
 _State = Literal["ASKED", "READY", "OPEN", "DRAINING", "LEAVING", "GONE"]
 

@@ -54,9 +54,8 @@ class Reports:
         if isinstance(event, Full) and not self._warned:
             self._warned = True
             logger.warning(
-                "bucket %d of %s has %d messages unconfirmed, of at most %d: when it is full, a real broker "
-                "puts messages aside and may lose their order; handle them faster, or raise "
-                "max_unconfirmed_messages. This is logged once",
+                "bucket %d of %s has %d messages unconfirmed, beside max_unconfirmed_messages=%d: handle "
+                "them faster, or raise max_unconfirmed_messages. This is logged once",
                 event.bucket,
                 self._uri,
                 event.unconfirmed,

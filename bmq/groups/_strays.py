@@ -25,7 +25,6 @@ from bmq.errors import Error
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
-    from bmq.groups._lane import Lane
     from bmq.groups._member import Member
 
 __all__ = ["LOWEST", "WIDEST_BYTES", "WIDEST_MESSAGES", "StrayLane", "Strays"]
@@ -51,7 +50,6 @@ class StrayLane:
         consumer: the subscription.
         kind: the reason why the messages are strays, for people.
         policy: the policy for strays.
-        lane_for: returns the lane of a regular message; None if every message is a stray.
 
     Attributes:
         consumer: the subscription.
@@ -66,7 +64,6 @@ class StrayLane:
         consumer: Consumer,
         kind: str,
         policy: Strays,
-        lane_for: Callable[[Message], Lane | None] | None,
     ) -> None:
         self.consumer = consumer
         self.kind = kind
@@ -74,7 +71,6 @@ class StrayLane:
         self.handled = 0
         self._member = member
         self._policy = policy
-        self._lane_for = lane_for
 
     async def run(self) -> None:
         """Take strays until the consumer is closed."""
@@ -90,11 +86,7 @@ class StrayLane:
                 if clock() >= until:
                     await asyncio.sleep(0)
                     until = clock() + _SHARE
-                lane = None if self._lane_for is None else self._lane_for(message)
-                if lane is not None:
-                    lane.ledger.take_over(message)
-                else:
-                    await self._take(message)
+                await self._take(message)
             await asyncio.sleep(0)
 
     async def _take(self, message: Message) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin commands, in text and JSON, shaped like a real broker's answers."""
+"""Admin commands, in JSON, shaped like a real broker's answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import bmq
 from bmq.broker import Broker, DomainConfig, Limits, ManualClock, Mode
 from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientType
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain
-from tests.transcripts import probes
 from tests.waiting import eventually
 
 
@@ -48,10 +47,6 @@ def core() -> Core:
 
 def test_help_lists_every_command(core: Core) -> None:
     text = say(core, "help")
-    recorded = probes()["admin"]["HELP"]
-    first = "This process responds to the following CMD subcommands:\n    HELP\n"
-    assert text.startswith(first)
-    assert first.replace("\n", "\\n") in recorded
     commands = [entry["command"] for entry in tell(core, "HELP")["help"]["commands"]]
     assert "DOMAINS DOMAIN <name> PURGE" in commands
     assert all(command in text for command in commands)
@@ -66,11 +61,6 @@ def test_infos_shows_configuration_and_use(core: Core) -> None:
     assert info["queueUris"] == [FANOUT]
     (storage,) = info["storageContent"]["storages"]
     assert (storage["queueUri"], storage["numMessages"], storage["isPersistent"]) == (FANOUT, 2, False)
-    text = say(core, "DOMAINS DOMAIN bmq.test.mem.fanout INFOS")
-    assert text.startswith("Domain:\n-------\n    Name ............: bmq.test.mem.fanout\n")
-    assert "Messages: [current: 2, limit: 4,000,000]" in text
-    assert "Bytes   : [current: 12  B, limit: 8.00 GB]" in text
-    assert f"   0. {FANOUT}\n" in text
 
 
 def test_list_shows_the_messages(core: Core) -> None:
@@ -87,9 +77,6 @@ def test_list_shows_the_messages(core: Core) -> None:
     assert listed("-1 1") == guids[1:]
     assert listed("2 -1") == guids[1:]
     assert listed("foo 0 1") == guids[:1]
-    text = say(core, f"{command} 0 10")
-    assert text.startswith("Printing 2 message(s) [0-1 / 2] (total: 12  B)\n")
-    assert all(guid in text for guid in guids)
 
 
 def test_internals_shows_clients_and_consumers(core: Core) -> None:
@@ -108,15 +95,12 @@ def test_internals_shows_clients_and_consumers(core: Core) -> None:
     engine = internals["queue"]["localQueue"]["queueEngine"]["fanout"]
     consumers = {c["appId"]: c["appState"]["numConsumers"] for c in engine["consumerStates"]}
     assert consumers == {"foo": 1, "bar": 0, "baz": 0}
-    text = say(core, command)
-    assert text.startswith("Queue Internals\n---------------\n")
-    assert "foo: status=alive" in text
-    assert "bar: status=registered" in text
+    assert {c["appId"]: c["status"] for c in engine["consumerStates"]}["bar"] == "registered"
 
 
 def test_purge_one_application(core: Core) -> None:
-    text = say(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE bar")
-    assert text.startswith("Purged 2 message(s) for a total of 12  B from 1 queue(s):\n")
+    (purged,) = tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE bar")["purgedQueues"]["queues"]
+    assert (purged["queue"]["numMessagesPurged"], purged["queue"]["numBytesPurged"]) == (2, 12)
     assert len(core.node.queues[FANOUT].store) == 2
     late = core.client()
     late.consume(f"{FANOUT}?id=bar")
@@ -130,9 +114,9 @@ def test_purge_removes_all_messages(core: Core) -> None:
         "queue"
     ]["numMessagesPurged"] == 2  # fmt: skip
     assert len(core.node.queues[FANOUT].store) == 0
-    text = say(core, "DOMAINS DOMAIN bmq.test.mem.priority PURGE")
-    assert text.startswith("Purged 1 message(s)")
-    assert say(core, "DOMAINS DOMAIN bmq.test.mem.broadcast PURGE") == "No queue purged."
+    (purged,) = tell(core, "DOMAINS DOMAIN bmq.test.mem.priority PURGE")["purgedQueues"]["queues"]
+    assert purged["queue"]["numMessagesPurged"] == 1
+    assert tell(core, "DOMAINS DOMAIN bmq.test.mem.broadcast PURGE") == {"purgedQueues": {"queues": []}}
 
 
 def test_a_purge_makes_room_for_a_consumer_that_was_full(core: Core) -> None:
@@ -185,7 +169,7 @@ def test_idle_queues_can_be_forgotten_at_once() -> None:
     peer.open(PRIORITY, write=True)
     peer.disconnect()
     assert core.node.queues
-    assert say(core, "CLUSTERS CLUSTER local FORCE_GC_QUEUES") == "SUCCESS"
+    assert tell(core, "CLUSTERS CLUSTER local FORCE_GC_QUEUES") == {"success": {}}
     assert not core.node.queues
 
 
@@ -195,9 +179,6 @@ def test_statistics_are_shown(core: Core) -> None:
     assert queue["values"]["queue_put_msgs_abs"] == 2
     assert queue["values"]["queue_push_msgs_abs"] == 1
     assert queue["appIds"]["bar"]["values"]["queue_content_msgs"] == 2
-    text = say(core, "STAT SHOW")
-    assert FANOUT in text
-    assert PRIORITY in text
 
 
 # What a real broker says of a queue, but for how full it was at most.
@@ -315,6 +296,7 @@ def test_invalid_commands_are_refused(core: Core, command: str, answer: str) -> 
 def test_json_is_printed_as_requested(core: Core) -> None:
     text = say(core, "ENCODING JSON_PRETTY DOMAINS DOMAIN bmq.test.mem.priority INFOS")
     assert text.startswith('{\n  "domainInfo"')
+    assert say(core, "DOMAINS DOMAIN bmq.test.mem.priority INFOS") == text
 
 
 def test_an_admin_session_serves_no_queues(core: Core) -> None:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,31 +31,14 @@ def everything_but(*kinds: ActionKind) -> Callable[[Action], bool]:
     return lambda action: action.kind not in kinds
 
 
-def later(decide: Callable[[Action], bool]) -> Callable[[Action], Awaitable[bool]]:
-    async def answer(action: Action) -> bool:
-        await asyncio.sleep(0)
-        return decide(action)
-
-    return answer
-
-
-def at_once(decide: Callable[[Action], bool]) -> Callable[[Action], bool]:
-    return decide
-
-
-WAYS: list[Any] = [at_once, later]
-ways = pytest.mark.parametrize("way", WAYS, ids=["sync", "async"])
-
-
-@ways
-async def test_function_is_asked_before_each_action(way: Any) -> None:
+async def test_function_is_asked_before_each_action() -> None:
     asked: list[Action] = []
 
     def decide(action: Action) -> bool:
         asked.append(action)
         return True
 
-    async with Broker(auth=USERS, authorize=way(decide)) as broker:
+    async with Broker(auth=USERS, authorize=decide) as broker:
         async with bmq.connect(broker.uri, credentials=ME) as session:
             queue = await session.open_queue(URI, read=True, write=True)
             await queue.post(b"x")
@@ -75,10 +56,9 @@ async def test_function_is_asked_before_each_action(way: Any) -> None:
     ]
 
 
-@ways
-async def test_unauthorized_session_fails_at_once_with_the_text_of_a_real_broker(way: Any) -> None:
+async def test_unauthorized_session_fails_at_once_with_the_text_of_a_real_broker() -> None:
     delays = iter([0.0])  # after a second attempt: no more attempts
-    async with Broker(authorize=way(everything_but(ActionKind.CONNECT_CLIENT))) as broker:
+    async with Broker(authorize=everything_but(ActionKind.CONNECT_CLIENT)) as broker:
         with pytest.raises(bmq.NegotiationError, match=r"Connection not authorized .*REFUSED, code -1") as e:
             await bmq.connect(broker.uri, retry_first_connect=True, reconnect_delays=lambda: delays)
         assert not e.value.retryable
@@ -86,25 +66,21 @@ async def test_unauthorized_session_fails_at_once_with_the_text_of_a_real_broker
             assert "DOMAINS" in await admin.command("HELP")
 
 
-@ways
-async def test_unauthorized_admin_client_is_refused(way: Any) -> None:
-    async with Broker(authorize=way(everything_but(ActionKind.CONNECT_ADMIN))) as broker:
+async def test_unauthorized_admin_client_is_refused() -> None:
+    async with Broker(authorize=everything_but(ActionKind.CONNECT_ADMIN)) as broker:
         with pytest.raises(bmq.NegotiationError, match="Connection not authorized"):
             await bmq.admin.connect(broker.uri)
         async with bmq.connect(broker.uri) as session:
             await session.open_queue(URI, write=True)
 
 
-@ways
 @pytest.mark.parametrize(
     ("refused", "flags"),
     [(ActionKind.QUEUE_READ, {"read": True}), (ActionKind.QUEUE_WRITE, {"read": True, "write": True})],
 )
-async def test_unauthorized_queue_is_refused_and_the_session_goes_on(
-    way: Any, refused: ActionKind, flags: Any
-) -> None:
+async def test_unauthorized_queue_is_refused_and_the_session_goes_on(refused: ActionKind, flags: Any) -> None:
     async with (
-        Broker(authorize=way(everything_but(refused))) as broker,
+        Broker(authorize=everything_but(refused)) as broker,
         bmq.connect(broker.uri) as session,
     ):
         with pytest.raises(bmq.OpenQueueError, match="Queue not authorized") as caught:
@@ -116,12 +92,11 @@ async def test_unauthorized_queue_is_refused_and_the_session_goes_on(
         await session.open_queue(URI, **other)
 
 
-@ways
-async def test_unauthorized_command_is_an_admin_error_and_has_no_effect(way: Any) -> None:
+async def test_unauthorized_command_is_an_admin_error_and_has_no_effect() -> None:
     def decide(action: Action) -> bool:
         return "PURGE" not in action.command
 
-    async with Broker(authorize=way(decide)) as broker, bmq.connect(broker.uri) as session:
+    async with Broker(authorize=decide) as broker, bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, write=True)
         await queue.post(b"kept")
         async with bmq.admin.connect(broker.uri) as admin:
@@ -175,14 +150,11 @@ async def test_answers_other_than_true_and_false_refuse(
     assert "authorize must return True or False, and returned" in caplog.text
 
 
-@ways
-async def test_function_that_raises_refuses_and_the_log_says_why(
-    way: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_function_that_raises_refuses_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     def decide(action: Action) -> bool:
         raise LookupError("no such user")
 
-    async with Broker(authorize=way(decide)) as broker:
+    async with Broker(authorize=decide) as broker:
         with pytest.raises(bmq.NegotiationError):
             await bmq.connect(broker.uri)
     (record,) = [each for each in caplog.records if "authorize failed" in each.getMessage()]
@@ -190,84 +162,14 @@ async def test_function_that_raises_refuses_and_the_log_says_why(
     assert "LookupError: no such user" in record.getMessage()
 
 
-async def test_function_that_hangs_refuses_in_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("bmq.broker._authorizer._PATIENCE", 0.02)
-
-    async def decide(action: Action) -> bool:
-        if action.kind is ActionKind.QUEUE_WRITE:
-            await asyncio.Event().wait()
-        return True
-
-    async with Broker(authorize=decide) as broker, bmq.connect(broker.uri) as session:
-        with pytest.raises(bmq.OpenQueueError, match="Queue not authorized"):
-            await session.open_queue(URI, read=True, write=True)
-        await session.open_queue(URI, read=True)
-    assert "authorize gave no answer within" in caplog.text
+async def _later(action: Action) -> bool:
+    return True
 
 
-async def test_hanging_function_holds_up_its_own_client_alone() -> None:
-    held = asyncio.Event()
-
-    async def decide(action: Action) -> bool:
-        if action.uri.endswith("slow"):
-            await held.wait()
-        return True
-
-    async with (
-        Broker(authorize=decide) as broker,
-        bmq.connect(broker.uri) as one,
-        bmq.connect(broker.uri) as two,
-    ):
-        opening = asyncio.ensure_future(one.open_queue(URI + "slow", write=True))
-        behind = asyncio.ensure_future(one.open_queue(URI, write=True))
-        queue = await two.open_queue(URI, write=True)
-        await queue.post(b"x")
-        assert not opening.done()
-        assert not behind.done()
-        held.set()
-        assert (await opening).uri == URI + "slow"
-        await (await behind).post(b"y")
-
-
-@pytest.mark.parametrize("end", ["client", "broker", "cut"])
-async def test_end_of_a_connection_cancels_the_function(end: str) -> None:
-    asked, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def decide(action: Action) -> bool:
-        if action.kind is ActionKind.QUEUE_WRITE:
-            asked.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                cancelled.set()
-                raise
-        return True
-
-    broker = Broker(authorize=decide)
-    await broker.start()
-    session = await bmq.connect(broker.uri, reconnect=False, disconnect_timeout=0.05)
-    opening = asyncio.ensure_future(session.open_queue(URI, write=True))
-    await asked.wait()
-    if end == "client":
-        await session.close()
-    elif end == "broker":
-        await broker.stop()
-    else:
-        broker.faults.disconnect()
-    async with asyncio.timeout(10):
-        await cancelled.wait()
-    with contextlib.suppress(bmq.Error):
-        await opening
-    await session.close()
-    await broker.stop()
-
-
-ODD: list[Any] = [True, "me", object(), lambda: True]
+ODD: list[Any] = [True, "me", object(), lambda: True, _later]
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_authorize_must_be_a_function_of_an_action(odd: Any) -> None:
+def test_authorize_must_be_a_plain_function_of_an_action(odd: Any) -> None:
     with pytest.raises(bmq.UsageError, match="authorize"):
         Broker(authorize=odd)

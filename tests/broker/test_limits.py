@@ -187,7 +187,7 @@ def test_the_window_follows_the_new_configuration_of_the_domain() -> None:
     sender, reader = producer(core), core.client()
     reader.consume(PRIORITY)
     core.source.configured["bmq.test.mem.priority"] = domain(deduplication_time_ms=2_000_000_000)
-    assert "SUCCESS" in core.node.admin("DOMAINS RECONFIGURE bmq.test.mem.priority", core.now)
+    assert '"success"' in core.node.admin("DOMAINS RECONFIGURE bmq.test.mem.priority", core.now)
     guids = sender.put(b"m")
     reader.confirm(*guids)
     core.advance(1_999_000)
@@ -422,11 +422,11 @@ def test_quotas_of_a_domain_follow_its_new_configuration() -> None:
     sender.put(b"m", q_id=1)
     name = "bmq.test.mem.priority"
     core.source.configured[name] = domain(queue_limits=Limits(100, 10**6), domain_limits=Limits(1, 10**6))
-    assert "SUCCESS" in core.node.admin(f"DOMAINS RECONFIGURE {name}", core.now)
+    assert '"success"' in core.node.admin(f"DOMAINS RECONFIGURE {name}", core.now)
     sender.put(b"m")
     sender.put(b"m", q_id=1)
     assert [ack.status for ack in sender.acks] == [0, 0, 1, 1]
     core.source.configured[name] = domain(queue_limits=Limits(100, 10**6), domain_limits=Limits(3, 10**6))
-    assert "SUCCESS" in core.node.admin(f"DOMAINS RECONFIGURE {name}", core.now)
+    assert '"success"' in core.node.admin(f"DOMAINS RECONFIGURE {name}", core.now)
     sender.put(b"m", b"m", b"m")
     assert [ack.status for ack in sender.acks] == [0, 0, 1]

@@ -193,7 +193,7 @@ def test_a_reader_cannot_be_overlooked(
 
 @pytest.mark.parametrize("kind", [ActionKind.CONNECT_ADMIN, ActionKind.EXECUTE_ADMIN_COMMAND])
 def test_without_an_answer_nothing_is_taken(offline: Bmq, kind: ActionKind) -> None:
-    async def refuse(action: Action) -> bool:
+    def refuse(action: Action) -> bool:
         return action.kind is not kind
 
     with BackgroundBroker(authorize=refuse) as broker:

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bmq docs: the AsyncAPI document of an app as JSON, YAML, and a page."""
+"""bmq docs: the AsyncAPI document of an app as JSON and YAML."""
 
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -53,22 +49,11 @@ def test_the_document_is_json_or_yaml(folder: Path) -> None:
     assert (named["title"], named["version"]) == ("Shop", "3")
 
 
-def test_the_page_is_written_to_a_file(folder: Path) -> None:
-    done = docs(folder, "shop", "--html", str(folder / "page.html"))
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "Ship an order, café" in (folder / "page.html").read_text(encoding="utf-8")
-    done = docs(folder, "shop", "--html", str(folder / "missing" / "page.html"))
-    assert done.returncode == 2
-    assert "No such file or directory" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (["shoop"], "cannot import shoop"),
         (["shop:nothing"], "shop has no bmq.App with the name 'nothing'; known apps: shop:app"),
-        (["shop", "--yaml", "--serve"], "give only one of --yaml, --html and --serve"),
-        (["shop", "--serve", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1:30181"),
     ],
 )
 def test_wrong_usage_is_one_line(folder: Path, arguments: list[str], reason: str) -> None:
@@ -76,22 +61,3 @@ def test_wrong_usage_is_one_line(folder: Path, arguments: list[str], reason: str
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"bmq docs: {reason}")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_the_page_is_served_until_a_signal(folder: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "bmq", "docs", "shop", "--dir", str(folder)]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, "--serve", "--port", "0"], **pipes) as process:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-            assert b"Ship an order" in answer.read()
-        with urllib.request.urlopen(f"{address}asyncapi.json?x", timeout=30) as answer:
-            assert json.load(answer)["asyncapi"] == "3.0.0"
-        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
-            urllib.request.urlopen(f"{address}other", timeout=30)
-        caught.value.close()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "")

@@ -39,7 +39,7 @@ def test_explain_shows_a_group_in_few_lines(run: Bmq, aside: Aside, bmq_queue_ur
     queue = aside.do(aside.session.open_queue(bmq_queue_uri, read=True))
 
     async def join() -> None:
-        await queue.group("k", buckets=64, coordination="none")
+        await queue.group("k", buckets=64)
 
     aside.do(join())
     ran = run("explain", bmq_queue_uri, "-p", "k=20")

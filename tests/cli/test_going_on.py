@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import termios
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -65,13 +66,14 @@ def test_doctor_leaves_existing_messages_alone(run: Bmq, aside: Aside, bmq_queue
 
 
 def test_doctor_tells_a_missing_answer_from_a_refusal(offline: Bmq) -> None:
-    async def hang(action: Action) -> bool:
-        if action.kind is ActionKind.QUEUE_READ:
-            await asyncio.Event().wait()
-        return True
+    released = threading.Event()
+
+    def hang(action: Action) -> bool:
+        return action.kind is not ActionKind.QUEUE_READ or released.wait()
 
     with BackgroundBroker(authorize=hang) as broker:
         ran = offline("doctor", f"{PRIORITY}/q", "--broker", broker.uri, "--timeout", "0.2")
+        released.set()
     assert ran.status == 3
     assert ran.lines[4].startswith("FAIL  open")
     assert "the queue has no primary" in ran.lines[5]

@@ -73,6 +73,14 @@ def test_admin_prints_the_answer(run: Bmq) -> None:
     assert "no.such.domain" in ran.err
 
 
+def test_admin_reports_a_refused_part_of_an_answer(run: Bmq, bmq_queue_uri: str) -> None:
+    assert run("post", bmq_queue_uri, "kept").status == 0
+    domain, _, queue = bmq_queue_uri.removeprefix("bmq://").partition("/")
+    ran = run("admin", f"DOMAINS DOMAIN {domain} QUEUE {queue} PURGE nope", "--yes")
+    assert (ran.status, ran.out) == (4, "")
+    assert "nope" in ran.err
+
+
 def test_top_shows_the_queues(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
     queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
     aside.do(queue.post_many([b"m"] * 3))

@@ -82,7 +82,7 @@ async def test_cancelled_join_leaves_no_state_after_the_close(bmq_connect: Conne
     for turns in TURNS:
         session = await bmq_connect()
         queue = await session.open_queue(fresh_queue_uri(DOMAIN, "join"), read=True)
-        await cancelled(join(queue.group("k", buckets=8, idle_after=1000)), turns)
+        await cancelled(join(queue.group("k", buckets=8)), turns)
         await session.close()
 
 

@@ -19,7 +19,7 @@ from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
-OPTIONS: dict[str, Any] = {"buckets": 3, "coordination": "exclusive", "lease": 0.3}
+OPTIONS: dict[str, Any] = {"buckets": 3, "lease": 0.3}
 WAYS = {
     Stand.YIELDED: [],
     Stand.OPENING: [StandInput.RETURNED],

@@ -22,7 +22,7 @@ from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
-OPTIONS: dict[str, Any] = {"buckets": 6, "coordination": "exclusive", "lease": 0.5}
+OPTIONS: dict[str, Any] = {"buckets": 6, "lease": 0.5}
 
 
 class Ledger:
@@ -282,10 +282,9 @@ async def test_a_subscription_to_nothing_stands_above_all_buckets(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"coordination": "kafka"}, "coordination"),
-        ({"coordination": "exclusive", "lease": 0}, "lease"),
-        ({"coordination": "exclusive", "control_queue": ""}, "control_queue"),
-        ({"coordination": "exclusive", "control_queue": "bmq://d/q?id=a"}, "control_queue"),
+        ({"lease": 0}, "lease"),
+        ({"control_queue": ""}, "control_queue"),
+        ({"control_queue": "bmq://d/q?id=a"}, "control_queue"),
     ],
 )
 async def test_wrong_options_are_refused_at_once(
@@ -294,14 +293,6 @@ async def test_wrong_options_are_refused_at_once(
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.UsageError, match=text):
         queue.group("k", **options)
-
-
-async def test_a_group_without_coordination_has_no_fences(
-    bmq_session: bmq.Session, bmq_queue_uri: str
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
-    with pytest.raises(bmq.UsageError, match="exclusive"):
-        queue.group("k", coordination="none").fence(0)
 
 
 @pytest.mark.parametrize("other", [{"buckets": 8}, {"expression": "x == 1"}, {"key": "j"}])

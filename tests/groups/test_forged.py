@@ -19,7 +19,7 @@ from bmq.groups._protocol import Crown, Order, Report
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
-OPTIONS: dict[str, Any] = {"buckets": 4, "coordination": "exclusive", "lease": 0.3}
+OPTIONS: dict[str, Any] = {"buckets": 4, "lease": 0.3}
 CROWN: dict[str, Any] = {"kind": "crown", "who": "zz", "term": 7, "fence": 7, "members": None}
 FORGED: dict[str, bytes] = {
     name: json.dumps(CROWN | changed).encode()

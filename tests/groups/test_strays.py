@@ -94,7 +94,7 @@ class TestUnusableKeys:
         for value in (10**9, 2**40, b"\x01"):
             await writer.post(b"%r" % value, properties={"bmq_bucket": value})
         await writer.post(b"good", key="k")
-        async with (await open_reader()).group(buckets=16, coordination="none") as group:
+        async with (await open_reader()).group(buckets=16) as group:
             got = await taken(group, 3 * len(forged) + 4)
             assert got.count((b"forged", None)) == 3 * len(forged)
             assert dict(got)[b"1000000000"] == 10**9 % 16
@@ -111,7 +111,7 @@ class TestUnusableKeys:
         values = [*(value for value, _ in FORGED), *range(-(2**63), -(2**63) + 20), 5]
         for value in values:
             await writer.post(b"%d" % values.index(value), properties={"k": value})
-        async with (await open_reader()).group("k", buckets=buckets, coordination="none") as group:
+        async with (await open_reader()).group("k", buckets=buckets) as group:
             assert len(await taken(group, len(values))) == len(values)
             assert group.receive_nowait() is None
 
@@ -123,7 +123,7 @@ class TestUnusableKeys:
         )
         report.raise_for_failures()
         await writer.post(b"good", properties={"k": 1})
-        async with (await open_reader()).group("k", keyless=False, buckets=16, coordination="none") as group:
+        async with (await open_reader()).group("k", keyless=False, buckets=16) as group:
             assert await taken(group, 1) == [(b"good", 1)]
             await eventually(lambda: group.stats().strays_held == 10_000, 20)
         assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 3
@@ -141,14 +141,12 @@ class TestUnusableKeys:
             await writer.post(repr(value).encode(), properties={"k": value})
         await writer.post(b"none")
         await writer.post(b"good", properties={"k": 1})
-        async with (await open_reader()).group(
-            "k", keyless=False, strays=put_aside, buckets=16, coordination="none"
-        ) as group:
+        async with (await open_reader()).group("k", keyless=False, strays=put_aside, buckets=16) as group:
             assert await taken(group, 1) == [(b"good", 1)]
             await eventually(lambda: group.stats().strays_handled == 3)
         letters = [await aside.receive(timeout=10) for _ in range(3)]
         assert {letter.data for letter in letters} == {b"'x'", b"True", b"none"}
-        async with (await open_reader()).group("k", buckets=16, coordination="none") as group:
+        async with (await open_reader()).group("k", buckets=16) as group:
             assert group.receive_nowait() is None  # the strays were confirmed
 
     async def test_failing_strays_function_holds_the_message_and_stops_no_member(
@@ -159,9 +157,7 @@ class TestUnusableKeys:
 
         await writer.post_many([b"none"] * 5)
         await writer.post(b"good", properties={"k": 1})
-        async with (await open_reader()).group(
-            "k", keyless=False, strays=fail, buckets=16, coordination="none"
-        ) as group:
+        async with (await open_reader()).group("k", keyless=False, strays=fail, buckets=16) as group:
             assert await taken(group, 1) == [(b"good", 1)]
             await eventually(lambda: group.stats().strays_held == 5)
         assert [each.levelname for each in caplog.records].count("ERROR") == 1
@@ -170,20 +166,13 @@ class TestUnusableKeys:
     async def test_strays_is_checked(self, open_reader: Open, strays: Any) -> None:
         queue = await open_reader()
         with pytest.raises(bmq.UsageError, match="strays"):
-            queue.group(strays=strays, buckets=16, coordination="none")
+            queue.group(strays=strays, buckets=16)
 
 
 #: Options of the leaving member, options of the remaining member, a message for the leaving member only.
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "keyless": ({}, {"keyless": False}, {}),
     "text keys": ({}, {"keyless": False}, {"k": "x"}),
-    "expression": ({}, {"expression": "x == 1"}, {"k": 3, "x": 2}),
-    "expression, and the property is missing": ({}, {"expression": "x == 1"}, {"k": 3}),
-    "expression with an exact opposite": ({}, {"expression": "exists(x)"}, {"k": 3}),
-    "two selectors": ({"expression": "x == 2"}, {"expression": "x == 1"}, {"k": 3, "x": 2}),
-    "key": ({}, {"key": "j"}, {"k": 3}),
-    "key, and it is text": ({}, {"key": "j", "keyless": False}, {"k": 3, "j": "x"}),
-    "buckets": ({}, {"buckets": 7}, {"k": 3}),
 }
 
 
@@ -193,11 +182,11 @@ class TestOtherOptions:
         self, writer: bmq.Queue, open_reader: Open, name: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         leaver, stays, only_for_one = DIFFERENCES[name]
-        async with (await open_reader()).group(**{"key": "k", **leaver}, coordination="none") as one:
+        async with (await open_reader()).group(**{"key": "k", **leaver}) as one:
             await writer.post_many(bmq.PutMessage(b"old", only_for_one) for _ in range(20))
             for _ in range(20):
                 await one.receive(timeout=10)
-            other = await (await open_reader()).group(**{"key": "k", **stays}, coordination="none").open()
+            other = await (await open_reader()).group(**{"key": "k", **stays}).open()
         wanted = [bmq.PutMessage(b"new", {"k": n, "j": n, "x": 1}) for n in range(50)]
         (await writer.post_many(wanted)).raise_for_failures()
         got: list[bytes] = []
@@ -212,54 +201,22 @@ class TestOtherOptions:
         )
         await other.close()
 
-    async def test_member_with_the_right_options_receives_the_held_messages(
-        self, writer: bmq.Queue, open_reader: Open
-    ) -> None:
-        await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n, "x": 2}) for n in range(20))
-        async with (await open_reader()).group(
-            "k", expression="x == 1", buckets=16, coordination="none"
-        ) as wrong:
-            await eventually(lambda: wrong.stats().strays_held == 20)
-            right = await (await open_reader()).group("k", buckets=16, coordination="none").open()
-        assert len(await taken(right, 20)) == 20
-        await right.close()
-
     async def test_a_member_handing_strays_out_precedes_a_member_holding_strays(
         self, writer: bmq.Queue, open_reader: Open
     ) -> None:
         async with (
-            (await open_reader()).group("k", keyless=False, buckets=16, coordination="none") as holds,
-            (await open_reader()).group("k", buckets=16, coordination="none") as takes,
+            (await open_reader()).group("k", keyless=False, buckets=16) as holds,
+            (await open_reader()).group("k", buckets=16) as takes,
         ):
             await writer.post_many([b"none"] * 20)
             assert len(await taken(takes, 20)) == 20
             assert holds.stats().strays_held == 0
 
     async def test_strays_can_be_left_to_other_consumers(self, writer: bmq.Queue, open_reader: Open) -> None:
-        async with (await open_reader()).group(
-            "k", expression="x == 1", strays="leave", buckets=16, coordination="none"
-        ) as group:
+        async with (await open_reader()).group("k", expression="x == 1", strays="leave", buckets=16) as group:
             await writer.post(b"other", properties={"k": 1, "x": 2})
             await writer.post(b"mine", properties={"k": 1, "x": 1})
             assert await taken(group, 1) == [(b"mine", 1)]
             assert group.stats().strays_held == 0
             async with (await open_reader()).subscribe("x == 2") as other:
                 assert (await other.receive(timeout=10)).data == b"other"
-
-    async def test_message_of_a_full_bucket_is_delivered(self, writer: bmq.Queue, open_reader: Open) -> None:
-        """A broker passes messages of a full subscription to the catch-all."""
-        options: dict[str, Any] = {"buckets": 2, "expression": "x == 1", "max_unconfirmed_messages": 5}
-        async with (await open_reader()).group("k", **options, coordination="none") as group:
-            await writer.post_many(bmq.PutMessage(b"%d" % n, {"k": n % 2, "x": 1}) for n in range(30))
-            numbers: list[int] = []
-            in_hand: list[bmq.Message] = []
-            for _ in range(30):
-                message = await group.receive(timeout=10)
-                assert group.bucket_of(message) == int(message.data) % 2
-                numbers.append(int(message.data))
-                in_hand.append(message)
-                if len(in_hand) == 5:
-                    in_hand.pop(0).confirm()
-            assert sorted(numbers) == list(range(30))
-            assert group._check() == ""
-            assert group.stats().strays_held == 0

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any
 
 import bmq
-from bmq import groups
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_GUID, DEAD_QUEUE, DESTINATION, DUE
 from bmq.delays import Mover
@@ -749,155 +748,6 @@ async def due_times(sim: Simulation, broker: SimulatedBroker) -> None:
 
 
 @peace
-async def members(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Members of a group leave in turn: each bucket is at its owner, loaded before and dropped after."""
-    random = sim.random
-    where, buckets = uri("members"), random.choice((1, 4, 16))
-    by_hand = random.random() < 0.5
-    weights = {f"m{number}": random.choice((1.0, 1.0, 0.3, 4.0)) for number in range(random.randint(1, 4))}
-    settle = random.choice((0.0, 0.0, 0.2))
-    sessions: dict[str, bmq.Session] = {}
-    joined: dict[str, groups.Group] = {}
-    loaded: dict[str, Counter[int]] = {name: Counter() for name in weights}
-    events: dict[str, list[groups.GroupEvent]] = {name: [] for name in weights}
-    at_hand: dict[str, list[bmq.Message]] = {name: [] for name in weights}
-    handed: Counter[str] = Counter()
-    latest: dict[tuple[str, int], int] = {}
-    posted = 0
-    async with connect(sim, broker) as writer:
-        output = await writer.open_queue(where, write=True)
-
-        async def join(name: str) -> None:
-            session = sessions[name] = await connect(sim, broker)
-            queue = await session.open_queue(where, read=True)
-
-            async def load(bucket: int) -> None:
-                await asyncio.sleep(random.choice((0.0, 0.1)))
-                loaded[name][bucket] += 1
-                assert loaded[name][bucket] == 1, (name, bucket)
-
-            async def drop(bucket: int) -> None:
-                await asyncio.sleep(random.choice((0.0, 0.1)))
-                loaded[name][bucket] -= 1
-                assert loaded[name][bucket] == 0, (name, bucket)
-
-            group = queue.group(
-                "key" if by_hand else None,
-                buckets=buckets,
-                member=name,
-                weight=weights[name],
-                on_assigned=load,
-                on_revoked=drop,
-                on_event=events[name].append,
-                settle=settle,
-                idle_after=20.0,
-                grace=1.0,
-                keyless=True,
-                expression="wanted == 1",
-                coordination="none",
-            )
-            joined[name] = await group
-
-        async def take(names: dict[str, float]) -> None:
-            """Take the arrived messages, and compare the receivers with the plan of owners."""
-            await asyncio.sleep(1)
-            plan = groups.owners(names, buckets)
-            for name in names:
-                group = joined[name]
-                while message := group.receive_nowait():
-                    number = int(message.data)
-                    bucket = group.bucket_of(message)
-                    assert message.properties["wanted"] == 1
-                    if bucket is not None:
-                        assert plan[bucket] == name, (bucket, plan, name)
-                        assert loaded[name][bucket] == 1, (name, bucket, loaded)
-                        if not message.redelivered:
-                            assert number > latest.get((name, bucket), -1), (name, bucket, number)
-                            latest[name, bucket] = number
-                    handed[name] += 1
-                    at_hand[name].append(message)
-                counts = group.stats()
-                own = Counter(group.bucket_of(message) for message in at_hand[name])
-                assert group.unconfirmed == {b: n for b, n in own.items() if b is not None}, (own, group)
-                assert (counts.in_hand, counts.handed_out) == (len(at_hand[name]), handed[name]), counts
-                assert counts.handed_out == counts.done + counts.in_hand + counts.given_back, counts
-                assert (counts.waiting, counts.given_back, counts.buckets) == (0, 0, buckets), counts
-                assert counts.owned == len(group.owned) == sum(loaded[name].values()), (group, loaded)
-                assert all(plan[bucket] == name for bucket in group.owned)
-                gained = Counter(each.bucket for each in events[name] if isinstance(each, groups.Gained))
-                gone = Counter(each.bucket for each in events[name] if isinstance(each, groups.Lost))
-                assert {b for b, n in (gained - gone).items() if n} == group.owned, (group, events[name])
-                assert not unbalanced(sessions[name]), unbalanced(sessions[name])
-            view = broker.broker.queues[where]
-            strays = sum(joined[name].stats().strays_held for name in names)
-            assert view.unconfirmed == len(view) == sum(map(len, at_hand.values())) + strays, (view, strays)
-
-        for name in weights:
-            await join(name)
-        present = dict(weights)
-        strays = 0
-        while present:
-            for _ in range(random.randint(0, 30)):
-                key = random.randrange(40)
-                wanted = int(random.random() < 0.95)
-                strays += not wanted
-                properties: dict[str, Any] = {"wanted": wanted}
-                if by_hand:
-                    properties["key"] = key
-                await output.post(
-                    b"%d" % posted,
-                    properties=properties,
-                    **({} if by_hand or random.random() < 0.1 else {"key": f"k{key}"}),
-                )
-                posted += 1
-            await take(present)
-            assert sum(joined[name].stats().strays_held for name in present) == strays
-            for name in present:
-                for message in random.sample(at_hand[name], (len(at_hand[name]) + 1) // 2):
-                    message.confirm()
-                    at_hand[name].remove(message)
-            await take(present)
-            if random.random() < 0.3:
-                await _rest(sim, joined, present, at_hand, loaded)
-                continue
-            gone = random.choice(list(present))
-            del present[gone]
-            at_hand[gone].clear()
-            await joined[gone].close()
-            assert joined[gone].closed
-            assert not +loaded[gone], (gone, loaded)
-            lost = [each.reason for each in events[gone] if isinstance(each, groups.Lost)]
-            assert set(lost) <= {groups.Reason.LEFT, groups.Reason.IDLE}, lost
-            await sessions[gone].close()
-            latest.clear()
-            if present:
-                await take(present)
-        await asyncio.sleep(SOON)
-        balanced(broker, writer)
-
-
-async def _rest(
-    sim: Simulation,
-    joined: dict[str, groups.Group],
-    present: dict[str, float],
-    at_hand: dict[str, list[bmq.Message]],
-    loaded: dict[str, Counter[int]],
-) -> None:
-    """Confirm all messages: buckets without messages count as lost after a while."""
-    for name in present:
-        for message in at_hand[name]:
-            message.confirm()
-        at_hand[name].clear()
-    await asyncio.sleep(13)
-    for name in present:
-        assert len(joined[name].owned) == sum(loaded[name].values()), (name, loaded)
-    await asyncio.sleep(15)
-    for name in present:
-        assert not joined[name].owned, joined[name]
-        assert not +loaded[name], (name, loaded)
-
-
-@peace
 async def bad_hosts(sim: Simulation, broker: SimulatedBroker) -> None:
     """A host falls ill and recovers: queues are suspended in between, and report each change once."""
     random = sim.random
@@ -1052,7 +902,7 @@ async def changes_of_mind(sim: Simulation, broker: SimulatedBroker) -> None:
         # Callers of a group come and go: the member stays in the group while any caller waits.
         jobs: bmq.Queue = await tried(lambda: third.open_queue(other, read=True))
         source = await writer.open_queue(other, write=True)
-        group = jobs.group(buckets=4, coordination=random.choice(("exclusive", "none")))
+        group = jobs.group(buckets=4)
         patient = random.random() < 0.5
         waiting = asyncio.create_task(group.receive()) if patient else None
         for _ in range(random.randint(1, 3)):

@@ -49,14 +49,12 @@ def test_a_world_keeps_every_promise(name: str) -> None:
     ("name", "seed"),
     [
         ("workers", 1104),  # a worker had a message at hand that another one had confirmed
-        ("groups", 3172),  # a member was asked to leave, and left after the faults
         ("workers", 4326),  # a paused worker posted a dead letter after the undertaker had left
         (
             "exclusive groups",
             23,
         ),  # two crowns in the queue: a candidate claimed for ever, once for each of them
         ("exclusive groups", 60461),  # a first leader beside a paused member that had a crown
-        ("groups", 4373),  # a broker whose stop was cancelled refused every request after its next start
     ],
 )
 def test_a_seed_that_has_failed(name: str, seed: int) -> None:

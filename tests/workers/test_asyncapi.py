@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import enum
 import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -215,7 +213,6 @@ def test_each_class_of_a_union_of_results_is_a_message_with_its_own_properties(
     assert "headers" not in messages["Total"]
     assert messages["list"]["payload"] == {"type": "array", "items": {"type": "integer"}}
     assert messages["bytes"]["contentType"] == "application/octet-stream"
-    assert "Region" in bmq.asyncapi.page(app)
 
 
 def test_equal_apps_have_equal_documents(document: dict[str, Any]) -> None:
@@ -422,63 +419,6 @@ def test_classes_with_the_same_name_are_told_apart() -> None:
     assert schemas["Line-2"]["properties"]["sku"] == {"type": "string"}
     assert [*made["components"]["messages"]] == ["Order", "Order-2"]
     assert [*made["operations"]] == ["handle", "handle-2", "handle-3"]
-
-
-class Pages(HTMLParser):
-    """The links, anchors and text of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: set[str] = set()
-        self.anchors: set[str] = set()
-        self.tags: set[str] = set()
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        for name, value in attrs:
-            if name in ("href", "src"):
-                self.links.add(value or "")
-            elif name == "id":
-                assert value not in self.anchors
-                self.anchors.add(value or "")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_a_page_is_one_file_with_all_queues() -> None:
-    text = bmq.asyncapi.page(everything())
-    found = Pages()
-    found.feed(text)
-    assert found.links - {"data:,"} == {f"#{each}" for each in found.anchors if f"#{each}" in found.links}
-    assert not found.tags & {"script", "img", "iframe", "object", "base"}
-    assert not re.search(r"url\(|@import", text)
-    for words in (
-        ORDERS,
-        "express && CustomerId > 1000",
-        "Ship an order at once.",
-        "CustomerId",
-        "Article number",
-    ):
-        assert words in found.text
-    assert "after 5 s; 3 retries; not after ValueError, KeyError; then dead letters to" in found.text
-    assert "prefers-color-scheme: dark" in text
-
-
-def test_a_page_shows_texts_of_the_program_as_text() -> None:
-    app = bmq.App()
-
-    async def handle(message: bmq.Message) -> None: ...
-
-    handle.__doc__ = handle.__qualname__ = "<script>alert(1)</script>"
-    app.consumer(ORDERS, expression='x == "<b>&"')(handle)
-    text = bmq.asyncapi.page(app, title="<i>", description="<img src=x>")
-    found = Pages()
-    found.feed(text)
-    assert not found.tags & {"script", "b", "i", "img"}
-    assert 'x == "<b>&"' in found.text
-    assert bmq.asyncapi.page(bmq.App())
 
 
 @pytest.mark.parametrize("arguments", [{"title": 7}, {"version": None}, {"description": b""}])

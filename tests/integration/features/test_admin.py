@@ -207,7 +207,6 @@ async def test_reconfiguring_reloads_the_domain(admin: Admin) -> None:
 
 async def test_a_command_in_the_brokers_own_language(admin: Admin) -> None:
     text = await admin.command("HELP")
-    assert text.startswith("This process responds to the following CMD subcommands:\n")
     commands = (await admin.query("HELP"))["help"]["commands"]
     assert all(entry["command"] in text for entry in commands)
 

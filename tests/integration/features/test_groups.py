@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import bmq
-from bmq.groups import key_bucket, owners, priority_of
+from bmq.groups import key_bucket
 from bmq.wire.control.messages import Subscription
 from tests.fakes.client import dial, subscription
 from tests.integration.steps import HasUri
@@ -19,15 +19,10 @@ Sessions = Callable[..., Awaitable[bmq.Session]]
 BUCKETS = 16
 
 
-def buckets(member: str, first_id: int = 1, messages: int = 100_000) -> list[Subscription]:
+def buckets() -> list[Subscription]:
     """The hand-written subscriptions of a member."""
     return [
-        subscription(
-            first_id + bucket,
-            f"bmq_bucket % {BUCKETS} == {bucket}",
-            priority=priority_of(member, bucket),
-            messages=messages,
-        )
+        subscription(1 + bucket, f"bmq_bucket % {BUCKETS} == {bucket}", priority=1, messages=100_000)
         for bucket in range(BUCKETS)
     ]
 
@@ -85,31 +80,13 @@ async def test_the_remainder_has_the_sign_of_the_number(
 async def test_every_number_has_a_bucket(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
-    async with (await open_reader()).group("k", buckets=16, coordination="none") as group:
+    async with (await open_reader()).group("k", buckets=16) as group:
         for number in EDGES:
             await writer.post(b"%d" % number, properties={"k": number})
         for _ in EDGES:
             message = await group.receive(timeout=10)
             assert group.bucket_of(message) == int(message.data) % 16
             message.confirm()
-
-
-async def test_each_bucket_goes_to_the_highest_priority(
-    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
-) -> None:
-    groups = [
-        (await open_reader()).group("k", member=name, buckets=16, coordination="none")
-        for name in ("a", "b", "c")
-    ]
-    for group in groups:
-        await group.open()
-    await post(writer, range(320))
-    owner = owners(["a", "b", "c"], 16)
-    for group in groups:
-        expected = [number for number in range(320) if owner[number % 16] == group.member]
-        taken = await take(group, len(expected))
-        assert sorted(taken) == expected
-        assert in_order(taken)
 
 
 @pytest.mark.parametrize("window", [0, 1])
@@ -133,22 +110,18 @@ async def test_a_full_window_below_an_unmatched_expression_stops_no_other_subscr
 async def test_leaving_member_returns_its_messages_before_new_ones(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
-    first = (await open_reader()).group("k", member="a", buckets=16, coordination="none")
+    first = (await open_reader()).group("k", member="a", buckets=16)
     await first.open()
     await post(writer, range(1000))
     taken = await take(first, 100)
-    second = (await open_reader()).group("k", member="b", buckets=16, coordination="none")
+    second = (await open_reader()).group("k", member="b", buckets=16)
     await second.open()
-    moved = {bucket for bucket, owner in owners(["a", "b"], 16).items() if owner == "b"}
     await post(writer, range(1000, 1500))
     await first.close()
     await post(writer, range(1500, 2000))
     rest = await take(second, 1900)
     assert sorted(taken + rest) == list(range(2000))
-    # Buckets of the first member are in order until its end. Buckets that moved to the second member
-    # continued
-    # there at once, and the messages held by the first member follow.
-    assert in_order([number for number in rest if number % 16 not in moved])
+    assert in_order(taken + rest)
 
 
 async def test_killed_member_returns_its_messages_before_new_ones(
@@ -167,10 +140,10 @@ async def test_killed_member_returns_its_messages_before_new_ones(
     async with dial(bmq_broker.uri) as raw:
         await raw.negotiate()
         await raw.open(bmq_queue_uri, read=True)
-        await raw.configure(0, *buckets("x"))
+        await raw.configure(0, *buckets())
         await post_keyed(range(100))
         await raw.pushes(100)
-        second = (await open_reader()).group(member="y", buckets=16, coordination="none")
+        second = (await open_reader()).group(member="y", buckets=16)
         joining = second.open()
     # The connection has ended; no message was confirmed.
     await joining
@@ -180,48 +153,7 @@ async def test_killed_member_returns_its_messages_before_new_ones(
     assert in_order(taken)
 
 
-async def test_a_joining_member_receives_its_share_of_later_messages(
-    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
-) -> None:
-    """In a cluster, the nodes deliver acknowledged messages later: some reach the joining member.
-
-    Each bucket still moves at one message: the first member has all earlier ones.
-    """
-    first = (await open_reader()).group("k", member="a", buckets=16, coordination="none")
-    await first.open()
-    await post(writer, range(160))
-    second = (await open_reader()).group("k", member="b", buckets=16, coordination="none")
-    await second.open()
-    await post(writer, range(160, 320))
-    owner = owners(["a", "b"], 16)
-    taken: dict[str, list[int]] = {"a": [], "b": []}
-    complete = asyncio.Event()
-
-    async def take_all(group: bmq.groups.Group) -> None:
-        async for message in group:
-            taken[group.member].append(int(message.data))
-            message.confirm()
-            if sum(map(len, taken.values())) == 320:
-                complete.set()
-
-    tasks = [asyncio.create_task(take_all(group)) for group in (first, second)]
-    async with asyncio.timeout(20):
-        await complete.wait()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    assert sorted(taken["a"] + taken["b"]) == list(range(320))
-    assert all(map(in_order, taken.values()))
-    for bucket in range(BUCKETS):
-        of_first, of_second = ([n for n in taken[name] if n % BUCKETS == bucket] for name in ("a", "b"))
-        if owner[bucket] == "a":
-            assert not of_second
-        else:
-            assert max(of_first, default=-1) < min(of_second)
-            assert set(range(160 + bucket, 320, BUCKETS)) <= set(of_second)
-
-
-async def test_a_joining_member_of_an_exclusive_group_begins_where_the_owner_ended(
+async def test_a_joining_member_begins_where_the_owner_ended(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:
     """Messages that were acknowledged before the join, and are delivered later, keep their order too."""
