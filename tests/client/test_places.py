@@ -56,7 +56,7 @@ PLACES = {
     "workers/_consume.py: Workers._held": "concurrency",
     "workers/_consume.py: Workers._parked": "the limits of the subscription",
     "workers/_batches.py: _BatchWorkers._batches_held": "concurrency",
-    "workers/_left.py: Left.left": "what handlers left unconfirmed, by their own wish",
+    "client/left.py: Left.left": "what handlers left unconfirmed, by their own wish",
     "client/poison.py: PutAside._waiting": "what waits for its dead letter; pending counts it",
     "groups/_ledger.py: Ledger._in_hand": "what the application holds",
     "groups/_ledger.py: Ledger._earlier": "what the application holds",
