@@ -112,54 +112,19 @@ class Case:
 
 
 class Cases:
-    """The cases of one group, in order of declaration."""
+    """The cases of one group, in order of declaration.
 
-    def __init__(self, group: int, title: str) -> None:
+    Args:
+        group: number of the group.
+        title: its title.
+        domains: kinds of domains that a case needs if it does not name others.
+    """
+
+    def __init__(self, group: int, title: str, domains: tuple[str, ...] = ()) -> None:
         self.group = group
         self.title = title
+        self.domains = domains
         self.cases: list[Case] = []
-
-    def add(
-        self,
-        number: str,
-        title: str,
-        check: Check,
-        *,
-        sends: str,
-        expects: str,
-        statement: str,
-        level: Level = Level.MUST,
-        domains: tuple[str, ...] = (),
-        heavy: bool = False,
-        seconds: float = 20.0,
-        slow: bool = False,
-    ) -> None:
-        """Declare a case.
-
-        Raises:
-            UsageError: the number does not belong to the group, or is in use.
-        """
-        if number.count(".") != 2 or not number.startswith(f"{self.group}."):
-            raise UsageError(
-                f"a number of group {self.group} was expected, not {number}: use {self.group}.x.y"
-            )
-        if any(each.number == number for each in self.cases):
-            raise UsageError(f"the number {number} is in use: use the next free number of its section")
-        self.cases.append(
-            Case(
-                number=number,
-                title=title,
-                level=level,
-                statement=statement,
-                sends=sends,
-                expects=expects,
-                check=check,
-                domains=domains,
-                heavy=heavy,
-                seconds=seconds,
-                slow=slow,
-            )
-        )
 
     def case(
         self,
@@ -170,26 +135,38 @@ class Cases:
         expects: str,
         statement: str,
         level: Level = Level.MUST,
-        domains: tuple[str, ...] = (),
+        domains: tuple[str, ...] | None = None,
         heavy: bool = False,
         seconds: float = 20.0,
         slow: bool = False,
     ) -> Callable[[Check], Check]:
-        """Declare the case that a function checks; see :class:`Case`."""
+        """Declare the case that a function checks; see :class:`Case`.
+
+        Raises:
+            UsageError: the number does not belong to the group, or is in use.
+        """
+        if number.count(".") != 2 or not number.startswith(f"{self.group}."):
+            raise UsageError(
+                f"a number of group {self.group} was expected, not {number}: use {self.group}.x.y"
+            )
+        if any(each.number == number for each in self.cases):
+            raise UsageError(f"the number {number} is in use: use the next free number of its section")
 
         def decorate(function: Check) -> Check:
-            self.add(
-                number,
-                title,
-                function,
-                sends=sends,
-                expects=expects,
-                statement=statement,
-                level=level,
-                domains=domains,
-                heavy=heavy,
-                seconds=seconds,
-                slow=slow,
+            self.cases.append(
+                Case(
+                    number=number,
+                    title=title,
+                    level=level,
+                    statement=statement,
+                    sends=sends,
+                    expects=expects,
+                    check=function,
+                    domains=self.domains if domains is None else domains,
+                    heavy=heavy,
+                    seconds=seconds,
+                    slow=slow,
+                )
             )
             return function
 

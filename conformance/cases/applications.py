@@ -10,10 +10,9 @@ from conformance.peer import Peer, handle, subscription
 
 __all__ = ["GROUP"]
 
-GROUP = Cases(13, "Applications and attempts")
+GROUP = Cases(13, "Applications and attempts", domains=("fanout",))
 
 _S, _O = Level.SHOULD, Level.OBSERVED
-_FANOUT = ("fanout",)
 _APPS = ("foo", "bar", "baz")
 
 
@@ -53,7 +52,6 @@ async def _ids(peer: Peer, count: int) -> list[int]:
     sends="foo, bar and baz in one session, 3 PUT",
     expects="deliveries with the sIds 10, 20 and 30 for each message",
     statement="13.17",
-    domains=_FANOUT,
 )
 async def _three(bench: Bench) -> None:
     peer, _ = await _session(bench)
@@ -69,7 +67,6 @@ async def _three(bench: Bench) -> None:
     sends="a PUT to foo, bar and baz of one session, a CONFIRM with subQueueId 2, the end of the connection",
     expects="the message for foo and baz in another session, not for bar",
     statement="14.4",
-    domains=_FANOUT,
 )
 async def _one_of_three(bench: Bench) -> None:
     peer, uri = await _session(bench)
@@ -92,7 +89,6 @@ async def _one_of_three(bench: Bench) -> None:
     sends="a PUT to foo and bar of one session, closeQueue of foo; a reader of foo in another session",
     expects="the message for foo in the other session, no second delivery to bar",
     statement="13.12",
-    domains=_FANOUT,
 )
 async def _returns(bench: Bench) -> None:
     peer, uri = await _session(bench, ("foo", "bar"))
@@ -112,7 +108,6 @@ async def _returns(bench: Bench) -> None:
     sends="foo with subId 1, closeQueue, foo with subId 7; a PUT",
     expects="a PUSH with the new sId; the CONFIRM with subQueueId 7 counts",
     statement="7.9",
-    domains=_FANOUT,
 )
 async def _another_id(bench: Bench) -> None:
     peer, uri = await _session(bench, ("foo", "bar"))
@@ -132,7 +127,6 @@ async def _another_id(bench: Bench) -> None:
     sends="foo and bar in one session, configureStream of foo without subscriptions, a PUT",
     expects="a PUSH with the sId of bar alone",
     statement="8.4",
-    domains=_FANOUT,
 )
 async def _one_stream(bench: Bench) -> None:
     peer, _ = await _session(bench, ("foo", "bar"))
@@ -148,7 +142,6 @@ async def _one_stream(bench: Bench) -> None:
     sends="foo in a session, configureStream with the appId bar",
     expects="E_UNKNOWN",
     statement="8.6",
-    domains=_FANOUT,
 )
 async def _not_open(bench: Bench) -> None:
     peer, _ = await _session(bench, ("foo",))
@@ -164,7 +157,6 @@ async def _not_open(bench: Bench) -> None:
     expects="a status for the second closeQueue, and a PUSH for bar",
     statement="15.3",
     level=_O,
-    domains=_FANOUT,
 )
 async def _twice(bench: Bench) -> None:
     peer, uri = await _session(bench, ("foo", "bar"))
@@ -181,7 +173,6 @@ async def _twice(bench: Bench) -> None:
     sends="a producer and foo in one session, closeQueue of foo, a PUT",
     expects="an ACK with the status 0",
     statement="15.3",
-    domains=_FANOUT,
 )
 async def _producer_stays(bench: Bench) -> None:
     peer, uri = await _session(bench, ("foo",))
@@ -196,7 +187,6 @@ async def _producer_stays(bench: Bench) -> None:
     sends="a producer and foo in one session, closeQueue of the producer; a PUT of another session",
     expects="the message for foo",
     statement="15.3",
-    domains=_FANOUT,
 )
 async def _readers_stay(bench: Bench) -> None:
     peer, uri = await _session(bench, ("foo",))
@@ -213,7 +203,6 @@ async def _readers_stay(bench: Bench) -> None:
     sends="a PUT to foo and bar of one session, disconnect; foo and bar in another session",
     expects="the message for both",
     statement="13.12",
-    domains=_FANOUT,
 )
 async def _disconnects(bench: Bench) -> None:
     peer, uri = await _session(bench, ("foo", "bar"))

@@ -49,17 +49,16 @@ _SECTIONS: tuple[tuple[int, Cases, str], ...] = (
 for _section, _group, _name in _SECTIONS:
     for _case in _group.cases:
         if _case.section == _name and _case.number not in JSON_ONLY:
-            GROUP.add(
+            GROUP.case(
                 f"12.{_section}.{_case.key[2]}",
                 f"{_case.title} (BER)",
-                _in_ber(_case.check),
                 sends=f"{_case.sends}, in BER",
                 expects=f"{_case.expects}, in BER",
                 statement=_case.statement,
                 level=_case.level,
                 domains=_case.domains,
                 seconds=_case.seconds,
-            )
+            )(_in_ber(_case.check))
 
 
 # ---- 12.9 unusual forms

@@ -14,10 +14,9 @@ from conformance.peer import Peer, confirm_event, subscription
 
 __all__ = ["GROUP"]
 
-GROUP = Cases(5, "Delivery")
+GROUP = Cases(5, "Delivery", domains=("priority",))
 
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-_PRIORITY = ("priority",)
 
 
 async def _consumer(bench: Bench, **limits: Any) -> tuple[Peer, str]:
@@ -42,7 +41,6 @@ async def _reader(bench: Bench, uri: str, **limits: Any) -> Peer:
     sends="a PUT with qId 3, a subscription with sId 11",
     expects="a PUSH with qId 3, the option with 11, no flags, and the GUID",
     statement="13.2",
-    domains=_PRIORITY,
 )
 async def _shape(bench: Bench) -> None:
     peer = await bench.client()
@@ -59,7 +57,6 @@ async def _shape(bench: Bench) -> None:
     sends="configureStream with another sId, and a PUT",
     expects="a PUSH with the new sId",
     statement="8.4",
-    domains=_PRIORITY,
 )
 async def _new_id(bench: Bench) -> None:
     peer, _ = await _consumer(bench)
@@ -74,7 +71,6 @@ async def _new_id(bench: Bench) -> None:
     sends="a PUT, and later configureStream",
     expects="configureStreamResponse, then the PUSH",
     statement="8.3",
-    domains=_PRIORITY,
 )
 async def _answer_first(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -92,7 +88,6 @@ async def _answer_first(bench: Bench) -> None:
     sends="100 PUT",
     expects="100 deliveries in the same order",
     statement="13.10",
-    domains=_PRIORITY,
 )
 async def _order(bench: Bench) -> None:
     peer, _ = await _consumer(bench)
@@ -107,7 +102,6 @@ async def _order(bench: Bench) -> None:
     sends="openQueue and a PUT without configureStream",
     expects="no PUSH",
     statement="8.1",
-    domains=_PRIORITY,
 )
 async def _no_subscription(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -123,7 +117,6 @@ async def _no_subscription(bench: Bench) -> None:
     expects="success, and no PUSH",
     statement="13.9",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _producer(bench: Bench) -> None:
     peer, _ = await bench.queue(read=False)
@@ -139,7 +132,6 @@ async def _producer(bench: Bench) -> None:
     sends="configureStream without subscriptions, as an SDK does on an unhealthy host, and a PUT",
     expects="an ACK, no PUSH until the next configureStream",
     statement="8.5",
-    domains=_PRIORITY,
 )
 async def _suspended(bench: Bench) -> None:
     peer, _ = await _consumer(bench)
@@ -160,7 +152,6 @@ async def _suspended(bench: Bench) -> None:
     sends="20 PUT with maxUnconfirmedMessages 10",
     expects="10 deliveries",
     statement="8.20",
-    domains=_PRIORITY,
 )
 async def _limit(bench: Bench) -> None:
     peer, _ = await _consumer(bench, messages=10)
@@ -177,7 +168,6 @@ async def _limit(bench: Bench) -> None:
     expects="no delivery after the first, two after the second",
     statement="8.24",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _resume(bench: Bench) -> None:
     peer, _ = await _consumer(bench, messages=10)
@@ -197,7 +187,6 @@ async def _resume(bench: Bench) -> None:
     sends="3 PUT with maxUnconfirmedMessages 1, and a CONFIRM for each delivery",
     expects="each message after the confirmation of the previous one",
     statement="8.20",
-    domains=_PRIORITY,
 )
 async def _one(bench: Bench) -> None:
     peer, _ = await _consumer(bench, messages=1)
@@ -216,7 +205,6 @@ async def _one(bench: Bench) -> None:
     sends="PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100",
     expects="two deliveries",
     statement="8.20",
-    domains=_PRIORITY,
 )
 async def _bytes(bench: Bench) -> None:
     peer, _ = await _consumer(bench, size=100)
@@ -232,7 +220,6 @@ async def _bytes(bench: Bench) -> None:
     sends="a PUT of 1,000 bytes with maxUnconfirmedBytes 10",
     expects="the delivery",
     statement="8.20",
-    domains=_PRIORITY,
 )
 async def _large(bench: Bench) -> None:
     peer, _ = await _consumer(bench, size=10)
@@ -246,7 +233,6 @@ async def _large(bench: Bench) -> None:
     sends="a PUT with maxUnconfirmedMessages 0",
     expects="no PUSH",
     statement="8.21",
-    domains=_PRIORITY,
 )
 async def _zero(bench: Bench) -> None:
     peer, _ = await _consumer(bench, messages=0)
@@ -260,7 +246,6 @@ async def _zero(bench: Bench) -> None:
     sends="3 PUT with a limit of 1, then configureStream with a limit of 10",
     expects="the other two messages",
     statement="8.23",
-    domains=_PRIORITY,
 )
 async def _higher(bench: Bench) -> None:
     peer, _ = await _consumer(bench, messages=1)
@@ -277,7 +262,6 @@ async def _higher(bench: Bench) -> None:
     sends="3 PUT with a limit of 3, then a limit of 2 and a PUT",
     expects="no PUSH while 3 messages are unconfirmed",
     statement="8.23",
-    domains=_PRIORITY,
 )
 async def _lower(bench: Bench) -> None:
     peer, _ = await _consumer(bench, messages=3)
@@ -295,7 +279,6 @@ async def _lower(bench: Bench) -> None:
     sends="two subscriptions with a limit of 1 each, two PUT for each",
     expects="one delivery for each subscription",
     statement="8.22",
-    domains=_PRIORITY,
 )
 async def _each(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -315,7 +298,6 @@ async def _each(bench: Bench) -> None:
     sends="a CONFIRM, then closeQueue; a consumer in another session",
     expects="no delivery",
     statement="14.1",
-    domains=_PRIORITY,
 )
 async def _gone(bench: Bench) -> None:
     peer, uri = await _consumer(bench)
@@ -335,7 +317,6 @@ async def _gone(bench: Bench) -> None:
     sends="a CONFIRM event of 20 messages; a consumer in another session",
     expects="no delivery",
     statement="14.8",
-    domains=_PRIORITY,
 )
 async def _many(bench: Bench) -> None:
     peer, uri = await _consumer(bench)
@@ -357,7 +338,6 @@ async def _many(bench: Bench) -> None:
     expects="no second delivery after the first session has closed its queue",
     statement="14.10",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _other_session(bench: Bench) -> None:
     one, uri = await _consumer(bench, priority=2)
@@ -411,16 +391,14 @@ def _confirm_check(event: _Confirm, confirms: bool) -> Check:
 
 
 for _number, _statement, _title, _level, _sends, _event, _confirms in _CONFIRMS:
-    GROUP.add(
+    GROUP.case(
         f"5.3.{_number}",
         _title,
-        _confirm_check(_event, _confirms),
         sends=f"{_sends}; then a consumer in another session",
         expects="no second delivery" if _confirms else "the message again in the other session",
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_confirm_check(_event, _confirms))
 
 
 # ---- 5.4 redelivery
@@ -432,7 +410,6 @@ for _number, _statement, _title, _level, _sends, _event, _confirms in _CONFIRMS:
     sends="closeQueue with 5 unconfirmed messages; a consumer in another session",
     expects="the 5 messages, in order, with the flag OUT_OF_ORDER",
     statement="13.12",
-    domains=_PRIORITY,
 )
 async def _again(bench: Bench) -> None:
     peer, uri = await _consumer(bench)
@@ -453,7 +430,6 @@ async def _again(bench: Bench) -> None:
     sends="the end of a connection with an unconfirmed message; another consumer is connected",
     expects="the message in the other session",
     statement="13.12",
-    domains=_PRIORITY,
 )
 async def _lost(bench: Bench) -> None:
     peer, uri = await _consumer(bench, priority=2)
@@ -470,7 +446,6 @@ async def _lost(bench: Bench) -> None:
     sends="the end of a connection with the first and the third of 4 messages confirmed",
     expects="the second and the fourth message in the other session",
     statement="14.1",
-    domains=_PRIORITY,
 )
 async def _gaps(bench: Bench) -> None:
     peer, uri = await _consumer(bench, priority=2)
@@ -493,7 +468,6 @@ async def _gaps(bench: Bench) -> None:
     expects="no PUSH in the other session before closeQueue",
     statement="13.16",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _deconfigured(bench: Bench) -> None:
     peer, uri = await _consumer(bench, priority=2)
@@ -559,7 +533,6 @@ async def _graceful(bench: Bench) -> None:
     expects="a PUSH without OUT_OF_ORDER",
     statement="13.7",
     level=_S,
-    domains=_PRIORITY,
 )
 async def _first(bench: Bench) -> None:
     peer, _ = await _consumer(bench)

@@ -92,15 +92,14 @@ def _meaning(reaction: str) -> str:
 
 
 for _number, _statement, _title, _level, _sends, _data, _reaction in _EVENTS:
-    GROUP.add(
+    GROUP.case(
         f"2.1.{_number}",
         _title,
-        _reads(_data, _reaction),
         sends=_sends,
         expects=_meaning(_reaction),
         statement=_statement,
         level=_level,
-    )
+    )(_reads(_data, _reaction))
 
 # ---- 2.2 bodies of control events
 
@@ -135,15 +134,14 @@ _BODIES: list[tuple[int, str, str, Level, str, bytes, str]] = [
 ]  # fmt: skip
 
 for _number, _statement, _title, _level, _sends, _data, _reaction in _BODIES:
-    GROUP.add(
+    GROUP.case(
         f"2.2.{_number}",
         _title,
-        _reads(_data, _reaction),
         sends=f"a CONTROL event: {_sends}",
         expects=_meaning(_reaction),
         statement=_statement,
         level=_level,
-    )
+    )(_reads(_data, _reaction))
 
 
 @GROUP.case(

@@ -11,10 +11,9 @@ from conformance.peer import Peer, open_request, subscription
 
 __all__ = ["GROUP"]
 
-GROUP = Cases(7, "Fanout and broadcast")
+GROUP = Cases(7, "Fanout and broadcast", domains=("fanout",))
 
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-_FANOUT = ("fanout",)
 _BROADCAST = ("broadcast",)
 
 
@@ -39,7 +38,6 @@ async def _join(peer: Peer, uri: str, app: str, sub_id: int = 1, s_id: int = 0) 
     sends="readers foo, bar and baz, a PUT",
     expects="one delivery to each",
     statement="13.17",
-    domains=_FANOUT,
 )
 async def _each(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -56,7 +54,6 @@ async def _each(bench: Bench) -> None:
     sends="a PUT, a reader of foo, and later a reader of bar",
     expects="the message for both",
     statement="13.17",
-    domains=_FANOUT,
 )
 async def _waits(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -73,7 +70,6 @@ async def _waits(bench: Bench) -> None:
     sends="a CONFIRM of foo; readers of foo and bar afterwards",
     expects="the message for bar, not for foo",
     statement="14.4",
-    domains=_FANOUT,
 )
 async def _confirms(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -94,7 +90,6 @@ async def _confirms(bench: Bench) -> None:
     expects="one PUSH with both sIds",
     statement="13.19",
     level=_O,
-    domains=_FANOUT,
 )
 async def _one_push(bench: Bench) -> None:
     peer, uri = await bench.queue("fanout", read=False)
@@ -111,7 +106,6 @@ async def _one_push(bench: Bench) -> None:
     sends="foo and bar in one session, a PUT",
     expects="PUSH messages with both sIds together",
     statement="13.17",
-    domains=_FANOUT,
 )
 async def _both(bench: Bench) -> None:
     peer, uri = await bench.queue("fanout", read=False)
@@ -130,7 +124,6 @@ async def _both(bench: Bench) -> None:
     sends="openQueue for reading without subIdInfo",
     expects="the status E_UNKNOWN -1",
     statement="7.21",
-    domains=_FANOUT,
 )
 async def _no_app(bench: Bench) -> None:
     peer = await bench.client()
@@ -144,7 +137,6 @@ async def _no_app(bench: Bench) -> None:
     sends="openQueue for writing with subIdInfo",
     expects="the status E_INVALID_ARGUMENT",
     statement="7.22",
-    domains=_FANOUT,
 )
 async def _writer_app(bench: Bench) -> None:
     peer = await bench.client()
@@ -159,7 +151,6 @@ async def _writer_app(bench: Bench) -> None:
     expects="openQueueResponse, an ACK with the status 0, no PUSH",
     statement="7.24",
     level=_O,
-    domains=_FANOUT,
 )
 async def _unknown_app(bench: Bench) -> None:
     peer, uri = await bench.queue("fanout", read=False)
@@ -175,7 +166,6 @@ async def _unknown_app(bench: Bench) -> None:
     sends="two readers of foo, 10 PUT",
     expects="each message once",
     statement="13.17",
-    domains=_FANOUT,
 )
 async def _share(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -192,7 +182,6 @@ async def _share(bench: Bench) -> None:
     sends="closeQueue of foo with isFinal false, then a PUT",
     expects="a PUSH with the sId of bar alone",
     statement="15.3",
-    domains=_FANOUT,
 )
 async def _leaves(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -210,7 +199,6 @@ async def _leaves(bench: Bench) -> None:
     sends="foo with a limit of 1 and bar with a limit of 10, 5 PUT",
     expects="one delivery to foo, five to bar",
     statement="8.22",
-    domains=_FANOUT,
 )
 async def _limits(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -231,7 +219,6 @@ async def _limits(bench: Bench) -> None:
     sends="a CONFIRM of foo with subQueueId 0; a reader of foo in another session",
     expects="the message again",
     statement="14.5",
-    domains=_FANOUT,
 )
 async def _wrong_sub(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)
@@ -250,7 +237,6 @@ async def _wrong_sub(bench: Bench) -> None:
     sends="foo with `x == 1`, bar without an expression, PUT with x = 1 and x = 2",
     expects="one delivery to foo, two to bar",
     statement="8.27",
-    domains=_FANOUT,
 )
 async def _expression(bench: Bench) -> None:
     producer, uri = await bench.queue("fanout", read=False)

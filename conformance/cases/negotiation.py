@@ -178,15 +178,14 @@ def _identity_check(body: bytes, reaction: str) -> Check:
 
 for _number, _statement, _title, _level, _changes, _without, _reaction in _IDENTITIES:
     _text = ", ".join([*(f"{name} {str(value)[:60]!r}" for name, value in _changes.items()), *_without])
-    GROUP.add(
+    GROUP.case(
         f"1.2.{_number}",
         _title,
-        _identity_check(_identity(_changes, _without), _reaction),
         sends=f"a clientIdentity {'without ' if _without and not _changes else 'with '}{_text}",
         expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
         statement=_statement,
         level=_level,
-    )
+    )(_identity_check(_identity(_changes, _without), _reaction))
 
 
 # ---- 1.3 the first event
@@ -270,15 +269,14 @@ _FIRST: list[tuple[int, str, str, Level, str, bytes, str]] = [
 ]
 
 for _number, _statement, _title, _level, _sends, _data, _reaction in _FIRST:
-    GROUP.add(
+    GROUP.case(
         f"1.3.{_number}",
         _title,
-        _first_check(_data, _reaction),
         sends=_sends,
         expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
         statement=_statement,
         level=_level,
-    )
+    )(_first_check(_data, _reaction))
 
 
 @GROUP.case(

@@ -17,10 +17,9 @@ from conformance.peer import Peer, put_event, subscription
 
 __all__ = ["GROUP"]
 
-GROUP = Cases(4, "Posting")
+GROUP = Cases(4, "Posting", domains=("priority",))
 
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-_PRIORITY = ("priority",)
 
 _STORED = "ACK 0, delivered"
 _SILENT = "delivered"
@@ -144,16 +143,14 @@ def _header_check(number: int, event: _Event, reaction: str) -> Check:
 _VERSIONS = {30: b"\x01", 31: b"\x81", 32: b"\xc1"}
 
 for _number, _statement, _title, _level, _sends, _event, _expected in _HEADERS:
-    GROUP.add(
+    GROUP.case(
         f"4.1.{_number}",
         _title,
-        _header_check(_number, _event, _expected),
         sends=f"{_sends}, and a good PUT",
         expects=_expected,
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_header_check(_number, _event, _expected))
 
 # ---- 4.2 posts
 
@@ -175,16 +172,14 @@ def _size_check(size: int) -> Check:
 for _number, (_size, _heavy) in enumerate(
     ((1, False), (2, False), (3, False), (4, False), (65_537, False), (1 << 20, True), (16 << 20, True)), 1
 ):
-    GROUP.add(
+    GROUP.case(
         f"4.2.{_number}",
         f"A payload of {_size:,} bytes arrives unchanged",
-        _size_check(_size),
         sends=f"a PUT of {_size:,} bytes",
         expects="an ACK with the status 0, and a PUSH with the same bytes",
         statement="10.3",
-        domains=_PRIORITY,
         heavy=_heavy,
-    )
+    )(_size_check(_size))
 
 
 @GROUP.case(
@@ -193,7 +188,6 @@ for _number, (_size, _heavy) in enumerate(
     sends="a PUT event of 20 messages",
     expects="20 ACK messages and 20 deliveries in the order of the event",
     statement="10.8",
-    domains=_PRIORITY,
 )
 async def _in_order(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -210,7 +204,6 @@ async def _in_order(bench: Bench) -> None:
     sends="a PUT event with messages for qId 0 and qId 1",
     expects="each message in its queue",
     statement="10.8",
-    domains=_PRIORITY,
 )
 async def _several_queues(bench: Bench) -> None:
     peer = await bench.client()
@@ -229,7 +222,6 @@ async def _several_queues(bench: Bench) -> None:
     sends="a PUT to a queue opened for reading",
     expects="an ACK with a status other than 0",
     statement="10.23",
-    domains=_PRIORITY,
 )
 async def _reader_posts(bench: Bench) -> None:
     peer, _ = await bench.queue(write=False)
@@ -243,7 +235,6 @@ async def _reader_posts(bench: Bench) -> None:
     sends="a PUT after closeQueue",
     expects="an ACK with a status other than 0",
     statement="10.23",
-    domains=_PRIORITY,
 )
 async def _closed_queue(bench: Bench) -> None:
     peer, uri = await bench.queue()
@@ -258,6 +249,7 @@ async def _closed_queue(bench: Bench) -> None:
     sends="a PUT without openQueue",
     expects="an ACK with a status other than 0",
     statement="10.23",
+    domains=(),
 )
 async def _early(bench: Bench) -> None:
     peer = await bench.client()
@@ -271,7 +263,6 @@ async def _early(bench: Bench) -> None:
     sends="a PUT, then configureStream in another session",
     expects="the message in the other session",
     statement="10.16",
-    domains=_PRIORITY,
 )
 async def _waits(bench: Bench) -> None:
     peer, uri = await bench.queue(read=False)
@@ -289,7 +280,6 @@ async def _waits(bench: Bench) -> None:
     sends="a PUT, then the end of the connection; configureStream in another session",
     expects="the message in the other session",
     statement="10.16",
-    domains=_PRIORITY,
 )
 async def _outlives(bench: Bench) -> None:
     keeper, uri = await bench.queue(write=False)
@@ -327,7 +317,6 @@ async def _durable(bench: Bench) -> None:
     sends="a PUT with qId 5 of a client with guidInfo",
     expects="an ACK with the status 0, correlationId 0, the GUID and qId 5",
     statement="11.3",
-    domains=_PRIORITY,
 )
 async def _acknowledged(bench: Bench) -> None:
     peer = await bench.client()
@@ -342,7 +331,6 @@ async def _acknowledged(bench: Bench) -> None:
     sends="a PUT with the correlation id 42 in place of the GUID",
     expects="an ACK with the correlation id 42, and a GUID made by the broker",
     statement="4.30",
-    domains=_PRIORITY,
 )
 async def _correlation(bench: Bench) -> None:
     peer = await bench.client(guid_info=GuidInfo(client_id="", nano_seconds_from_epoch=0))
@@ -360,6 +348,7 @@ async def _correlation(bench: Bench) -> None:
     sends="a PUT with qId 99",
     expects="an ACK with the status 5, qId 99 and the GUID",
     statement="11.3",
+    domains=(),
 )
 async def _refusal(bench: Bench) -> None:
     peer = await bench.client()
@@ -374,7 +363,6 @@ async def _refusal(bench: Bench) -> None:
     sends="a PUT of one of two sessions",
     expects="no ACK in the other session",
     statement="11.4",
-    domains=_PRIORITY,
 )
 async def _own_ack(bench: Bench) -> None:
     peer, uri = await bench.queue(read=False)
@@ -391,7 +379,6 @@ async def _own_ack(bench: Bench) -> None:
     sends="a PUT",
     expects="an ACK event whose AckHeader is 16 00 00 00",
     statement="11.5",
-    domains=_PRIORITY,
 )
 async def _ack_header(bench: Bench) -> None:
     peer, _ = await bench.queue(read=False)
@@ -441,15 +428,13 @@ def _plain(value: PropertyInput) -> object:
 
 
 for _number, _what, _values in _PROPERTY_SETS:
-    GROUP.add(
+    GROUP.case(
         f"4.4.{_number}",
         f"Properties in the new encoding arrive unchanged: {_what}",
-        _properties_check(_values, new=True, compression=Compression.NONE),
         sends=f"a PUT in the new encoding with {_what}",
         expects="an ACK with the status 0, and a PUSH with the same properties",
         statement="12.9",
-        domains=_PRIORITY,
-    )
+    )(_properties_check(_values, new=True, compression=Compression.NONE))
 for _number, (_what, _new, _compression) in enumerate(
     (
         ("in the old encoding", False, Compression.NONE),
@@ -458,15 +443,13 @@ for _number, (_what, _new, _compression) in enumerate(
     ),
     14,
 ):
-    GROUP.add(
+    GROUP.case(
         f"4.4.{_number}",
         f"Properties {_what} arrive",
-        _properties_check({"x": 1, "s": "text"}, new=_new, compression=_compression),
         sends=f"a PUT {_what} with two properties",
         expects="an ACK with the status 0, and a PUSH with the same properties",
         statement="12.9",
-        domains=_PRIORITY,
-    )
+    )(_properties_check({"x": 1, "s": "text"}, new=_new, compression=_compression))
 
 _AREA = encode_properties(
     {"x": PropertyValue(PropertyType.INT32, 1), "y": PropertyValue(PropertyType.INT32, 2)}, new=True
@@ -503,16 +486,14 @@ def _area_check(area: bytes, reaction: str) -> Check:
 
 
 for _number, _statement, _what, _level, _area, _expected in _AREAS:
-    GROUP.add(
+    GROUP.case(
         f"4.4.{_number}",
         f"A properties area {_what} is {'not checked' if _expected == _STORED else 'ignored'}",
-        _area_check(_area, _expected),
         sends=f"a PUT with a properties area {_what}, and a good PUT",
         expects=_expected,
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_area_check(_area, _expected))
 
 # ---- 4.5 deduplication
 
@@ -523,7 +504,6 @@ for _number, _statement, _what, _level, _area, _expected in _AREAS:
     sends="two PUT with one GUID, the second after the first ACK",
     expects="two ACK messages with the status 0, one delivery",
     statement="10.17",
-    domains=_PRIORITY,
 )
 async def _once(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -542,7 +522,6 @@ async def _once(bench: Bench) -> None:
     sends="a PUT, a CONFIRM, and the same PUT in a new session",
     expects="an ACK with the status 0, no delivery",
     statement="10.17",
-    domains=_PRIORITY,
 )
 async def _after_confirm(bench: Bench) -> None:
     peer, uri = await bench.queue()
@@ -566,7 +545,6 @@ async def _after_confirm(bench: Bench) -> None:
     sends="one GUID in two queues",
     expects="a delivery from each queue",
     statement="10.17",
-    domains=_PRIORITY,
 )
 async def _each_queue(bench: Bench) -> None:
     peer = await bench.client()

@@ -117,16 +117,15 @@ def _add(
     statement: str,
     later: bool,
 ) -> None:
-    GROUP.add(
+    GROUP.case(
         f"9.1.{number}",
         f"Status of a refusal: {what}",
-        _refused_check(kind, make, category, code, text, later),
         sends=what,
         expects=f"the status {category} {code}" + (f" with the text {text!r}" if text else ""),
         statement=statement,
         level=Level.OBSERVED,
         domains=(kind,) if kind else (),
-    )
+    )(_refused_check(kind, make, category, code, text, later))
 
 
 for _number, _what, _kind, _make, _category, _code, _text, _where in _REFUSED:

@@ -20,10 +20,9 @@ from conformance.peer import NO_ANSWER, Peer, handle, open_request, subscription
 
 __all__ = ["GROUP", "JSON_ONLY"]
 
-GROUP = Cases(3, "Requests")
+GROUP = Cases(3, "Requests", domains=("priority",))
 
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-_PRIORITY = ("priority",)
 
 _OPENED, _CONFIGURED, _CLOSED = "openQueueResponse", "configureStreamResponse", "closeQueueResponse"
 _INVALID = "E_INVALID_ARGUMENT 0"
@@ -164,18 +163,16 @@ def _open_check(changes: tuple[_Change, ...], reaction: str) -> Check:
 
 for _number, _statement, _title, _level, _changes, _reaction in _OPENS:
     _note(f"3.1.{_number}", _changes, _reaction)
-    GROUP.add(
+    GROUP.case(
         f"3.1.{_number}",
         _title,
-        _open_check(_changes, _reaction),
         sends=f"openQueue with {_described(_changes)}"
         if _changes
         else "openQueue with flags 6 and both counts 1",
         expects=_meaning(_reaction),
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_open_check(_changes, _reaction))
 
 
 # ---- 3.2 answers to openQueue
@@ -191,15 +188,14 @@ def _mode_check(kind: str, flags: int) -> Check:
 
 
 for _number, (_kind, _flags) in enumerate((("priority", 2), ("fanout", 10), ("broadcast", 7)), 1):
-    GROUP.add(
+    GROUP.case(
         f"3.2.{_number}",
         f"The answer has the mode of a {_kind} domain",
-        _mode_check(_kind, _flags),
         sends=f"openQueue in a {_kind} domain",
         expects=f"routingConfiguration flags {_flags}",
         statement="7.16",
         domains=(_kind,),
-    )
+    )(_mode_check(_kind, _flags))
 
 
 @GROUP.case(
@@ -208,7 +204,6 @@ for _number, (_kind, _flags) in enumerate((("priority", 2), ("fanout", 10), ("br
     sends="openQueue",
     expects="deduplicationTimeMs above 0",
     statement="7.17",
-    domains=_PRIORITY,
 )
 async def _deduplication(bench: Bench) -> None:
     peer = await bench.client()
@@ -223,7 +218,6 @@ async def _deduplication(bench: Bench) -> None:
     sends="openQueue with qId 7",
     expects="originalRequest with the same handleParameters",
     statement="7.16",
-    domains=_PRIORITY,
 )
 async def _original(bench: Bench) -> None:
     peer = await bench.client()
@@ -239,6 +233,7 @@ async def _original(bench: Bench) -> None:
     sends="openQueue in an unknown domain",
     expects="a status with a message",
     statement="3.26",
+    domains=(),
 )
 async def _refusal_text(bench: Bench) -> None:
     peer = await bench.client()
@@ -252,7 +247,6 @@ async def _refusal_text(bench: Bench) -> None:
     sends="openQueue in an unknown domain, then another with the same qId",
     expects="the second queue opens",
     statement="7.9",
-    domains=_PRIORITY,
 )
 async def _free_number(bench: Bench) -> None:
     peer = await bench.client()
@@ -266,7 +260,6 @@ async def _free_number(bench: Bench) -> None:
     sends="20 openQueue in one write",
     expects="an answer to each rId, with its own qId",
     statement="3.24",
-    domains=_PRIORITY,
 )
 async def _many_requests(bench: Bench) -> None:
     peer = await bench.client()
@@ -285,6 +278,7 @@ async def _many_requests(bench: Bench) -> None:
     expects="an answer to each",
     statement="3.31",
     level=_O,
+    domains=(),
 )
 async def _same_number(bench: Bench) -> None:
     peer = await bench.client()
@@ -350,18 +344,16 @@ def _configure_check(changes: tuple[_Change, ...], reaction: str) -> Check:
 
 for _number, _statement, _title, _level, _changes, _reaction in _CONFIGURES:
     _note(f"3.3.{_number}", _changes, _reaction)
-    GROUP.add(
+    GROUP.case(
         f"3.3.{_number}",
         _title,
-        _configure_check(_changes, _reaction),
         sends=f"configureStream with {_described(_changes)}"
         if _changes
         else "configureStream with one subscription",
         expects=_meaning(_reaction),
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_configure_check(_changes, _reaction))
 
 
 # ---- 3.4 members of closeQueue
@@ -402,18 +394,16 @@ def _close_check(changes: tuple[_Change, ...], reaction: str) -> Check:
 
 for _number, _statement, _title, _level, _changes, _reaction in _CLOSES:
     _note(f"3.4.{_number}", _changes, _reaction)
-    GROUP.add(
+    GROUP.case(
         f"3.4.{_number}",
         _title,
-        _close_check(_changes, _reaction),
         sends=f"closeQueue with {_described(_changes)}"
         if _changes
         else "closeQueue with the parameters of the opening",
         expects=_meaning(_reaction),
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_close_check(_changes, _reaction))
 
 
 # ---- 3.5 the order of requests
@@ -479,16 +469,14 @@ def _order_check(steps: str, reactions: str) -> Check:
 
 for _number, _statement, _level, _steps, _reactions in _ORDERS:
     _words = ", ".join(_STEPS[each] for each in _steps)
-    GROUP.add(
+    GROUP.case(
         f"3.5.{_number}",
         f"Order: {_words}",
-        _order_check(_steps, _reactions),
         sends=f"requests for one queue: {_words}",
         expects=", ".join(_G[each] for each in _reactions),
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_order_check(_steps, _reactions))
 
 
 @GROUP.case(
@@ -497,7 +485,6 @@ for _number, _statement, _level, _steps, _reactions in _ORDERS:
     sends="openQueue of two URIs with the same qId",
     expects="E_INVALID_ARGUMENT for the second",
     statement="7.5",
-    domains=_PRIORITY,
 )
 async def _taken(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -511,7 +498,6 @@ async def _taken(bench: Bench) -> None:
     expects="an answer to each request",
     statement="7.20",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _two_ids(bench: Bench) -> None:
     peer, uri = await bench.queue()
@@ -525,7 +511,6 @@ async def _two_ids(bench: Bench) -> None:
     sends="openQueue of two URIs with the same qId in two sessions",
     expects="both queues open; each message stays in its queue",
     statement="7.6",
-    domains=_PRIORITY,
 )
 async def _own_ids(bench: Bench) -> None:
     one, _ = await bench.queue()
@@ -542,7 +527,6 @@ async def _own_ids(bench: Bench) -> None:
     sends="configureQueueStream with one consumer, and a PUT",
     expects="configureQueueStreamResponse, and the message",
     statement="8.26",
-    domains=_PRIORITY,
 )
 async def _older(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -564,7 +548,6 @@ async def _older(bench: Bench) -> None:
     sends="openQueue, configureStream and closeQueue in one write",
     expects="an answer to each; the broker may refuse the second and the third",
     statement="3.24",
-    domains=_PRIORITY,
 )
 async def _pipelined(bench: Bench) -> None:
     peer, uri = await bench.client(), bench.uri()

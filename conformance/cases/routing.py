@@ -16,10 +16,9 @@ from conformance.peer import Peer, subscription
 
 __all__ = ["GROUP", "SPILLING", "Spilling", "Sub"]
 
-GROUP = Cases(8, "Routing")
+GROUP = Cases(8, "Routing", domains=("priority",))
 
 _M, _O = Level.MUST, Level.OBSERVED
-_PRIORITY = ("priority",)
 
 
 # ---- 8.1 full subscriptions
@@ -153,18 +152,16 @@ def _sub_shown(sub: Sub) -> str:
 
 
 for _number, _found in SPILLING.items():
-    GROUP.add(
+    GROUP.case(
         _number,
         _found.title,
-        _spilling_check(_found),
         sends=f"consumers {', '.join(map(_sub_shown, _found.subs))}, which confirm nothing; "
         f"PUT with x = {', '.join(map(str, _found.posted))}",
         expects="deliveries "
         + ", ".join(f"{', '.join(map(str, xs))} to {name}" for name, xs in _found.expected.items()),
         statement=_found.statement,
         level=_O,
-        domains=_PRIORITY,
-    )
+    )(_spilling_check(_found))
 
 
 # ---- 8.2 expressions that match nothing or everything
@@ -213,27 +210,23 @@ def _always_check(text: str) -> Check:
 
 
 for _place, _statement, _level, _text in _NEVER:
-    GROUP.add(
+    GROUP.case(
         f"8.2.{_place}",
         f"`{_text}` matches nothing",
-        _never_check(_text),
         sends=f"a subscription `{_text}`; PUT with numbers, texts and booleans as x, and one without x",
         expects="no PUSH with the sId of the subscription",
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_never_check(_text))
 for _place, _statement, _level, _text in _ALWAYS:
-    GROUP.add(
+    GROUP.case(
         f"8.2.{_place}",
         f"`{_text}` matches every number",
-        _always_check(_text),
         sends=f"a subscription `{_text}`, PUT with seven numbers as x",
         expects="all seven messages",
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_always_check(_text))
 
 
 @GROUP.case(
@@ -243,7 +236,6 @@ for _place, _statement, _level, _text in _ALWAYS:
     expects="a PUSH with the sId of the first subscription, as for every expression with a mistake",
     statement="9.5",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _no_spaces(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -258,7 +250,6 @@ async def _no_spaces(bench: Bench) -> None:
     sends="subscriptions `exists(t.urgent) || exists(t.eu)` and its negation; four PUT",
     expects="each message once, with the sId of the expression that is true",
     statement="9.11",
-    domains=_PRIORITY,
 )
 async def _tags(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -286,7 +277,6 @@ async def _tags(bench: Bench) -> None:
     expects="every second message for each consumer",
     statement="8.15",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _turns(bench: Bench) -> None:
     one, uri = await bench.queue()
@@ -307,7 +297,6 @@ async def _turns(bench: Bench) -> None:
     expects="the first message without a match, after the change, with the flag",
     statement="13.7",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _waited(bench: Bench) -> None:
     peer, _ = await bench.queue()

@@ -14,10 +14,9 @@ from conformance.peer import Peer, subscription
 
 __all__ = ["GROUP"]
 
-GROUP = Cases(6, "Subscriptions")
+GROUP = Cases(6, "Subscriptions", domains=("priority",))
 
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-_PRIORITY = ("priority",)
 
 
 def _char(value: bytes) -> PropertyValue:
@@ -101,16 +100,14 @@ def _shown(values: _Values) -> str:
 
 
 for _number, _statement, _level, _text, _values, _matches in _TRUTH:
-    GROUP.add(
+    GROUP.case(
         f"6.1.{_number}",
         f"`{_text}` {'matches' if _matches else 'does not match'} {_shown(_values)}",
-        _truth_check(_text, _values, _matches),
         sends=f"a subscription `{_text}` above one without an expression, and a PUT with {_shown(_values)}",
         expects=f"a PUSH with the sId of the {'first' if _matches else 'second'} subscription",
         statement=_statement,
         level=_level,
-        domains=_PRIORITY,
-    )
+    )(_truth_check(_text, _values, _matches))
 
 
 # ---- 6.2 priorities
@@ -132,7 +129,6 @@ async def _two(bench: Bench, first: str = "", second: str = "", **limits: Any) -
     sends="consumers with the priorities 2 and 1, 10 PUT",
     expects="10 deliveries to priority 2, none to priority 1",
     statement="8.13",
-    domains=_PRIORITY,
 )
 async def _highest(bench: Bench) -> None:
     high, low, _ = await _two(bench)
@@ -148,7 +144,6 @@ async def _highest(bench: Bench) -> None:
     sends="consumers with the priorities 2 and 1; the first closes its queue; a PUT",
     expects="the delivery to priority 1",
     statement="8.14",
-    domains=_PRIORITY,
 )
 async def _take_over(bench: Bench) -> None:
     high, low, uri = await _two(bench)
@@ -165,7 +160,6 @@ async def _take_over(bench: Bench) -> None:
     sends="consumers with the priorities -1 and -2, a PUT",
     expects="the delivery to -1",
     statement="8.16",
-    domains=_PRIORITY,
 )
 async def _negative(bench: Bench) -> None:
     one, uri = await bench.queue()
@@ -184,7 +178,6 @@ async def _negative(bench: Bench) -> None:
     sends="two consumers with one priority, 12 PUT",
     expects="each message once, 6 for each consumer",
     statement="8.15",
-    domains=_PRIORITY,
 )
 async def _share(bench: Bench) -> None:
     one, uri = await bench.queue()
@@ -204,7 +197,6 @@ async def _share(bench: Bench) -> None:
     sends="a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT",
     expects="one delivery to priority 2, none to priority 1",
     statement="8.13",
-    domains=_PRIORITY,
 )
 async def _no_spill(bench: Bench) -> None:
     high, low, _ = await _two(bench, messages=1)
@@ -221,7 +213,6 @@ async def _no_spill(bench: Bench) -> None:
     expects="one delivery to priority 2, none to priority 1",
     statement="8.17",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _no_spill_expression(bench: Bench) -> None:
     high, low, _ = await _two(bench, "x >= 0", "x < 100", messages=1)
@@ -238,7 +229,6 @@ async def _no_spill_expression(bench: Bench) -> None:
     expects="6 deliveries to the first, 2 to the second",
     statement="8.18",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _count(bench: Bench) -> None:
     one, uri = await bench.queue()
@@ -260,7 +250,6 @@ async def _count(bench: Bench) -> None:
     sends="two consumers with one priority, one with a limit of 1; 10 PUT",
     expects="one delivery to the limited consumer, nine to the other",
     statement="8.15",
-    domains=_PRIORITY,
 )
 async def _equal_full(bench: Bench) -> None:
     one, uri = await bench.queue()
@@ -284,7 +273,6 @@ async def _equal_full(bench: Bench) -> None:
     sends="subscriptions `x == 0` and `x == 1`, a PUT for each",
     expects="a PUSH with each sId",
     statement="13.2",
-    domains=_PRIORITY,
 )
 async def _ids(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -301,7 +289,6 @@ async def _ids(bench: Bench) -> None:
     sends="subscriptions `x >= 0` and `x < 10` with one priority, a PUT with x = 5",
     expects="one PUSH with one sId",
     statement="8.19",
-    domains=_PRIORITY,
 )
 async def _once(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -317,7 +304,6 @@ async def _once(bench: Bench) -> None:
     sends="`x >= 0` with the priority 5 and `x == 0` with the priority 10, PUT with x = 0 and x = 1",
     expects="x = 0 with the second sId, x = 1 with the first",
     statement="8.19",
-    domains=_PRIORITY,
 )
 async def _wins(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -334,7 +320,6 @@ async def _wins(bench: Bench) -> None:
     sends="a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`",
     expects="no PUSH at first, and the message after the change",
     statement="13.11",
-    domains=_PRIORITY,
 )
 async def _unmatched(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -352,7 +337,6 @@ async def _unmatched(bench: Bench) -> None:
     sends="a subscription `x == 1`, PUT with x = 2 and x = 1",
     expects="the second message",
     statement="13.11",
-    domains=_PRIORITY,
 )
 async def _passes(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -368,7 +352,6 @@ async def _passes(bench: Bench) -> None:
     sends="50 subscriptions `x == n`, a PUT for each",
     expects="50 deliveries, each with its sId",
     statement="8.12",
-    domains=_PRIORITY,
 )
 async def _fifty(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -385,7 +368,6 @@ async def _fifty(bench: Bench) -> None:
     sends="a subscription `x == 1`, a PUT in the old encoding with x = 1",
     expects="the message",
     statement="9.14",
-    domains=_PRIORITY,
 )
 async def _old(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -400,7 +382,6 @@ async def _old(bench: Bench) -> None:
     sends="a subscription `x == 1`, a compressed PUT in the new encoding with x = 1",
     expects="the message",
     statement="9.14",
-    domains=_PRIORITY,
 )
 async def _compressed(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -418,7 +399,6 @@ async def _compressed(bench: Bench) -> None:
     sends="a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2",
     expects="only the second message",
     statement="8.4",
-    domains=_PRIORITY,
 )
 async def _replaces(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -437,7 +417,6 @@ async def _replaces(bench: Bench) -> None:
     expects="the message with the first sId",
     statement="8.9",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _refused(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -454,7 +433,6 @@ async def _refused(bench: Bench) -> None:
     sends="200 PUT with 20 changes of the subscription between them",
     expects="200 different messages",
     statement="8.8",
-    domains=_PRIORITY,
 )
 async def _under_flow(bench: Bench) -> None:
     peer, _ = await bench.queue()
@@ -475,7 +453,6 @@ async def _under_flow(bench: Bench) -> None:
     sends="a PUT, configureStream with another sId, a CONFIRM; a consumer in another session",
     expects="no second delivery",
     statement="14.11",
-    domains=_PRIORITY,
 )
 async def _confirm_after(bench: Bench) -> None:
     peer, uri = await bench.queue()
@@ -499,7 +476,6 @@ async def _confirm_after(bench: Bench) -> None:
     expects="no PUSH for `x == 2` until the first message has a consumer",
     statement="13.14",
     level=_O,
-    domains=_PRIORITY,
 )
 async def _stall(bench: Bench) -> None:
     one, uri = await bench.queue()

@@ -94,7 +94,7 @@ def test_numbers_belong_to_their_group_and_do_not_repeat() -> None:
     async def nothing(bench: Bench) -> None: ...
 
     def add(number: str) -> None:
-        cases.add(number, "t", nothing, sends="s", expects="e", statement="1.1")
+        cases.case(number, "t", sends="s", expects="e", statement="1.1")(nothing)
 
     add("7.1.1")
     for number in ("7.1.1", "8.1.1", "7.1", "7.1.1.1"):
