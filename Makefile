@@ -19,7 +19,7 @@ SPARK_DEMO := $(VENV)/.installed-for-the-demo-of-spark
 # installs into it.
 PIP    = $$($(RUN) -c 'import pip' 2>/dev/null && echo $(RUN) -m pip || echo $(PYTHON) -m pip --python $(RUN)) \
          install --quiet --quiet --disable-pip-version-check
-CODE  := $(wildcard bmq pyspark_bmq tests examples benchmarks docs docker .ci hatch_build.py)
+CODE  := $(wildcard bmq conformance pyspark_bmq tests examples benchmarks docs docker .ci hatch_build.py)
 
 define FOREIGN
 import importlib.metadata, json, os, sys
@@ -148,8 +148,8 @@ release: $(RUN) ## the files of a release into dist/, tried and described: VERSI
 bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
 	$(RUN) benchmarks/run.py $(ARGS)
 
-conform: setup ## docs/conformance: the embedded broker, and the broker of BMQ_BROKER_URI, against the suite of cases
-	$(RUN) benchmarks/conformance.py $(ARGS)
+conform: setup ## conformance/reports: the embedded broker, and the broker of BMQ_BROKER_URI, against the suite of cases
+	$(RUN) -m conformance.broker_pages $(ARGS)
 
 simulate: setup ## programs under faults of many seeds: ARGS="--seeds 10000 --jobs 2"
 	$(RUN) -m tests.simulation $(ARGS)

@@ -306,7 +306,7 @@ class Run:
         """Post the next message of a bucket after the acknowledgement of the one before.
 
         A node that is not the primary may change the order of messages on the way: see
-        ``docs/upstream/broker-repeated-posts.md``.
+        ``conformance/upstream/broker-repeated-posts.md``.
         """
 
         async def post_bucket(number: int) -> None:

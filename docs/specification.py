@@ -21,7 +21,6 @@ __all__ = [
     "WITHOUT_CASE",
     "Statement",
     "anchor",
-    "case_anchor",
     "contents",
     "declarations",
     "declared_machines",
@@ -66,11 +65,6 @@ def anchor(number: str) -> str:
     return "s-" + number.replace(".", "-")
 
 
-def case_anchor(number: str) -> str:
-    """The anchor of a case on the page of the cases."""
-    return "c-" + number.replace(".", "-")
-
-
 def _level(text: str) -> str:
     if text.startswith("*Observed.*"):
         return "observed"
@@ -108,7 +102,7 @@ def numbered(markdown: str, cases: Mapping[str, Sequence[str]]) -> str:
         head = f'<a id="{anchor(number)}"></a>**[{number}](#{anchor(number)})** {_linked(text)}'
         if found:
             return (
-                f'{head} <span class="cases">{"case" if len(found) == 1 else "cases"} {_links(found)}</span>'
+                f'{head} <span class="cases">{"case" if len(found) == 1 else "cases"} {_shown(found)}</span>'
             )
         if statements()[number].level == "must":
             return f'{head} <span class="cases">[no case](#untested)</span>'
@@ -123,8 +117,8 @@ def _linked(text: str) -> str:
     return _REFERENCE.sub(lambda m: f"[{m[1]}](#{anchor(m[1])})" if m[1] in known else m[1], text)
 
 
-def _links(numbers: Sequence[str]) -> str:
-    """Links to cases; consecutive numbers share a link to the first."""
+def _shown(numbers: Sequence[str]) -> str:
+    """The numbers of cases; consecutive numbers are a range."""
     runs: list[list[str]] = []
     for number in numbers:
         section, _, place = number.rpartition(".")
@@ -133,11 +127,7 @@ def _links(numbers: Sequence[str]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(
-        f"[{run[0]}{'-' + run[-1].rpartition('.')[2] if len(run) > 1 else ''}]"
-        f"(conformance/cases.md#{case_anchor(run[0])})"
-        for run in runs
-    )
+    return ", ".join(run[0] + (f"-{run[-1].rpartition('.')[2]}" if len(run) > 1 else "") for run in runs)
 
 
 def contents() -> str:

@@ -84,6 +84,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         "client/_line.py": "from bmq.client import queue",
         "blocking/_line.py": "from bmq.blocking import _queue",
         "inbox/_inbox.py": "from bmq.client import session",
+        "cli/verbs.py": "from conformance import catalogue",
         "newcomer.py": "",
     }
     shutil.copytree(PACKAGE, tmp_path / "bmq", ignore=shutil.ignore_patterns("__pycache__"))
@@ -106,6 +107,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         ("bmq.client._line", "bmq.client.queue"),
         ("bmq.blocking._line", "bmq.blocking._queue"),
         ("bmq.inbox._inbox", "bmq.client.session"),
+        ("bmq.cli.verbs", "conformance.catalogue"),
     ]:
         assert re.search(rf"\b{importer} ->\s+{imported} \(l", run.stdout), (importer, run.stdout)
     assert "newcomer" in run.stdout, "every module has its place among the layers"

@@ -14,7 +14,7 @@ import typer
 from bmq._version import __version__
 from bmq.cli.verbs import VERBS
 
-__all__ = ["run_app"]
+__all__ = ["flowing", "run_app"]
 
 _DESCRIPTION = """Tools for BlazingMQ.
 
@@ -27,7 +27,7 @@ with 0 after SIGTERM); 141 the reader of the output has gone.
 """
 
 
-def _flowing(text: str) -> str:
+def flowing(text: str) -> str:
     """Return help text with separate lines only for paragraphs and examples."""
     lines: list[str] = []
     for line in inspect.cleandoc(text).splitlines():
@@ -69,10 +69,10 @@ def _completed_verb() -> str | None:
 def _group(module: ModuleType) -> typer.Typer:
     """Return the verb of a module with actions."""
     group = typer.Typer(
-        help=_flowing(module.command.__doc__ or ""), no_args_is_help=True, rich_markup_mode="rich"
+        help=flowing(module.command.__doc__ or ""), no_args_is_help=True, rich_markup_mode="rich"
     )
     for action, (function, summary) in module.SUBCOMMANDS.items():
-        group.command(action, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
+        group.command(action, short_help=summary, help=flowing(function.__doc__ or ""))(function)
     return group
 
 
@@ -88,7 +88,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
     """
     app = typer.Typer(
         name="bmq",
-        help=_flowing(_DESCRIPTION),
+        help=flowing(_DESCRIPTION),
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -107,7 +107,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
             if hasattr(imported, "SUBCOMMANDS"):
                 app.add_typer(_group(imported), name=verb, short_help=summary)
                 continue
-        app.command(verb, short_help=summary, help=_flowing(function.__doc__ or ""))(function)
+        app.command(verb, short_help=summary, help=flowing(function.__doc__ or ""))(function)
 
     def run() -> int:
         try:

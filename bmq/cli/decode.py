@@ -53,7 +53,7 @@ async def command(
             "--file",
             "-f",
             metavar="FILE",
-            help="A file of raw bytes, of hexadecimal digits, or of bmq record; - for standard input.",
+            help="A file of raw bytes, of hexadecimal digits, or of recorded lines; - for standard input.",
         ),
     ] = None,
     brief: Annotated[bool, typer.Option("--brief", "-s", help="Print one line for each event.")] = False,

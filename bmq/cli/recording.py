@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from bmq._json import orjson
 from bmq.cli.messages import BadInput
-from bmq.wire.event import type_of
 
-__all__ = ["TO_BROKER", "TO_CLIENT", "Recorded", "line_of", "read_recording"]
+__all__ = ["TO_BROKER", "TO_CLIENT", "Recorded", "read_recording"]
 
 TO_BROKER, TO_CLIENT = "c2b", "b2c"
 
@@ -31,16 +30,6 @@ class Recorded:
     seconds: float
     direction: str
     data: bytes
-
-
-def line_of(event: Recorded) -> bytes:
-    """Return an event as a line of a recording."""
-    entry: dict[str, Any] = {"conn": event.connection, "t": round(event.seconds, 6), "dir": event.direction}
-    if event.data:
-        entry |= {"type": type_of(event.data), "hex": event.data.hex()}
-    else:
-        entry["eof"] = True
-    return orjson.dumps(entry) + b"\n"
 
 
 def read_recording(path: str) -> tuple[list[Recorded], str]:

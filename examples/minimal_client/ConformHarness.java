@@ -6,11 +6,11 @@ import java.util.*;
 import java.util.concurrent.*;
 
 /**
- * Drives MinimalClient for the conformance suite: docs/conform-clients.md describes the commands.
+ * Drives MinimalClient for the conformance suite: conformance/clients.md describes the commands.
  *
  * <pre>
  * javac -d out MinimalClient.java ConformHarness.java
- * bmq conform client -- java -cp out ConformHarness
+ * python -m conformance client -- java -cp out ConformHarness
  * </pre>
  */
 final class ConformHarness {

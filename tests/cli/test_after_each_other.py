@@ -18,13 +18,10 @@ from tests.cli.conftest import Aside, Bmq, Ran
 PAYLOADS = [b"one", b"two", b"three"]
 Step = Callable[["Scene"], None]
 STEPS: dict[str, Step] = {}
-#: Verbs without a queue, or with queues from a recording, an app, a page or a query.
+#: Verbs without a queue, or with queues from an app, a page or a query.
 WITHOUT_A_QUEUE = {
     "check",
-    "conform",
     "decode",
-    "record",
-    "replay",
     "console",
     "exporter",
     "run",

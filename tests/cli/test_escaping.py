@@ -22,13 +22,15 @@ import pytest
 import bmq
 from bmq.cli import main
 from bmq.cli.output import LogFormatter, emit_json
-from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, line_of
+from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded
 from bmq.cli.verbs import VERBS
 from bmq.protocol.framing import Framer
 from bmq.testing import BackgroundBroker
 from bmq.wire.constants import EventType
 from bmq.wire.control import Codec
 from bmq.wire.event import Event, pack_schema_event
+from conformance.command import main as conformance
+from conformance.record import line_of
 from tests.cli.conftest import Aside
 
 # Sets the title, clears the screen; CSI as one character; turns the direction of writing.
@@ -209,8 +211,8 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
     "new": [(["new", "service", HOSTILE], ""), (["new", "test", "shop", "-d", HOSTILE], "")],
     "spark": [(["spark", "repair", "DIRECTORY"], "")],
     "bench": [(["bench", f"{DOMAIN}/bench", "--messages", "1", "--rounds", "1"], "")],
-    "record": [(["record", "FILE"], "ready")],
-    "replay": [(["replay", "RECORDING"], "")],
+    "conformance record": [(["conformance", "record", "FILE"], "ready")],
+    "conformance replay": [(["conformance", "replay", "RECORDING"], "")],
     "docs": [
         (["docs", "hostile_app", "--dir", "DIRECTORY"], "1"),
         (["docs", "hostile_app", "--yaml", "--dir", "DIRECTORY"], "1"),
@@ -228,7 +230,10 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["contexts", "test", "a"], ""),
         (["contexts", "remove", "a"], ""),
     ],
-    "conform": [(["conform", "list", "--only", "2.3"], ""), (["conform", "list", "--only", HOSTILE], "")],
+    "conformance list": [
+        (["conformance", "list", "--only", "2.3"], ""),
+        (["conformance", "list", "--only", HOSTILE], ""),
+    ],
     "load": [(["load", "WORKLOAD"], "")],
     "move": [(["move", OTHER, f"{DOMAIN}/moved", "--idle", "0.02", "--output", "csv"], "")],
     "admin": [
@@ -240,12 +245,12 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 #: Verbs without output from a broker, such as the embedded broker.
 _OTHERS = {"broker"}
 #: Verbs whose output contains nothing of a broker, nor of a recorded conversation.
-_ALONE = {"check", "conform", "diff", "docs", "new", "run", "spark"}
+_ALONE = {"check", "conformance list", "diff", "docs", "new", "run", "spark"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
 # Seconds until a verb fails the test because it does not end.
 _LONGEST = 60
-_OFFLINE = {"check", "conform", "contexts", "decode", "diff", "docs", "new", "run", "spark"}
+_OFFLINE = {"check", "conformance list", "contexts", "decode", "diff", "docs", "new", "run", "spark"}
 _WORKLOAD = f"""
 duration = 0.1
 [[producers]]
@@ -278,7 +283,8 @@ handle.__doc__ = "1 " + {HOSTILE!r}
 
 
 def test_every_verb_is_tested() -> None:
-    assert set(COMMANDS) | _OTHERS == set(VERBS)
+    actions = {f"conformance {action}" for action in ("list", "record", "replay")}
+    assert set(COMMANDS) | _OTHERS == set(VERBS) | actions
 
 
 def _awaited(awaited: Any) -> Iterator[str]:
@@ -340,7 +346,10 @@ class _Screen:
             streams.setattr(sys, "stderr", self.file)
             streams.setattr(logging.root, "handlers", [])
             streams.setattr(bmq, "run", lambda verb: run(limited(verb)))
-            main(arguments)
+            if arguments[0] == "conformance":
+                conformance(arguments[1:])
+            else:
+                main(arguments)
         self.file.close()
         self._reader.join(30)
         os.close(self._reading)
@@ -404,7 +413,7 @@ def test_no_verb_prints_a_control_character_of_a_broker(
     # The words of a broker make no difference to the verbs without one: the first broker is enough for them.
     verbs = [verb for verb in COMMANDS if verb not in _ALONE or broker.rewrite is _rewrite_free]
     # Verbs that read the recording come last.
-    for verb in sorted(verbs, key=lambda verb: verb in ("decode", "replay")):
+    for verb in sorted(verbs, key=lambda verb: verb in ("decode", "conformance replay")):
         for arguments, until in COMMANDS[verb]:
             (tmp_path / "new").unlink(missing_ok=True)
             (tmp_path / "made").write_bytes(b"".join(map(line_of, broker.events[:40])))
@@ -452,9 +461,8 @@ def test_verbs_print_through_one_module() -> None:
     folder = Path(bmq.__file__).parent / "cli"
     found = []
     for path in sorted(folder.glob("*.py")):
-        # The output module itself; the text without the extra; the lines of other programs, copied unchanged;
-        # JSON for another program.
-        if path.name in ("output.py", "__init__.py", "lines.py", "conform_harness.py"):
+        # The output module itself; the text without the extra; the lines of other programs, copied unchanged.
+        if path.name in ("output.py", "__init__.py", "lines.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

@@ -14,7 +14,6 @@ import pytest
 from bmq.cli import (
     bench,
     check,
-    conform,
     contexts,
     decode,
     diff,
@@ -41,7 +40,6 @@ QUEUE = "bmq://bmq.test.mem.fanout/orders"
 FIELDS = {
     "bench": bench.FIELDS,
     "check": check.FIELDS,
-    "conform": conform.FIELDS,
     "contexts": contexts.FIELDS,
     "dead": MESSAGE_FIELDS,
     "decode": decode.FIELDS,

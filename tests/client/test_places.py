@@ -67,11 +67,6 @@ PLACES = {
     "protocol/broker/session.py: BrokerSession._rest": "what is read in one turn of the event loop",
     "protocol/client/events.py: Pushed.deliveries": "what is read in one turn of the event loop",
     "protocol/client/events.py: PushedColumns.deliveries": "what is read in one turn of the event loop",
-    # For one case, until its deadline.
-    "conform/connection.py: Connection._controls": "what the broker under test sends until the deadline",
-    "conform/connection.py: Connection._others": "what the broker under test sends until the deadline",
-    "conform/stage.py: Line.seen": "what the client under test sends until the deadline",
-    "cli/conform_harness.py: Harness._messages": "what the suite has asked for, and not confirmed",
     # Not messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",

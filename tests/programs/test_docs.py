@@ -22,7 +22,6 @@ import pytest
 
 import bmq
 import bmq.errors
-from bmq.conform import all_cases
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
@@ -30,6 +29,7 @@ from bmq.protocol.client.queue import QueueCore, Service
 from bmq.protocol.machine import Machine
 from bmq.wire import layout
 from bmq.workers._life import Life
+from conformance import all_cases
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"

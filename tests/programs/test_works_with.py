@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance import works_with
+
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield importlib.import_module("works_with")
-    sys.modules.pop("works_with", None)
+def program() -> Any:
+    return works_with
 
 
 def test_page_has_the_tables_of_the_recorded_runs(program: Any) -> None:

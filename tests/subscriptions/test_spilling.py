@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from bmq.conform.cases.routing import SPILLING, Spilling, Sub
 from bmq.subscriptions import Expression, Route, RoutingTable
+from conformance.cases.routing import SPILLING, Spilling, Sub
 
 
 def foretold(subs: Sequence[Sub], posted: Sequence[int]) -> dict[str, list[int]]:

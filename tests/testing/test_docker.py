@@ -307,7 +307,7 @@ class TestMakeIntegration:
         assert (tmp_path / "said").read_text().splitlines() == [
             "compose up --detach broker",
             f"tcp://127.0.0.1:30114: -m pytest {SUITES} -k something",
-            ": -m bmq conform broker tcp://127.0.0.1:30114 --quiet",
+            ": -m conformance broker tcp://127.0.0.1:30114 --quiet",
             "compose down --volumes",
         ]
 

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control messages in BER: the cases of requests, repeated in BER, and unusual forms of the encoding."""
+
+from __future__ import annotations
+
+from bmq.wire.constants import EventType
+from bmq.wire.control import Codec, encode_event
+from bmq.wire.control.messages import ControlMessage
+from bmq.wire.event import HEADER_SIZE, pack_schema_event
+from conformance.bench import Bench
+from conformance.case import Cases, Check, Level, check, fail
+from conformance.cases.framing import GROUP as _FRAMING
+from conformance.cases.modes import GROUP as _MODES
+from conformance.cases.negotiation import GROUP as _NEGOTIATION
+from conformance.cases.requests import GROUP as _REQUESTS
+from conformance.cases.requests import JSON_ONLY
+from conformance.peer import Peer, open_request
+
+__all__ = ["GROUP"]
+
+GROUP = Cases(12, "Requests in BER")
+
+_M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
+
+
+def _in_ber(case: Check) -> Check:
+    async def run(bench: Bench) -> None:
+        bench.codec = Codec.BER
+        await case(bench)
+        for peer in bench.peers:
+            if Codec.JSON in peer.codecs:
+                raise fail("answers in BER", "an answer in JSON")
+
+    return run
+
+
+#: Sections that are repeated in BER: the section, and its cases in JSON. Numbers of cases stay the same.
+_SECTIONS: tuple[tuple[int, Cases, str], ...] = (
+    (1, _REQUESTS, "3.1"),
+    (2, _REQUESTS, "3.2"),
+    (3, _REQUESTS, "3.3"),
+    (4, _REQUESTS, "3.4"),
+    (5, _REQUESTS, "3.5"),
+    (6, _FRAMING, "2.5"),
+    (7, _MODES, "7.1"),
+    (8, _NEGOTIATION, "1.7"),
+)
+
+for _section, _group, _name in _SECTIONS:
+    for _case in _group.cases:
+        if _case.section == _name and _case.number not in JSON_ONLY:
+            GROUP.case(
+                f"12.{_section}.{_case.key[2]}",
+                f"{_case.title} (BER)",
+                sends=f"{_case.sends}, in BER",
+                expects=f"{_case.expects}, in BER",
+                statement=_case.statement,
+                level=_case.level,
+                domains=_case.domains,
+                seconds=_case.seconds,
+            )(_in_ber(_case.check))
+
+
+# ---- 12.9 unusual forms
+
+_END = b"\0\0"
+_INDEFINITE = 0x80
+
+
+def _length(count: int, size: int = 0) -> bytes:
+    """A definite length: as short as possible, or in a number of bytes."""
+    if not size and count < 128:
+        return bytes([count])
+    size = size or (count.bit_length() + 7) // 8
+    return bytes([0x80 | size]) + count.to_bytes(size, "big")
+
+
+class _Element:
+    """An element, with members if constructed."""
+
+    def __init__(self, tag: int, content: bytes, members: list[_Element] | None) -> None:
+        self.tag = tag
+        self.content = content
+        self.members = members
+
+    def written(self, *, definite: bool = False, size: int = 0) -> bytes:
+        """The bytes, with definite lengths of members' lists, or long lengths of simple elements."""
+        if self.members is None:
+            return bytes([self.tag]) + _length(len(self.content), size) + self.content
+        inner = b"".join(each.written(definite=definite, size=size) for each in self.members)
+        if definite:
+            return bytes([self.tag]) + _length(len(inner)) + inner
+        return bytes([self.tag, _INDEFINITE]) + inner + _END
+
+
+def _read(data: bytes, at: int = 0) -> tuple[_Element, int]:
+    """Read an element as :mod:`bmq.wire.control.ber` writes it."""
+    tag, first = data[at], data[at + 1]
+    at += 2
+    if first == _INDEFINITE:
+        members: list[_Element] = []
+        while data[at : at + 2] != _END:
+            member, at = _read(data, at)
+            members.append(member)
+        return _Element(tag, b"", members), at + 2
+    if first > _INDEFINITE:
+        size = first & 0x7F
+        first, at = int.from_bytes(data[at : at + size], "big"), at + size
+    return _Element(tag, data[at : at + first], None), at + first
+
+
+async def _opening(bench: Bench) -> tuple[Peer, _Element]:
+    """A client with BER as encoding, and an encoded openQueue with rId 77."""
+    bench.codec = Codec.BER
+    peer = await bench.client()
+    event = encode_event(ControlMessage(r_id=77, body=open_request(bench.uri())), Codec.BER)
+    return peer, _read(event[HEADER_SIZE:])[0]
+
+
+async def _opens(peer: Peer, body: bytes) -> None:
+    peer.send(pack_schema_event(EventType.CONTROL, Codec.BER, body))
+    check(await peer.reaction(77, "openQueueResponse"), "openQueueResponse", "reaction")
+
+
+@GROUP.case(
+    "12.9.1",
+    "Definite lengths are read",
+    sends="openQueue in BER with definite lengths of all elements",
+    expects="openQueueResponse",
+    statement="3.17",
+    level=_S,
+    domains=("priority",),
+)
+async def _definite(bench: Bench) -> None:
+    peer, request = await _opening(bench)
+    await _opens(peer, request.written(definite=True))
+
+
+@GROUP.case(
+    "12.9.2",
+    "Lengths in more bytes than needed are read",
+    sends="openQueue in BER with lengths of four bytes in simple elements",
+    expects="openQueueResponse",
+    statement="3.18",
+    level=_O,
+    domains=("priority",),
+)
+async def _long(bench: Bench) -> None:
+    peer, request = await _opening(bench)
+    await _opens(peer, request.written(size=4))
+
+
+@GROUP.case(
+    "12.9.3",
+    "An unknown member at the end is skipped",
+    sends="openQueue in BER with a further member of id 15 in handleParameters",
+    expects="openQueueResponse",
+    statement="3.9",
+    domains=("priority",),
+)
+async def _unknown(bench: Bench) -> None:
+    peer, request = await _opening(bench)
+    _handle(request).append(_Element(0x8F, b"\1\2\3", None))
+    await _opens(peer, request.written())
+
+
+@GROUP.case(
+    "12.9.4",
+    "An unknown member with members of its own is skipped",
+    sends="openQueue in BER with a further member of id 15, which has a member, in handleParameters",
+    expects="openQueueResponse",
+    statement="3.9",
+    domains=("priority",),
+)
+async def _unknown_nested(bench: Bench) -> None:
+    peer, request = await _opening(bench)
+    _handle(request).append(_Element(0xAF, b"", [_Element(0x80, b"\1", None)]))
+    await _opens(peer, request.written())
+
+
+@GROUP.case(
+    "12.9.5",
+    "Integers in more bytes than needed are read",
+    sends="openQueue in BER with flags of four bytes",
+    expects="openQueueResponse",
+    statement="3.21",
+    level=_O,
+    domains=("priority",),
+)
+async def _wide(bench: Bench) -> None:
+    peer, request = await _opening(bench)
+    for each in _handle(request):
+        if each.tag == 0x83:
+            each.content = each.content.rjust(4, b"\0")
+    await _opens(peer, request.written())
+
+
+@GROUP.case(
+    "12.9.6",
+    "Missing members have their defaults",
+    sends="openQueue in BER without qId and without adminCount",
+    expects="openQueueResponse",
+    statement="3.10",
+    level=_O,
+    domains=("priority",),
+)
+async def _missing(bench: Bench) -> None:
+    peer, request = await _opening(bench)
+    members = _handle(request)
+    members[:] = [each for each in members if each.tag not in (0x81, 0x86)]
+    await _opens(peer, request.written())
+
+
+def _handle(request: _Element) -> list[_Element]:
+    """The members of handleParameters: rId and the choice, openQueue, handleParameters."""
+    place = request
+    for index in (1, 0, 0):
+        assert place.members is not None
+        place = place.members[index]
+    assert place.members is not None
+    return place.members

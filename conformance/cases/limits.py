@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of a domain: the deduplication window, quotas of the domain, numbers of producers, consumers and queues."""
+
+from __future__ import annotations
+
+from conformance.bench import Bench
+from conformance.case import Cases, Level, check, fail
+from conformance.peer import Peer, open_request, subscription
+
+__all__ = ["GROUP"]
+
+GROUP = Cases(11, "Limits of a domain")
+
+_O = Level.OBSERVED
+#: Seconds until a GUID is forgotten at the latest: the window of a second, and the interval of the clean-up.
+_FORGOTTEN = 12.0
+
+
+# ---- 11.1 the deduplication window
+
+
+@GROUP.case(
+    "11.1.1",
+    "The answer to openQueue has the deduplication time of the domain",
+    sends="openQueue in a domain with deduplicationTimeMs 1000",
+    expects="deduplicationTimeMs 1000",
+    statement="7.17",
+    domains=("window",),
+)
+async def _time(bench: Bench) -> None:
+    peer = await bench.client()
+    reply = await peer.open(bench.uri("window"))
+    check(reply.deduplication_time_ms, 1000, "deduplicationTimeMs")
+
+
+@GROUP.case(
+    "11.1.2",
+    "A GUID is recognised within the window",
+    sends="two PUT with one GUID, the second at once, in a domain with deduplicationTimeMs 1000",
+    expects="two ACK with the status 0, one delivery",
+    statement="10.17",
+    domains=("window",),
+)
+async def _within(bench: Bench) -> None:
+    peer, _ = await bench.queue("window")
+    await peer.configure(0, subscription(1))
+    guid = peer.post(b"one")
+    check(await peer.statuses(1), [0], "statuses")
+    peer.post(b"two", guid=guid)
+    check(await peer.statuses(1), [0], "statuses")
+    check(await peer.payloads(1), [b"one"], "payloads")
+    await peer.no_push()
+
+
+@GROUP.case(
+    "11.1.3",
+    "A GUID may be used again after the window and the confirmation",
+    sends="a PUT and a CONFIRM in a domain with deduplicationTimeMs 1000; the same PUT again and again",
+    expects="an ACK with the status 0 for each, and a second delivery after a second or more",
+    statement="10.17",
+    level=_O,
+    domains=("window",),
+    seconds=30,
+)
+async def _after(bench: Bench) -> None:
+    peer, _ = await bench.queue("window")
+    await peer.configure(0, subscription(1))
+    guid = peer.post(b"one")
+    await peer.ack()
+    await peer.push()
+    peer.confirm(guid)
+    await peer.barrier()
+    waited = 0.0
+    while True:
+        await peer.wait(1.5)
+        waited += 1.5
+        peer.post(b"two", guid=guid)
+        check((await peer.ack()).status, 0, "status")
+        if await peer.some_push(0.2):
+            return
+        if waited > _FORGOTTEN:
+            raise fail("a second delivery", f"none within {waited:g} s")
+
+
+# ---- 11.2 quotas of the domain
+
+
+async def _fill(peer: Peer, sizes: list[int]) -> list[int]:
+    """Post messages to the queues 0 and 1 in turn; return the statuses."""
+    found: list[int] = []
+    for place, size in enumerate(sizes):
+        peer.post(bytes(size), place % 2)
+        found += await peer.statuses(1)
+    return found
+
+
+async def _empty(peer: Peer, stored: int) -> None:
+    """Confirm the stored messages of the queues 0 and 1."""
+    for q_id in (0, 1):
+        await peer.configure(q_id, subscription(q_id + 1))
+    for each in await peer.pushes(stored):
+        peer.confirm(each.push.guid, q_id=each.push.queue_id)
+    await peer.barrier()
+
+
+async def _two_queues(bench: Bench) -> Peer:
+    peer = await bench.client()
+    for q_id in (0, 1):
+        await peer.open(bench.uri("quota"), q_id)
+    return peer
+
+
+@GROUP.case(
+    "11.2.1",
+    "The quota of a domain counts the messages of all its queues",
+    sends="30 PUT of a byte to two queues in turn, in a domain with a quota of 20 messages",
+    expects="21 ACK with the status 0, then only the status 1",
+    statement="11.11",
+    level=_O,
+    domains=("quota",),
+    seconds=60,
+)
+async def _messages(bench: Bench) -> None:
+    async with bench.alone("quota"):
+        peer = await _two_queues(bench)
+        statuses = await _fill(peer, [1] * 30)
+        await _empty(peer, statuses.count(0))
+        check(statuses, [0] * 21 + [1] * 9, "statuses")
+
+
+@GROUP.case(
+    "11.2.2",
+    "The quota of a domain counts the bytes of all its queues",
+    sends="6 PUT of 3,000 bytes to two queues in turn, in a domain with a quota of 8,192 bytes",
+    expects="3 ACK with the status 0, then only the status 2",
+    statement="11.11",
+    level=_O,
+    domains=("quota",),
+    seconds=60,
+)
+async def _bytes(bench: Bench) -> None:
+    async with bench.alone("quota"):
+        peer = await _two_queues(bench)
+        statuses = await _fill(peer, [3000] * 6)
+        await _empty(peer, statuses.count(0))
+        check(statuses, [0] * 3 + [2] * 3, "statuses")
+
+
+@GROUP.case(
+    "11.2.3",
+    "A full domain refuses messages for each of its queues",
+    sends="30 PUT to one queue in a domain with a quota of 20 messages, then a PUT to another queue",
+    expects="an ACK with the status 1 for the other queue",
+    statement="11.10",
+    domains=("quota",),
+    seconds=60,
+)
+async def _other(bench: Bench) -> None:
+    async with bench.alone("quota"):
+        peer = await _two_queues(bench)
+        for _ in range(30):
+            peer.post(b"x", 0)
+        stored = (await peer.statuses(30)).count(0)
+        peer.post(b"x", 1)
+        status = (await peer.ack()).status
+        await _empty(peer, stored + (status == 0))
+        check(status, 1, "status")
+
+
+@GROUP.case(
+    "11.2.4",
+    "A confirmation makes room in the domain",
+    sends="30 PUT to one queue in a domain with a quota of 20 messages, a CONFIRM of all, a PUT to another",
+    expects="an ACK with the status 0 for the other queue",
+    statement="14.9",
+    domains=("quota",),
+    seconds=60,
+)
+async def _room(bench: Bench) -> None:
+    async with bench.alone("quota"):
+        peer = await _two_queues(bench)
+        for _ in range(30):
+            peer.post(b"x", 0)
+        await _empty(peer, (await peer.statuses(30)).count(0))
+        peer.post(b"x", 1)
+        status = (await peer.ack()).status
+        if status == 0:
+            peer.confirm((await peer.push()).push.guid, q_id=1)
+            await peer.barrier()
+        check(status, 0, "status")
+
+
+# ---- 11.3 producers, consumers and queues
+
+
+@GROUP.case(
+    "11.3.1",
+    "A second consumer is refused in a domain with one consumer",
+    sends="openQueue for reading in two sessions, in a domain with maxConsumers 1",
+    expects="a status for the second",
+    statement="7.26",
+    level=_O,
+    domains=("few",),
+)
+async def _consumers(bench: Bench) -> None:
+    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
+    await one.open(uri, write=False)
+    await two.refused(open_request(uri, write=False))
+    await two.open(uri, read=False)
+
+
+@GROUP.case(
+    "11.3.2",
+    "A second producer is refused in a domain with one producer",
+    sends="openQueue for writing in two sessions, in a domain with maxProducers 1",
+    expects="a status for the second",
+    statement="7.26",
+    level=_O,
+    domains=("few",),
+)
+async def _producers(bench: Bench) -> None:
+    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
+    await one.open(uri, read=False)
+    await two.refused(open_request(uri, read=False))
+    await two.open(uri, write=False)
+
+
+@GROUP.case(
+    "11.3.3",
+    "A consumer that leaves makes room for another",
+    sends="openQueue for reading and closeQueue, then openQueue in another session, with maxConsumers 1",
+    expects="openQueueResponse",
+    statement="7.26",
+    level=_O,
+    domains=("few",),
+)
+async def _leaves(bench: Bench) -> None:
+    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
+    await one.open(uri, write=False)
+    await one.close(uri, write=False)
+    await two.open(uri, write=False)
+
+
+@GROUP.case(
+    "11.3.4",
+    "A lost connection makes room for another consumer",
+    sends="openQueue for reading, the end of the connection, then openQueue in another session",
+    expects="openQueueResponse within some seconds",
+    statement="7.26",
+    level=_O,
+    domains=("few",),
+)
+async def _lost(bench: Bench) -> None:
+    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
+    await one.open(uri, write=False)
+    one.drop()
+    for _ in range(20):
+        reply = await two.ask(open_request(uri, write=False))
+        if type(reply).__name__ == "OpenQueueResponse":
+            return
+        await two.wait(0.2)
+    raise fail("an openQueueResponse", "a status, 20 times")
+
+
+@GROUP.case(
+    "11.3.5",
+    "The limits hold for each queue",
+    sends="openQueue of two queues for reading and writing in two sessions, with both limits 1",
+    expects="openQueueResponse for both",
+    statement="7.26",
+    level=_O,
+    domains=("few",),
+)
+async def _each(bench: Bench) -> None:
+    for _ in range(2):
+        await bench.queue("few")
+
+
+@GROUP.case(
+    "11.3.6",
+    "A third queue is refused in a domain with two queues",
+    sends="openQueue of two queues, then of a third, in a domain with maxQueues 2",
+    expects="a status for the third",
+    statement="7.26",
+    level=_O,
+    domains=("few-queues",),
+)
+async def _queues(bench: Bench) -> None:
+    peer = await bench.client()
+    # The same names each time: a broker keeps a queue for a while.
+    for q_id, name in enumerate(("probe", "second")):
+        await peer.open(bench.uri("few-queues", name=name), q_id)
+    await peer.refused(open_request(bench.uri("few-queues"), 2))

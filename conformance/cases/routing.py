@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The choice of the consumer: full subscriptions, and messages for the next matching subscription.
+
+:data:`SPILLING` is the table of ``docs/subscriptions/routing.md``; the tests of
+:class:`bmq.subscriptions.RoutingTable` compare the predictions of the class with the table.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from bmq.wire.properties import PropertyInput
+from conformance.bench import Bench
+from conformance.case import Cases, Check, Level, check
+from conformance.peer import Peer, subscription
+
+__all__ = ["GROUP", "SPILLING", "Spilling", "Sub"]
+
+GROUP = Cases(8, "Routing", domains=("priority",))
+
+_M, _O = Level.MUST, Level.OBSERVED
+
+
+# ---- 8.1 full subscriptions
+
+
+class Sub(NamedTuple):
+    """A consumer with a single subscription.
+
+    Attributes:
+        name: name of the consumer.
+        text: the expression; empty for every message.
+        priority: the priority.
+        window: maxUnconfirmedMessages.
+    """
+
+    name: str
+    text: str
+    priority: int
+    window: int = 100
+
+
+class Spilling(NamedTuple):
+    """A situation, and the messages received by consumers without confirmations.
+
+    Attributes:
+        title: the situation, in a sentence.
+        subs: the consumers, in the order of arrival.
+        posted: the property ``x`` of each message.
+        expected: the received values of ``x`` by consumer; an absent consumer receives no message.
+        statement: the statement of ``docs/protocol.md``.
+    """
+
+    title: str
+    subs: tuple[Sub, ...]
+    posted: tuple[int, ...]
+    expected: dict[str, list[int]]
+    statement: str = "8.17"
+
+
+_A, _B = Sub("A", "x >= 0", 10, 1), Sub("B", "x > -1", 5)
+_ONE, _TWO = Sub("A", "x == 1", 10, 1), Sub("D", "x == 2", 5)
+_ALL = Sub("S", "", -100)
+_SIX = (0, 1, 2, 3, 4, 5)
+_MIXED = (1, 1, 2, 2, 1, 2)
+
+
+def _idle(priority: int) -> Sub:
+    return Sub("C", "x == 100", priority)
+
+
+#: The situations, by number of the case.
+SPILLING: Final[dict[str, Spilling]] = {
+    "8.1.1": Spilling("Messages wait for a full consumer of two", (_A, _B), _SIX, {"A": [0]}),
+    "8.1.2": Spilling(
+        "Messages pass a full consumer beside a free one of its priority",
+        (_A, _B, _idle(10)), _SIX, {"A": [0], "B": [2, 3, 4, 5]},
+    ),
+    "8.1.3": Spilling(
+        "Messages pass a full consumer beside a free one that came first",
+        (_idle(10), _A, _B), _SIX, {"A": [0], "B": [2, 3, 4, 5]},
+    ),
+    "8.1.4": Spilling(
+        "Messages pass a full consumer below a free one", (_A, _B, _idle(20)), _SIX, {"A": [0], "B": [2, 3, 4, 5]}
+    ),
+    "8.1.5": Spilling(
+        "Messages wait for a full consumer above a free one", (_A, _B, _idle(7)), _SIX, {"A": [0]}
+    ),
+    "8.1.6": Spilling(
+        "Messages wait for a full consumer above two others", (_A, _B, _idle(1)), _SIX, {"A": [0]}
+    ),
+    "8.1.7": Spilling(
+        "Messages wait for a full consumer above one with the same expression",
+        (_A, _B._replace(text=_A.text), _idle(10)), _SIX, {"A": [0]}, "8.13",
+    ),
+    "8.1.8": Spilling(
+        "A full consumer leaves messages to one of its priority",
+        (_A, _B._replace(priority=10)), _SIX, {"A": [0], "B": [1, 2, 3, 4, 5]}, "8.15",
+    ),
+    "8.1.9": Spilling(
+        "A full subscription holds back messages for another expression below", (_ONE, _TWO), _MIXED, {"A": [1]}
+    ),
+    "8.1.10": Spilling(
+        "An expression below receives messages until the subscription above is full",
+        (_ONE, _TWO), (2, *_MIXED), {"A": [1], "D": [2]},
+    ),
+    "8.1.11": Spilling(
+        "A full subscription lets messages for another expression of its priority pass",
+        (_ONE, _TWO._replace(priority=10)), _MIXED, {"A": [1], "D": [2, 2, 2]},
+    ),
+    "8.1.12": Spilling(
+        "A full subscription lets messages for another expression above pass",
+        (_ONE, _TWO._replace(priority=20)), _MIXED, {"A": [1], "D": [2, 2, 2]},
+    ),
+    "8.1.13": Spilling(
+        "A full subscription holds back messages for a consumer of all messages below",
+        (_ONE, _ALL), _MIXED, {"A": [1]},
+    ),
+    "8.1.14": Spilling(
+        "A consumer of all messages below two expressions receives what passes",
+        (_ONE, _TWO._replace(priority=10), _ALL),
+        (1, 1, 1, 2, 3, 1, 2), {"A": [1], "D": [2, 2], "S": [1, 3, 1]},
+    ),
+}  # fmt: skip
+
+
+def _spilling_check(found: Spilling) -> Check:
+    async def run(bench: Bench) -> None:
+        producer, uri = await bench.queue(read=False)
+        consumers: dict[str, Peer] = {}
+        for sub in found.subs:
+            consumers[sub.name] = peer = await bench.client()
+            await peer.open(uri, write=False)
+            await peer.configure(0, subscription(1, sub.text, priority=sub.priority, messages=sub.window))
+        for x in found.posted:
+            producer.post(b"%d" % x, properties={"x": x})
+        await producer.acks(len(found.posted))
+        for name, peer in consumers.items():
+            expected = found.expected.get(name, [])
+            got = [int(payload) for payload in await peer.payloads(len(expected))]
+            check(got, expected, f"deliveries to {name}")
+        for peer in consumers.values():
+            await peer.no_push()
+
+    return run
+
+
+def _sub_shown(sub: Sub) -> str:
+    text = f"`{sub.text}`" if sub.text else "no expression"
+    limit = ", limit 1" if sub.window == 1 else ""
+    return f"{sub.name} ({text}, priority {sub.priority}{limit})"
+
+
+for _number, _found in SPILLING.items():
+    GROUP.case(
+        _number,
+        _found.title,
+        sends=f"consumers {', '.join(map(_sub_shown, _found.subs))}, which confirm nothing; "
+        f"PUT with x = {', '.join(map(str, _found.posted))}",
+        expects="deliveries "
+        + ", ".join(f"{', '.join(map(str, xs))} to {name}" for name, xs in _found.expected.items()),
+        statement=_found.statement,
+        level=_O,
+    )(_spilling_check(_found))
+
+
+# ---- 8.2 expressions that match nothing or everything
+
+_VALUES: tuple[PropertyInput, ...] = (-1, 0, 1, 2, 5, 6, 2**40, "", "a", 'a"b', "1", True, False)
+
+#: Number, statement, level, expression.
+_NEVER: list[tuple[int, str, Level, str]] = [
+    (1, "9.8", _M, "x == 1 && x == 2"),
+    (2, "9.8", _M, "x > 5 && x < 6"),
+    (3, "9.6", _M, 'x < ""'),
+    (4, "9.6", _M, "x < x"),
+    (5, "9.10", _O, 'x + 1 == "a"'),
+    (6, "9.8", _O, "x == 1 && 2"),
+    (7, "9.9", _O, "(x == 1) == (y == 2)"),
+    (8, "9.10", _O, "x / 0 == 1"),
+    (9, "9.2", _O, r'x == "a\"b"'),
+]
+_ALWAYS: list[tuple[int, str, Level, str]] = [(10, "9.8", _M, "x != 1 || x != 2"), (11, "9.6", _M, "x == x")]
+
+
+def _never_check(text: str) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, _ = await bench.queue()
+        await peer.configure(0, subscription(1, text), subscription(2, "end == true"))
+        for value in _VALUES:
+            peer.post(b"-", properties={"x": value, "y": 2})
+        peer.post(b"-", properties={"y": 2})
+        peer.post(b"end", properties={"end": True})
+        last = await peer.push()
+        check((last.payload, last.push.sub_ids), (b"end", (2,)), "delivery")
+
+    return run
+
+
+def _always_check(text: str) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, _ = await bench.queue()
+        await peer.configure(0, subscription(1, text))
+        numbers = [value for value in _VALUES if isinstance(value, int) and not isinstance(value, bool)]
+        for value in numbers:
+            peer.post(b"%d" % value, properties={"x": value})
+        check(await peer.payloads(len(numbers)), [b"%d" % value for value in numbers], "payloads")
+
+    return run
+
+
+for _place, _statement, _level, _text in _NEVER:
+    GROUP.case(
+        f"8.2.{_place}",
+        f"`{_text}` matches nothing",
+        sends=f"a subscription `{_text}`; PUT with numbers, texts and booleans as x, and one without x",
+        expects="no PUSH with the sId of the subscription",
+        statement=_statement,
+        level=_level,
+    )(_never_check(_text))
+for _place, _statement, _level, _text in _ALWAYS:
+    GROUP.case(
+        f"8.2.{_place}",
+        f"`{_text}` matches every number",
+        sends=f"a subscription `{_text}`, PUT with seven numbers as x",
+        expects="all seven messages",
+        statement=_statement,
+        level=_level,
+    )(_always_check(_text))
+
+
+@GROUP.case(
+    "8.2.12",
+    "An operator without spaces before a number does not compile",
+    sends="a subscription `i-1 == 41` above one without an expression, and a PUT with i = 7",
+    expects="a PUSH with the sId of the first subscription, as for every expression with a mistake",
+    statement="9.5",
+    level=_O,
+)
+async def _no_spaces(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "i-1 == 41", priority=2), subscription(2, priority=1))
+    peer.post(b"x", properties={"i": 7})
+    check((await peer.push()).push.sub_ids, (1,), "sIds")
+
+
+@GROUP.case(
+    "8.2.13",
+    "An expression and its negation share all messages",
+    sends="subscriptions `exists(t.urgent) || exists(t.eu)` and its negation; four PUT",
+    expects="each message once, with the sId of the expression that is true",
+    statement="9.11",
+)
+async def _tags(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    wanted = "exists(t.urgent) || exists(t.eu)"
+    await peer.configure(0, subscription(1, wanted), subscription(2, f"!({wanted})"))
+    posts: list[tuple[bytes, dict[str, PropertyInput], int]] = [
+        (b"urgent", {"t.urgent": True}, 1),
+        (b"low", {"t.low": True}, 2),
+        (b"none", {}, 2),
+        (b"both", {"t.urgent": True, "t.eu": True}, 1),
+    ]
+    for payload, properties, _ in posts:
+        peer.post(payload, properties=properties)
+    got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(len(posts))]
+    check(sorted(got), sorted((payload, (s_id,)) for payload, _, s_id in posts), "deliveries")
+
+
+# ---- 8.3 turns and order
+
+
+@GROUP.case(
+    "8.3.1",
+    "Equal consumers receive messages in turn",
+    sends="two consumers with one priority, 12 PUT",
+    expects="every second message for each consumer",
+    statement="8.15",
+    level=_O,
+)
+async def _turns(bench: Bench) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri, write=False)
+    for peer in (two, one):
+        await peer.configure(0, subscription(1))
+    for number in range(12):
+        one.post(b"%d" % number)
+    remainders = [sorted({int(each) % 2 for each in await peer.payloads(6)}) for peer in (one, two)]
+    check(sorted(remainders), [[0], [1]], "numbers modulo 2")
+
+
+@GROUP.case(
+    "8.3.2",
+    "A message that waited for a match has the flag OUT_OF_ORDER",
+    sends="a subscription `x == 0`, PUT without x and with x = 0; then a subscription without an expression",
+    expects="the first message without a match, after the change, with the flag",
+    statement="13.7",
+    level=_O,
+)
+async def _waited(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x == 0"))
+    peer.post(b"later")
+    peer.post(b"now", properties={"x": 0})
+    check(await peer.payloads(1), [b"now"], "payloads")
+    await peer.configure(0, subscription(2))
+    got = await peer.push()
+    check((got.payload, got.push.sub_ids, got.again), (b"later", (2,), True), "payload, sIds, OUT_OF_ORDER")

@@ -1,0 +1,495 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions: expressions, priorities, several of a queue, changes under flow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bmq.wire.constants import Compression, PropertyType
+from bmq.wire.control.messages import ConfigureStream, StreamParameters
+from bmq.wire.properties import PropertyInput, PropertyValue
+from conformance.bench import Bench
+from conformance.case import Cases, Check, Level, check
+from conformance.peer import Peer, subscription
+
+__all__ = ["GROUP"]
+
+GROUP = Cases(6, "Subscriptions", domains=("priority",))
+
+_M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
+
+
+def _char(value: bytes) -> PropertyValue:
+    return PropertyValue(PropertyType.CHAR, value)
+
+
+def _short(value: int) -> PropertyValue:
+    return PropertyValue(PropertyType.SHORT, value)
+
+
+def _int(value: int) -> PropertyValue:
+    return PropertyValue(PropertyType.INT32, value)
+
+
+# ---- 6.1 the truth table
+
+_Values = dict[str, PropertyInput]
+
+#: Number, level, expression, properties, whether the message matches.
+_TRUTH: list[tuple[int, str, Level, str, _Values, bool]] = [
+    (1, "9.6", _M, "i == 42", {"i": _int(42)}, True),
+    (2, "9.6", _M, "i == 42", {"i": _int(41)}, False),
+    (3, "9.6", _M, "i != 42", {"i": _int(41)}, True),
+    (4, "9.6", _M, "i > 41 && i < 43", {"i": _int(42)}, True),
+    (5, "9.6", _M, "i >= 42 || i <= 1", {"i": _int(2)}, False),
+    (6, "9.7", _M, "i - 1 == 41", {"i": _int(42)}, True),
+    (7, "9.7", _M, "i * 2 + 1 == 85", {"i": _int(42)}, True),
+    (8, "9.7", _M, "i % 5 == -2", {"i": _int(-42)}, True),
+    (9, "9.7", _M, "i / 5 == -8", {"i": _int(-42)}, True),
+    (10, "9.10", _M, "missing == 1", {"i": _int(1)}, False),
+    (11, "9.10", _M, "!(missing == 1)", {"i": _int(1)}, False),
+    (12, "9.10", _M, "missing == 1 || i == 1", {"i": _int(1)}, False),
+    (13, "9.8", _M, "i == 1 || missing == 1", {"i": _int(1)}, True),
+    (14, "9.11", _M, "exists(missing) || i == 1", {"i": _int(1)}, True),
+    (15, "9.11", _M, "exists(i)", {"i": _int(1)}, True),
+    (16, "9.11", _M, "!exists(i)", {"j": _int(1)}, True),
+    (17, "9.6", _M, 's == "foo"', {"s": "foo"}, True),
+    (18, "9.6", _M, 's == "foo"', {"s": "Foo"}, False),
+    (19, "9.6", _M, 's < "zig" && s > "bar"', {"s": "foo"}, True),
+    (20, "9.2", _O, r's == "a\"b"', {"s": r"a\"b"}, True),
+    (21, "9.2", _O, r's == "a\"b"', {"s": 'a"b'}, False),
+    (22, "9.9", _M, "b == true", {"b": True}, True),
+    (23, "9.12", _M, "b", {"b": True}, True),
+    (24, "9.12", _M, "!b", {"b": False}, True),
+    (25, "9.2", _O, "~b", {"b": False}, True),
+    (26, "9.9", _O, "b == c", {"b": True, "c": True}, False),
+    (27, "9.13", _O, "exists(bin)", {"bin": b"x"}, False),
+    (28, "9.12", _M, "ch == 65", {"ch": _char(b"A")}, True),
+    (29, "9.12", _M, "sh == -3", {"sh": _short(-3)}, True),
+    (30, "9.12", _M, "l == 9223372036854775807", {"l": 2**63 - 1}, True),
+    (31, "9.10", _O, "i / z == 0", {"i": _int(1), "z": _int(0)}, False),
+    (32, "9.2", _M, "a.b > 4", {"a.b": _int(5)}, True),
+    (33, "9.10", _O, "i", {"i": _int(1)}, False),
+    (34, "9.13", _O, "9223372036854775807 + i < 0", {"i": _int(1)}, True),
+    (35, "9.2", _O, "i == 042", {"i": _int(42)}, True),
+    (36, "9.5", _O, "i = 42", {"i": _int(7)}, True),
+    (37, "9.5", _O, "x >", {"i": _int(7)}, True),
+    (38, "9.10", _M, 's == "1"', {"s": _int(1)}, False),
+    (39, "9.10", _M, "i == 1", {"i": "1"}, False),
+    (40, "9.5", _O, "true", {}, True),
+    (41, "9.5", _O, "false", {"i": _int(1)}, True),
+    (42, "9.7", _M, "-i == 5", {"i": _int(-5)}, True),
+    (43, "9.2", _M, "(i == 1 || i == 2) && s == \"x\"", {"i": _int(2), "s": "x"}, True),
+    (44, "9.2", _M, "i == 1 || i == 2 && s == \"x\"", {"i": _int(1), "s": "y"}, True),
+]  # fmt: skip
+
+
+def _truth_check(text: str, values: _Values, matches: bool) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, _ = await bench.queue()
+        await peer.configure(0, subscription(1, text, priority=2), subscription(2, priority=1))
+        peer.post(b"x", properties=values)
+        check((await peer.push()).push.sub_ids, (1,) if matches else (2,), "sIds")
+
+    return run
+
+
+def _shown(values: _Values) -> str:
+    plain = {name: v.value if isinstance(v, PropertyValue) else v for name, v in values.items()}
+    return ", ".join(f"{name} = {value!r}" for name, value in plain.items()) or "no properties"
+
+
+for _number, _statement, _level, _text, _values, _matches in _TRUTH:
+    GROUP.case(
+        f"6.1.{_number}",
+        f"`{_text}` {'matches' if _matches else 'does not match'} {_shown(_values)}",
+        sends=f"a subscription `{_text}` above one without an expression, and a PUT with {_shown(_values)}",
+        expects=f"a PUSH with the sId of the {'first' if _matches else 'second'} subscription",
+        statement=_statement,
+        level=_level,
+    )(_truth_check(_text, _values, _matches))
+
+
+# ---- 6.2 priorities
+
+
+async def _two(bench: Bench, first: str = "", second: str = "", **limits: Any) -> tuple[Peer, Peer, str]:
+    """Two consumers in two sessions: priority 2 with limits, and priority 1."""
+    high, uri = await bench.queue()
+    low = await bench.client()
+    await low.open(uri, write=False)
+    await low.configure(0, subscription(2, second, priority=1))
+    await high.configure(0, subscription(1, first, priority=2, **limits))
+    return high, low, uri
+
+
+@GROUP.case(
+    "6.2.1",
+    "The highest priority receives all messages",
+    sends="consumers with the priorities 2 and 1, 10 PUT",
+    expects="10 deliveries to priority 2, none to priority 1",
+    statement="8.13",
+)
+async def _highest(bench: Bench) -> None:
+    high, low, _ = await _two(bench)
+    for number in range(10):
+        high.post(b"%d" % number)
+    await high.pushes(10)
+    await low.no_push()
+
+
+@GROUP.case(
+    "6.2.2",
+    "A lower priority takes over",
+    sends="consumers with the priorities 2 and 1; the first closes its queue; a PUT",
+    expects="the delivery to priority 1",
+    statement="8.14",
+)
+async def _take_over(bench: Bench) -> None:
+    high, low, uri = await _two(bench)
+    producer = await bench.client()
+    await producer.open(uri, read=False)
+    await high.close(uri)
+    producer.post(b"x")
+    check(await low.payloads(1), [b"x"], "payloads")
+
+
+@GROUP.case(
+    "6.2.3",
+    "Priorities may be negative",
+    sends="consumers with the priorities -1 and -2, a PUT",
+    expects="the delivery to -1",
+    statement="8.16",
+)
+async def _negative(bench: Bench) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri, write=False)
+    await two.configure(0, subscription(2, priority=-2))
+    await one.configure(0, subscription(1, priority=-1))
+    one.post(b"x")
+    await one.push()
+    await two.no_push()
+
+
+@GROUP.case(
+    "6.2.4",
+    "Equal priorities share the messages",
+    sends="two consumers with one priority, 12 PUT",
+    expects="each message once, 6 for each consumer",
+    statement="8.15",
+)
+async def _share(bench: Bench) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri, write=False)
+    for peer in (two, one):
+        await peer.configure(0, subscription(1))
+    for number in range(12):
+        one.post(b"%02d" % number)
+    got = [*await one.payloads(6), *await two.payloads(6)]
+    check(sorted(got), [b"%02d" % number for number in range(12)], "payloads")
+
+
+@GROUP.case(
+    "6.2.5",
+    "A full consumer does not pass messages to a lower priority",
+    sends="a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT",
+    expects="one delivery to priority 2, none to priority 1",
+    statement="8.13",
+)
+async def _no_spill(bench: Bench) -> None:
+    high, low, _ = await _two(bench, messages=1)
+    for number in range(10):
+        high.post(b"%d" % number)
+    await high.pushes(1)
+    await low.no_push()
+
+
+@GROUP.case(
+    "6.2.6",
+    "A full subscription does not pass messages to another expression",
+    sends="`x >= 0` with the priority 2 and a limit of 1, `x < 100` with the priority 1, 10 PUT",
+    expects="one delivery to priority 2, none to priority 1",
+    statement="8.17",
+    level=_O,
+)
+async def _no_spill_expression(bench: Bench) -> None:
+    high, low, _ = await _two(bench, "x >= 0", "x < 100", messages=1)
+    for number in range(10):
+        high.post(b"%d" % number, properties={"x": number})
+    await high.pushes(1)
+    await low.no_push()
+
+
+@GROUP.case(
+    "6.2.7",
+    "consumerPriorityCount gives a consumer more messages in turn",
+    sends="two consumers with the counts 3 and 1, 8 PUT",
+    expects="6 deliveries to the first, 2 to the second",
+    statement="8.18",
+    level=_O,
+)
+async def _count(bench: Bench) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri, write=False)
+    await two.configure(0, subscription(1, count=1))
+    await one.configure(0, subscription(1, count=3))
+    for number in range(8):
+        one.post(b"%d" % number)
+    await one.pushes(6)
+    await two.pushes(2)
+    await one.no_push()
+    await two.no_push()
+
+
+@GROUP.case(
+    "6.2.8",
+    "A full consumer leaves messages to an equal one",
+    sends="two consumers with one priority, one with a limit of 1; 10 PUT",
+    expects="one delivery to the limited consumer, nine to the other",
+    statement="8.15",
+)
+async def _equal_full(bench: Bench) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri, write=False)
+    await two.configure(0, subscription(1, messages=1))
+    await one.configure(0, subscription(1))
+    for number in range(10):
+        one.post(b"%d" % number)
+    await one.pushes(9)
+    await two.pushes(1)
+    await two.no_push()
+
+
+# ---- 6.3 several subscriptions of one queue
+
+
+@GROUP.case(
+    "6.3.1",
+    "Each message has the sId of its subscription",
+    sends="subscriptions `x == 0` and `x == 1`, a PUT for each",
+    expects="a PUSH with each sId",
+    statement="13.2",
+)
+async def _ids(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(11, "x == 0"), subscription(12, "x == 1"))
+    for x in (0, 1):
+        peer.post(b"%d" % x, properties={"x": x})
+    got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(2)]
+    check(got, [(b"0", (11,)), (b"1", (12,))], "deliveries")
+
+
+@GROUP.case(
+    "6.3.2",
+    "A message of two subscriptions is delivered once",
+    sends="subscriptions `x >= 0` and `x < 10` with one priority, a PUT with x = 5",
+    expects="one PUSH with one sId",
+    statement="8.19",
+)
+async def _once(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x >= 0"), subscription(2, "x < 10"))
+    peer.post(b"x", properties={"x": 5})
+    check(len((await peer.push()).push.sub_ids), 1, "number of sIds")
+    await peer.no_push()
+
+
+@GROUP.case(
+    "6.3.3",
+    "The subscription of the higher priority wins",
+    sends="`x >= 0` with the priority 5 and `x == 0` with the priority 10, PUT with x = 0 and x = 1",
+    expects="x = 0 with the second sId, x = 1 with the first",
+    statement="8.19",
+)
+async def _wins(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(5, "x >= 0", priority=5), subscription(10, "x == 0", priority=10))
+    for x in (0, 1):
+        peer.post(b"%d" % x, properties={"x": x})
+    pairs = {(each.payload, each.push.sub_ids) for each in await peer.pushes(2)}
+    check(pairs == {(b"0", (10,)), (b"1", (5,))}, True, f"deliveries {sorted(pairs)}:")
+
+
+@GROUP.case(
+    "6.3.4",
+    "A message without a match waits",
+    sends="a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`",
+    expects="no PUSH at first, and the message after the change",
+    statement="13.11",
+)
+async def _unmatched(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x == 1"))
+    peer.post(b"two", properties={"x": 2})
+    await peer.no_push()
+    await peer.configure(0, subscription(2, "x == 2"))
+    got = await peer.push()
+    check((got.payload, got.push.sub_ids), (b"two", (2,)), "delivery")
+
+
+@GROUP.case(
+    "6.3.5",
+    "A message without a match lets others pass",
+    sends="a subscription `x == 1`, PUT with x = 2 and x = 1",
+    expects="the second message",
+    statement="13.11",
+)
+async def _passes(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x == 1"))
+    for x in (2, 1):
+        peer.post(b"%d" % x, properties={"x": x})
+    check(await peer.payloads(1), [b"1"], "payloads")
+
+
+@GROUP.case(
+    "6.3.6",
+    "Fifty subscriptions of one queue work",
+    sends="50 subscriptions `x == n`, a PUT for each",
+    expects="50 deliveries, each with its sId",
+    statement="8.12",
+)
+async def _fifty(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, *(subscription(n + 1, f"x == {n}") for n in range(50)))
+    for x in range(50):
+        peer.post(b"%d" % x, properties={"x": x})
+    got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(50)]
+    check(got, [(b"%d" % n, (n + 1,)) for n in range(50)], "deliveries")
+
+
+@GROUP.case(
+    "6.3.7",
+    "Properties in the old encoding match, too",
+    sends="a subscription `x == 1`, a PUT in the old encoding with x = 1",
+    expects="the message",
+    statement="9.14",
+)
+async def _old(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x == 1", priority=2), subscription(2, priority=1))
+    peer.post(b"x", properties={"x": 1}, new=False)
+    check((await peer.push()).push.sub_ids, (1,), "sIds")
+
+
+@GROUP.case(
+    "6.3.8",
+    "A compressed payload does not hide the properties",
+    sends="a subscription `x == 1`, a compressed PUT in the new encoding with x = 1",
+    expects="the message",
+    statement="9.14",
+)
+async def _compressed(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x == 1", priority=2), subscription(2, priority=1))
+    peer.post(b"x" * 5000, properties={"x": 1}, compression=Compression.ZLIB)
+    check((await peer.push()).push.sub_ids, (1,), "sIds")
+
+
+# ---- 6.4 changes
+
+
+@GROUP.case(
+    "6.4.1",
+    "configureStream replaces all subscriptions",
+    sends="a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2",
+    expects="only the second message",
+    statement="8.4",
+)
+async def _replaces(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1, "x == 1"))
+    await peer.configure(0, subscription(2, "x == 2"))
+    for x in (1, 2):
+        peer.post(b"%d" % x, properties={"x": x})
+    check(await peer.payloads(1), [b"2"], "payloads")
+    await peer.no_push()
+
+
+@GROUP.case(
+    "6.4.2",
+    "A refused change keeps the subscriptions",
+    sends="a subscription, then configureStream with an invalid priority; a PUT",
+    expects="the message with the first sId",
+    statement="8.9",
+    level=_O,
+)
+async def _refused(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    await peer.configure(0, subscription(1))
+    parameters = StreamParameters(subscriptions=(subscription(2, priority=-(2**31)),))
+    await peer.refused(ConfigureStream(q_id=0, stream_parameters=parameters))
+    peer.post(b"x")
+    check((await peer.push()).push.sub_ids, (1,), "sIds")
+
+
+@GROUP.case(
+    "6.4.3",
+    "Changes under flow lose nothing",
+    sends="200 PUT with 20 changes of the subscription between them",
+    expects="200 different messages",
+    statement="8.8",
+)
+async def _under_flow(bench: Bench) -> None:
+    peer, _ = await bench.queue()
+    for number in range(200):
+        if number % 10 == 0:
+            await peer.configure(0, subscription(number + 1, "x >= 0" if number % 20 else ""))
+        peer.post(b"%d" % number, properties={"x": number})
+    await peer.configure(0, subscription(999))
+    got: dict[bytes, None] = {}
+    while len(got) < 200:
+        got[(await peer.push()).payload] = None
+    check(sorted(map(int, got)), list(range(200)), "messages")
+
+
+@GROUP.case(
+    "6.4.4",
+    "Unconfirmed messages of a replaced subscription can be confirmed",
+    sends="a PUT, configureStream with another sId, a CONFIRM; a consumer in another session",
+    expects="no second delivery",
+    statement="14.11",
+)
+async def _confirm_after(bench: Bench) -> None:
+    peer, uri = await bench.queue()
+    await peer.configure(0, subscription(1))
+    guid = peer.post(b"x")
+    await peer.push()
+    await peer.configure(0, subscription(2))
+    peer.confirm(guid)
+    await peer.barrier()
+    other = await bench.client()
+    await other.open(uri, write=False)
+    await peer.close(uri)
+    await other.configure(0, subscription(1))
+    await other.no_push()
+
+
+@GROUP.case(
+    "6.4.5",
+    "A redelivered message without a consumer holds back new ones",
+    sends="`x == 1` leaves with an unconfirmed message; `x == 2` stays; PUT with x = 2; then `x == 1` again",
+    expects="no PUSH for `x == 2` until the first message has a consumer",
+    statement="13.14",
+    level=_O,
+)
+async def _stall(bench: Bench) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri)
+    await two.configure(0, subscription(1, "x == 2"))
+    await one.configure(0, subscription(1, "x == 1"))
+    one.post(b"one", properties={"x": 1})
+    await one.push()
+    await one.close(uri)
+    two.post(b"two", properties={"x": 2})
+    await two.no_push()
+    again = await bench.client()
+    await again.open(uri, write=False)
+    await again.configure(0, subscription(1, "x == 1"))
+    check(await again.payloads(1), [b"one"], "payloads")
+    check(await two.payloads(1), [b"two"], "payloads")

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opening, configuring and closing queues."""
+
+from __future__ import annotations
+
+from bmq.wire.control.messages import (
+    CloseQueue,
+    ConfigureStream,
+    ControlMessage,
+    OpenQueue,
+    QueueFlags,
+)
+from conformance.case import Cases, Level, Mismatch, check, fail
+from conformance.stage import Stage
+
+__all__ = ["CASES"]
+
+CASES = Cases(22, "Queues")
+ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
+OTHER = "bmq://bmq.test.mem.priority/conform-other"
+NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
+
+
+@CASES.case(
+    "22.1.1",
+    "A queue for writing is opened with the flag write and a writer count of 1.",
+    sends="openQueueResponse",
+    expects="openQueue with the URI, the flag WRITE and writeCount 1",
+    statement="7.11",
+)
+async def opens_for_writing(stage: Stage) -> None:
+    line = await stage.started()
+    queue = await stage.opened(line, ORDERS, write=True)
+    parameters = queue.parameters
+    check(parameters.uri, ORDERS, "uri")
+    check(bool(parameters.flags & QueueFlags.WRITE), True, "the flag WRITE")
+    check(bool(parameters.flags & QueueFlags.READ), False, "the flag READ")
+    check((parameters.read_count, parameters.write_count), (0, 1), "readCount and writeCount")
+
+
+@CASES.case(
+    "22.1.2",
+    "A queue for reading is opened, then configured with a subscription that has room.",
+    sends="openQueueResponse and the answer to the configuration",
+    expects="openQueue with the flag READ, then a configuration with positive limits",
+    statement="8.2",
+)
+async def opens_for_reading(stage: Stage) -> None:
+    line = await stage.started()
+    queue = await stage.opened(line, ORDERS, read=True)
+    parameters = queue.parameters
+    check(bool(parameters.flags & QueueFlags.READ), True, "the flag READ")
+    check((parameters.read_count, parameters.write_count), (1, 0), "readCount and writeCount")
+    if not isinstance(queue.requests[0], OpenQueue):
+        raise fail("openQueue first", queue.requests[0])
+    last = queue.requests[-1]
+    if isinstance(last, ConfigureStream):
+        for subscription in last.stream_parameters.subscriptions:
+            for consumer in subscription.consumers:
+                check(consumer.max_unconfirmed_messages > 0, True, "maxUnconfirmedMessages above 0:")
+                check(consumer.max_unconfirmed_bytes > 0, True, "maxUnconfirmedBytes above 0:")
+    if not queue.s_ids:
+        raise fail("a configuration with a subscription", [type(body).__name__ for body in queue.requests])
+
+
+@CASES.case(
+    "22.1.3",
+    "Two queues have different numbers.",
+    sends="answers to both openings",
+    expects="different qIds",
+    statement="7.5",
+)
+async def numbers_queues(stage: Stage) -> None:
+    line = await stage.started()
+    one = await stage.opened(line, ORDERS, write=True)
+    two = await stage.opened(line, OTHER, write=True)
+    if one.q_id == two.q_id:
+        raise fail("different qIds", f"{one.q_id} for both")
+
+
+@CASES.case(
+    "22.1.4",
+    "The reader of a fanout queue names its application.",
+    sends="answers",
+    expects="openQueue with appId foo in subIdInfo, and with or without ?id=foo in the URI",
+    statement="7.21",
+)
+async def names_the_application(stage: Stage) -> None:
+    line = await stage.started()
+    queue = await stage.opened(line, NEWS, read=True)
+    parameters = queue.parameters
+    info = parameters.sub_id_info
+    check(info and info.app_id, "foo", "appId")
+    check(parameters.uri.partition("?")[0], NEWS.partition("?")[0], "uri without the query")
+
+
+@CASES.case(
+    "22.2.1",
+    "A refused openQueue is an error of the call, and the session goes on.",
+    sends="a status E_REFUSED; then success for another queue",
+    expects="an error, then success",
+    statement="3.27",
+)
+async def survives_a_refused_opening(stage: Stage) -> None:
+    line = await stage.started()
+    asked = stage.do("open", queue=ORDERS, write=True)
+    request, _ = await line.wanted(OpenQueue)
+    line.refuse(request)
+    await stage.failed(asked)
+    await stage.alive(line, await stage.opened(line, OTHER, write=True))
+
+
+@CASES.case(
+    "22.2.2",
+    "A refused configuration is an error of the call, and the session goes on.",
+    sends="success for openQueue, a status E_REFUSED for the configuration",
+    expects="an error, then success for another queue",
+    statement="3.27",
+)
+async def survives_a_refused_configuration(stage: Stage) -> None:
+    line = await stage.started()
+    asked = stage.do("open", queue=ORDERS, read=True)
+    refused: list[ControlMessage] = []
+
+    def act(request: ControlMessage) -> bool:
+        if isinstance(request.body, (OpenQueue, CloseQueue)) or refused:
+            return False
+        refused.append(request)
+        line.refuse(request)
+        return True
+
+    await stage.served(line, asked, act)
+    await stage.failed(asked)
+    await stage.alive(line, await stage.opened(line, OTHER, write=True))
+
+
+@CASES.case(
+    "22.2.3",
+    "Answers in another order than the requests reach their calls.",
+    sends="answers to two openings, the second one first",
+    expects="success of both calls",
+    statement="3.25",
+)
+async def matches_answers(stage: Stage) -> None:
+    line = await stage.started()
+    calls = {uri: stage.do("open", queue=uri, write=True) for uri in (ORDERS, OTHER)}
+    first = await line.any_request()
+    try:
+        second = await line.any_request(2.0)
+    except Mismatch:  # the client makes one request at a time
+        line.reply(first)
+        line.reply(await line.any_request())
+    else:
+        line.reply(second)
+        # The order of the requests may differ from the order of the commands.
+        if isinstance(second.body, OpenQueue):
+            await stage.done(calls[second.body.handle_parameters.uri])
+        line.reply(first)
+    for call in calls.values():
+        await stage.done(call)
+
+
+@CASES.case(
+    "22.3.1",
+    "A closed reader withdraws its subscriptions, then closes the queue for good.",
+    sends="answers",
+    expects="a configuration without consumers, then closeQueue with isFinal",
+    statement="15.1",
+)
+async def closes_a_reader(stage: Stage) -> None:
+    line = await stage.started()
+    await stage.opened(line, ORDERS, read=True)
+    asked = stage.do("close", queue=ORDERS)
+    requests = await stage.served(line, asked)
+    await stage.done(asked)
+    close = requests[-1] if requests else None
+    if not isinstance(close, CloseQueue):
+        raise fail("closeQueue last", close)
+    check(close.is_final, True, "isFinal")
+    if len(requests) < 2:
+        raise fail("a configuration before closeQueue", "closeQueue alone")
+
+
+@CASES.case(
+    "22.3.2",
+    "A closed writer closes the queue for good.",
+    sends="closeQueueResponse",
+    expects="closeQueue with isFinal",
+    statement="15.2",
+)
+async def closes_a_writer(stage: Stage) -> None:
+    line = await stage.started()
+    queue = await stage.opened(line, ORDERS, write=True)
+    asked = stage.do("close", queue=ORDERS)
+    requests = await stage.served(line, asked)
+    await stage.done(asked)
+    close = requests[-1] if requests else None
+    if not isinstance(close, CloseQueue):
+        raise fail("closeQueue", close)
+    check(close.is_final, True, "isFinal")
+    check(close.handle_parameters.q_id, queue.q_id, "qId")
+
+
+@CASES.case(
+    "22.3.3",
+    "A refused closeQueue does not keep the call waiting, and the session goes on.",
+    level=Level.SHOULD,
+    sends="a status for closeQueue",
+    expects="an answer of the client; another queue can be opened",
+    statement="15.7",
+)
+async def survives_a_refused_close(stage: Stage) -> None:
+    line = await stage.started()
+    await stage.opened(line, ORDERS, write=True)
+    asked = stage.do("close", queue=ORDERS)
+
+    def act(request: ControlMessage) -> bool:
+        if not isinstance(request.body, CloseQueue):
+            return False
+        line.refuse(request)
+        return True
+
+    await stage.served(line, asked, act)
+    await stage.alive(line, await stage.opened(line, OTHER, write=True))

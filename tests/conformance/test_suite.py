@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance suite: the catalogue, the results of the embedded broker, and the forms of results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import bmq
+from bmq.broker import Authentication
+from bmq.errors import UsageError
+from bmq.testing import BackgroundBroker
+from conformance import (
+    Bench,
+    Case,
+    Domains,
+    Level,
+    Outcome,
+    Report,
+    all_cases,
+    as_json,
+    as_junit,
+    as_markdown,
+    choose,
+    client_cases,
+    connection,
+    run_suite,
+)
+from conformance.bench import KINDS, Address
+from conformance.case import Cases, check, fail
+from conformance.command import main
+from conformance.report import catalogue_markdown
+
+ROOT = Path(__file__).parent.parent.parent
+
+#: Cases of the level ``observed`` in which the embedded broker differs from a real one, explained in
+#: conformance/brokers.md.
+DIFFERENT = {"2.2.10", "3.1.23", "3.3.28", "3.4.13", "12.4.13"}
+
+
+@pytest.fixture(scope="module")
+def aside() -> Iterator[BackgroundBroker]:
+    """A broker in a thread, for the command."""
+    with BackgroundBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def embedded() -> AsyncIterator[bmq.broker.Broker]:
+    async with bmq.broker.Broker() as broker:
+        yield broker
+
+
+async def judged(uri: str, cases: tuple[Case, ...], **how: object) -> Report:
+    return await run_suite(Address.parse(uri), cases, **how)  # type: ignore[arg-type]
+
+
+# ---- the catalogue
+
+
+def test_each_number_names_one_case() -> None:
+    cases = all_cases()
+    assert len({case.number for case in cases}) == len(cases) >= 400
+    assert {kind for case in cases for kind in case.domains} <= set(KINDS)
+    for case in cases:
+        assert all((case.title, case.sends, case.expects)), case.number
+
+
+def test_the_page_of_the_cases_is_current() -> None:
+    page = (ROOT / "conformance" / "reports" / "cases.md").read_text(encoding="utf-8")
+    assert page == catalogue_markdown((*all_cases(), *client_cases())), "run make conform"
+
+
+def test_cases_are_chosen_by_number_and_level() -> None:
+    assert choose() == all_cases()
+    assert {case.section for case in choose(["2.3"])} == {"2.3"}
+    assert [case.number for case in choose(["2.3.1"])] == ["2.3.1"]
+    assert {(case.key[0], case.level) for case in choose(["1", "must"])} == {(1, Level.MUST)}
+    assert len(choose(["must"])) + len(choose(["should", "observed"])) == len(all_cases())
+    for text in ("0", "2.", "2.3.", "MUST", "", "1.1.99", "-1"):
+        with pytest.raises(UsageError, match="a group, a section, a case or a level was expected"):
+            choose([text])
+
+
+def test_numbers_belong_to_their_group_and_do_not_repeat() -> None:
+    cases = Cases(7, "Seven")
+
+    async def nothing(bench: Bench) -> None: ...
+
+    def add(number: str) -> None:
+        cases.case(number, "t", sends="s", expects="e", statement="1.1")(nothing)
+
+    add("7.1.1")
+    for number in ("7.1.1", "8.1.1", "7.1", "7.1.1.1"):
+        with pytest.raises(UsageError, match="number"):
+            add(number)
+
+
+def test_addresses_and_domains_are_checked() -> None:
+    assert (Address.parse("tcp://h").port, Address.parse("tcp://[::1]:5/").host) == (30114, "::1")
+    for text in ("h:1", "tcp://", "tcp://h:x", "tcp://h:99999", "tcp://h/q", "bmq://h", "tcp://h?x"):
+        with pytest.raises(UsageError, match="use tcp://HOST:PORT"):
+            Address.parse(text)
+    with pytest.raises(UsageError, match="a kind of domain was expected, not 'big'"):
+        Domains({"big": "x"})
+    assert Domains({"ttl": "x"}).name("ttl") == "x"
+
+
+# ---- the embedded broker
+
+
+async def test_the_embedded_broker_conforms(
+    embedded: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine is slow.
+    monkeypatch.setattr(connection, "ANSWER", 60.0)
+    assert {case.level for case in all_cases() if case.number in DIFFERENT} == {Level.OBSERVED}
+    # Without cases that need much memory, or wait until a message expires.
+    cases = tuple(
+        case
+        for case in all_cases()
+        if not case.heavy and case.seconds <= 20 and case.number not in DIFFERENT and case.key[0] != 10
+    )
+    report = await judged(embedded.uri, cases, at_once=32)
+    failed = [each for each in report.results if each.outcome is Outcome.FAILED]
+    assert [(each.case.number, each.expected, each.received) for each in failed] == []
+    assert report.count(Outcome.NOT_TESTED) == 0
+    assert report.conforms
+
+
+async def test_the_embedded_broker_checks_credentials_and_heartbeats() -> None:
+    users = Authentication(users={"alice": "secret"}, anonymous=True, lifetime_ms=3000)
+    async with bmq.broker.Broker(auth=users, heartbeat_interval_ms=500, max_missed_heartbeats=2) as broker:
+        report = await judged(broker.uri, choose(["10"]), user=b"alice:secret", slow=True)
+    assert [each.case.number for each in report.results if each.outcome is not Outcome.PASSED] == []
+    assert "secret" not in json.dumps(as_json(report))
+
+
+async def test_credentials_are_not_in_a_report(embedded: bmq.broker.Broker) -> None:
+    report = await judged(embedded.uri, choose(["10.1.1"]), user=b"alice:secret")
+    assert report.count(Outcome.FAILED) == 1
+    assert b"secret".hex() not in json.dumps(as_json(report))
+    assert "alice" not in json.dumps(as_json(report))
+
+
+async def test_cases_without_a_user_or_time_are_not_tested(embedded: bmq.broker.Broker) -> None:
+    report = await judged(embedded.uri, choose(["10"]))
+    reasons = {each.case.number: each.reason for each in report.results}
+    assert report.count(Outcome.NOT_TESTED) == len(reasons)
+    assert "give --user NAME" in reasons["10.1.1"]
+    assert "give --slow" in reasons["10.2.3"]
+    report = await judged(embedded.uri, choose(["10.3"]))
+    assert {each.reason.partition(":")[0] for each in report.results} == {
+        "the broker does not watch its clients"
+    }
+
+
+async def test_a_case_without_its_domain_is_not_tested(embedded: bmq.broker.Broker) -> None:
+    report = await judged(embedded.uri, choose(["3.2"]), domains=Domains({"fanout": "no.such"}))
+    found = {each.case.number: each for each in report.results}
+    assert found["3.2.2"].outcome is Outcome.NOT_TESTED
+    assert "no domain no.such" in found["3.2.2"].reason
+    assert found["3.2.1"].outcome is Outcome.PASSED
+    assert not report.conforms  # a mode was not tested at all
+    report = await judged(embedded.uri, choose(["4.6"]), domains=Domains({"small": "no.such"}))
+    assert report.conforms
+    assert f" of {len(report.results)} cases were tested" in report.verdict
+
+
+async def test_a_broker_that_dies_is_reported() -> None:
+    async with bmq.broker.Broker() as broker:
+        uri = broker.uri
+
+        async def kill(bench: Bench) -> None:
+            await bench.client()
+            await broker.stop()
+            raise fail("a broker", "none")
+
+        first = choose(["2.3.1"])[0]
+        cases = (
+            Case(
+                number="2.3.0",
+                title="t",
+                level=Level.MUST,
+                statement="6.1",
+                sends="s",
+                expects="e",
+                check=kill,
+            ),
+            first,
+        )
+        report = await judged(uri, cases, at_once=1)
+    assert "stopped accepting sessions during 2.3.0" in report.died
+    assert not report.conforms
+    assert [each.outcome for each in report.results] == [Outcome.FAILED, Outcome.NOT_TESTED]
+    assert report.results[1].reason == report.died
+
+
+async def test_no_case_passes_with_a_broker_that_says_nothing() -> None:
+    """The peer accepts connections, and closes each connection at the first bytes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(AssertionError, match="the end of the connection"):
+            await judged(f"tcp://127.0.0.1:{port}", choose(["1.1"]))
+    with pytest.raises(OSError, match=r"."):
+        await judged(f"tcp://127.0.0.1:{port}", choose(["1.1"]))
+
+
+async def test_a_case_that_cannot_read_the_data_or_takes_too_long_has_failed(
+    embedded: bmq.broker.Broker,
+) -> None:
+    async def odd(bench: Bench) -> None:
+        raise KeyError("x")
+
+    async def slow(bench: Bench) -> None:
+        await asyncio.Event().wait()
+
+    def case(number: str, run: object, seconds: float) -> Case:
+        return Case(
+            number=number,
+            title="t",
+            level=Level.MUST,
+            statement="x",
+            sends="s",
+            expects="e",
+            check=run,  # type: ignore[arg-type]
+            seconds=seconds,
+        )
+
+    report = await judged(embedded.uri, (case("1.1.1", odd, 5), case("1.1.2", slow, 0.05)))
+    assert [each.received for each in report.results] == [
+        "data that the case cannot read: KeyError('x')",
+        "no result within 0.05 s",
+    ]
+
+
+async def test_wrong_arguments_are_refused(embedded: bmq.broker.Broker) -> None:
+    with pytest.raises(UsageError, match="at_once must be at least 1, not 0"):
+        await judged(embedded.uri, choose(["1.1.1"]), at_once=0)
+    with pytest.raises(UsageError, match="a case was expected, none was given"):
+        await judged(embedded.uri, ())
+
+
+# ---- forms of results
+
+
+@pytest.fixture
+async def report(embedded: bmq.broker.Broker) -> Report:
+    """Return a report of a passed, a failed, a different and an untested case, with hostile texts."""
+
+    async def wrong(bench: Bench) -> None:
+        peer = await bench.client()
+        await peer.barrier()
+        check("\x00\x1b<b>&|\ud800", "good", "value")
+
+    def failing(number: str, level: Level) -> Case:
+        return Case(
+            number=number, title="a|b", level=level, statement="x", sends="s", expects="e", check=wrong
+        )
+
+    cases = (
+        choose(["1.1.1"])[0],
+        failing("2.1.1", Level.MUST),
+        failing("2.1.2", Level.OBSERVED),
+        choose(["3.2.2"])[0],
+    )
+    return await judged(embedded.uri, cases, domains=Domains({"fanout": "no.such"}))
+
+
+def test_json_contains_the_events_of_a_failure(report: Report) -> None:
+    found = as_json(report)
+    assert (found["passed"], found["failed"], found["not_tested"]) == (
+        1,
+        {"must": 1, "should": 0, "observed": 1},
+        1,
+    )
+    assert found["conforms"] is False
+    events = found["cases"][1]["events"]
+    assert [(each["direction"], each["text"].split()[3]) for each in events] == [
+        ("sent", "clientIdentity"),
+        ("received", "brokerResponse"),
+        ("sent", "configureStream"),
+        ("received", "status"),
+    ]
+    assert events[0]["hex"].startswith("00000")
+    json.dumps(found)
+
+
+def test_junit_is_well_formed_and_adds_up(report: Report) -> None:
+    text = as_junit(report)
+    root = ElementTree.fromstring(text.encode())
+    assert root.tag == "testsuites"
+    assert {name: root.get(name) for name in ("tests", "failures", "errors")} == {
+        "tests": "4",
+        "failures": "1",
+        "errors": "0",
+    }
+    for suite in root:
+        assert suite.tag == "testsuite"
+        assert {"name", "tests", "failures", "errors", "skipped", "time"} == set(suite.keys())
+        assert int(suite.get("tests", "")) == len(suite)
+        assert int(suite.get("failures", "")) == len(suite.findall("testcase/failure"))
+        assert int(suite.get("skipped", "")) == len(suite.findall("testcase/skipped"))
+        for case in suite:
+            assert {"classname", "name", "time"} == set(case.keys())
+            assert len(case) <= 1
+    failure = root.find(".//failure")
+    assert failure is not None
+    assert failure.get("message") == r"expected value good, received value \x00\x1b<b>&|\xd800"
+
+
+def test_pages_show_differences(report: Report) -> None:
+    page = as_markdown(report, "A broker")
+    assert page.startswith("# A broker\n")
+    assert "| 2 Events and heartbeats | 0 | 1 | 0 | 1 | 0 |" in page
+    assert r"2.1.1 a\|b" in page
+    assert "no domain no.such" in page
+    assert catalogue_markdown(all_cases()).count("\n| ") == len(all_cases()) + 2 * len(
+        {case.key[0] for case in all_cases()}
+    )
+
+
+# ---- the command
+
+
+def test_the_command_lists_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--only", "2.3", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["number"] for line in lines] == [case.number for case in choose(["2.3"])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nonsense"], "use tcp://HOST:PORT"),
+        (["tcp://localhost:1", "--only", "99"], "a group, a section, a case or a level was expected"),
+        (["tcp://localhost:1", "--only", "1.1.1", "--only", "observed"], "no case belongs to all of"),
+        (["tcp://localhost:1", "--domain", "priority"], "--domain needs KIND=NAME"),
+        (["tcp://localhost:1", "--domain", "big=x"], "--domain needs KIND=NAME"),
+        (["tcp://localhost:1", "--junit", "."], "--junit needs a file"),
+        (["tcp://localhost:1", "--user", "a:b"], "without a colon"),
+        (["tcp://localhost:1", "--user", "nobody"], "set BMQ_PASSWORD"),
+    ],
+)
+def test_the_command_explains_wrong_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(["broker", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_judges_a_broker(
+    aside: BackgroundBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junit = tmp_path / "conform.xml"
+    assert main(["broker", aside.uri, "--only", "2.3", "--junit", str(junit)]) == 0
+    out = capsys.readouterr().out
+    cases = len(choose(["2.3"]))
+    assert f"the broker conforms; {cases} of {cases} cases were tested" in out
+    assert ElementTree.parse(junit).getroot().get("tests") == str(len(choose(["2.3"])))
+
+
+def test_a_broker_without_a_basic_domain_does_not_conform(
+    aside: BackgroundBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = [f"--domain={kind}=no.such.domain" for kind in ("priority", "fanout", "broadcast")]
+    assert main(["broker", aside.uri, "--only", "3.4", "--only", "must", *absent]) == 1
+    verdict = capsys.readouterr().out.splitlines()[-1]
+    assert verdict.startswith("the broker does not conform: no domain no.such.domain")
+    assert verdict.endswith(f" of {len(choose(['3.4', 'must']))} cases were tested")
+
+
+def test_a_difference_is_explained_and_counts_only_when_strict(
+    aside: BackgroundBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["broker", aside.uri, "--only", "3.4.13"]) == 0
+    out = capsys.readouterr().out
+    assert "3.4.13 observed differs" in out
+    assert "statement: 15.6 (docs/protocol.md#s-15-6)" in out
+    assert "1> CONTROL" in out
+    assert main(["broker", aside.uri, "--only", "3.4.13", "--strict", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["outcome"] == "failed"
+
+
+def test_no_broker_is_a_status_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["broker", "tcp://localhost:1"]) == 3
+    assert "start the broker, or correct the address" in capsys.readouterr().err
