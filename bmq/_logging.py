@@ -22,7 +22,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 
@@ -235,7 +235,7 @@ class _Writer:
 
 
 @contextmanager
-def elsewhere() -> Iterator[None]:
+def elsewhere() -> Generator[None]:
     """Pass the lines of this thread to the handlers in another thread, inside the block."""
     _thread.elsewhere = True
     try:

@@ -438,12 +438,13 @@ def _checked_guids(guids: Any, count: int) -> Any:
     """Return the GUIDs of a function as an array of items of 16 bytes."""
     import numpy as np
 
-    if not isinstance(guids, np.ndarray) or guids.nbytes != 16 * count or len(guids) != count:
+    array: Any = guids
+    if not isinstance(guids, np.ndarray) or array.nbytes != 16 * count or len(array) != count:
         raise UsageError(
             f"guid must return a numpy array of 16 bytes for each of {count} messages, not "
-            f"{_checks.shown(guids)}"
+            f"{_checks.shown(array)}"
         )
-    return guids
+    return array
 
 
 @asynccontextmanager

@@ -83,7 +83,8 @@ def call_apart(
     finally:
         if (spent := clock() - began) >= LONG:
             blocking.found(spent)
-    return cast("T", (yield from further_steps(run, steps, waits_for, blocking, clock)))
+    further: Any = further_steps(run, steps, waits_for, blocking, clock)
+    return cast("T", (yield from further))
 
 
 def refuse_awaitable(name: str, result: object) -> None:
@@ -136,5 +137,5 @@ def further_steps(
                 blocking.found(spent)
 
 
-def _generator(steps: Any) -> Generator[Any, Any, Any]:
+def _generator(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     return (yield from steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bmq.cli.folding import Row, folded
 from tests.cli.conftest import Aside, Bmq
+from tests.waiting import eventually
 
 COUNT = ("subscriptions", 1)
 
@@ -39,7 +40,8 @@ def test_explain_shows_a_group_in_few_lines(run: Bmq, aside: Aside, bmq_queue_ur
     queue = aside.do(aside.session.open_queue(bmq_queue_uri, read=True))
 
     async def join() -> None:
-        await queue.group("k", buckets=64)
+        group = await queue.group("k", buckets=64)
+        await eventually(lambda: len(group.owned) == 64)
 
     aside.do(join())
     ran = run("explain", bmq_queue_uri, "-p", "k=20")
