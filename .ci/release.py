@@ -432,7 +432,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     try:
         if options.prepare:
             prepare(root, version, datetime.datetime.now(datetime.UTC).date().isoformat())
-            say(f"wrote {version} into bmq/_version.py, CHANGELOG.md and docs/since.toml; read them, then")
+            say(f"wrote {version} into bmq/_version.py and CHANGELOG.md; read them, then")
             say(f"  git commit --all --message 'Release {version}'")
             return 0
         against = reasons(root, version, tagged=options.tagged)

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import bmq
@@ -177,29 +176,6 @@ print(_loop.new_event_loop().__class__.__module__.split(".")[0])
 def test_replaced_threads_use_the_event_loop_of_asyncio() -> None:
     run = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "asyncio"
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [(np.int64(7), 7), (np.int16(-7), -7), (np.uint8(200), 200), (np.bool_(True), True), (np.str_("x"), "x")],
-)
-async def test_numbers_of_numpy_are_property_values(peer: Peer, value: Any, found: object) -> None:
-    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post(b"1", properties={"a": value})
-        await queue.post_many([bmq.PutMessage(b"1", {"a": value})])
-        for _ in range(2):
-            message = await queue.receive(timeout=10)
-            assert message.properties["a"] == found
-            assert type(message.properties["a"]) is type(found)
-
-
-@pytest.mark.parametrize("value", [np.float64(1.5), np.array([1, 2]), np.datetime64("2026-01-01")])
-async def test_other_values_of_numpy_are_refused(peer: Peer, value: Any) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        with pytest.raises(bmq.InvalidProperty, match="must be bool, int, str, bytes"):
-            queue.post_nowait(b"1", properties={"a": value})
 
 
 async def test_a_property_that_no_expression_can_read_is_noted_once(peer: Peer) -> None:

@@ -24,6 +24,7 @@ from bmq.wire.control.schema import EnumerationKind
 from bmq.wire.event import pack_event_header
 from bmq.wire.message import split_application_data
 from bmq.wire.push import PushMessage
+from tests.extras import with_tables
 from tests.fakes.newer import (
     Novelty,
     edited,
@@ -282,7 +283,7 @@ WHOLE_EVENTS = {
 
 
 @pytest.mark.parametrize("name", [*PUSH_TAILS, *ACK_BODIES, *WHOLE_EVENTS])
-@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("columns", [False, *with_tables(True)])
 @pytest.mark.statement("3.17", "4.23")
 def test_an_event_of_the_right_length_is_skipped_from_its_first_unreadable_byte(
     name: str, columns: bool
@@ -290,7 +291,6 @@ def test_an_event_of_the_right_length_is_skipped_from_its_first_unreadable_byte(
     """The readable beginning counts, and so does every event before and behind it."""
     bench, reader, writer = session()
     if columns:
-        pytest.importorskip("numpy")
         from bmq.wire.push_columns import read_push_columns
 
         bench.core.read_columns = read_push_columns
