@@ -32,6 +32,8 @@ __all__ = ["Log", "elsewhere", "flush"]
 
 # Maximum number of kinds of errors to remember.
 _MOST_KINDS = 100
+# Maximum number of lines that wait for event loops. Loops that end before the next turn leave lines behind.
+_MOST_WAITING = 1000
 # Maximum time in seconds to wait for handlers at the end of the process.
 _AT_EXIT = 1.0
 
@@ -148,6 +150,8 @@ class Log:
             except RuntimeError:
                 pass
             else:
+                if len(_waiting) >= _MOST_WAITING:
+                    _make_room()
                 _waiting[made] = None
                 loop.call_soon(made.write)
                 return
@@ -166,8 +170,12 @@ class _Line:
 
     def write(self) -> None:
         """Pass the line to the handlers, unless this was done before."""
-        if _waiting.pop(self, self) is None:
+        if self.taken():
             _handle(self._logger, self._record)
+
+    def taken(self) -> bool:
+        """Take the line from the waiting lines; return False if this was done before."""
+        return _waiting.pop(self, self) is None
 
     def write_here(self) -> None:
         """Pass the line to the handlers, in the context of the line's origin."""
@@ -253,6 +261,13 @@ def flush(timeout: float = _AT_EXIT) -> None:
     for line in list(_waiting):
         line.write()
     _writer.flush(timeout)
+
+
+def _make_room() -> None:
+    """Pass the waiting lines to the thread of the handlers: a change of state may be in progress here."""
+    for line in list(_waiting):
+        if line.taken():
+            _writer.put(line)
 
 
 def _forked() -> None:

@@ -15,8 +15,8 @@ PACKAGE = Path(bmq.__file__).parent
 REGISTERS = {
     "_caches.py: CACHES": "the register itself; one entry for each cache",
     "_copies.py: _numbers": "the numbers of the threads of an app",
-    "_logging.py: _waiting": "lines of one turn of an event loop",
-    "client/session.py: _closing": "the sessions that are being closed after their program",
+    "_logging.py: _waiting": "lines for the next turn of an event loop; at most _MOST_WAITING",
+    "client/session.py: _closing": "tasks that close sessions left open, until the deadline of the closing",
     "codecs/_codec.py: _made_by": "the codecs that the program registers",
     "errors.py: _problems": "the types of problems that the program defines",
 }

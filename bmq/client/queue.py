@@ -152,7 +152,7 @@ class Queue(OpenQueue):
             end.on_configure = partial(hooks.watch, "queue.configure", session, end.uri)
         self._poster = Poster(driver, core, compression, interception)
         # Posts whose callers gave up waiting, by GUID: a later post with the GUID is the same post.
-        self._undecided: dict[str, PostFuture] = {}
+        self._undecided: dict[bytes, PostFuture] = {}
 
     # attributes
 
@@ -286,7 +286,7 @@ class Queue(OpenQueue):
         if delay is not None or not_before is not None:
             queue, properties = await self._delaying(properties, delay, not_before)
             return await queue.post(payload, properties=properties, guid=guid, compression=compression)
-        if type(guid) is str and (pending := self._undecided.get(guid)) is not None:
+        if guid is not None and (pending := self._pending(guid)) is not None:
             return await asyncio.shield(pending)
         posts = self._posts
         # Driver.room() is called only where the caller may have to wait. An empty window has room.
@@ -304,8 +304,7 @@ class Queue(OpenQueue):
         compression: Compression | None,
     ) -> Ack:
         """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
-        # Other types are refused by the encoding.
-        outcome = self._undecided.get(guid) if type(guid) is str else None
+        outcome = self._pending(guid)
         if outcome is None:
             await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
             outcome = self._poster.post(payload, properties, guid, compression)
@@ -314,9 +313,18 @@ class Queue(OpenQueue):
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
             if not outcome.done():
-                self._undecided[guid] = outcome
-                outcome.add_done_callback(partial(_decide, self._undecided, guid))
+                key = guid_from_text(guid)
+                self._undecided[key] = outcome
+                outcome.add_done_callback(partial(_decide, self._undecided, key))
             raise
+
+    def _pending(self, guid: str) -> PostFuture | None:
+        """Return the post with a GUID whose caller gave up waiting, if any.
+
+        Raises:
+            UsageError: the GUID is not legal.
+        """
+        return self._undecided.get(guid_from_text(guid))
 
     async def _delaying(
         self,
@@ -369,7 +377,7 @@ class Queue(OpenQueue):
             raise self._driver.flow.full(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
-        if type(guid) is str and (pending := self._undecided.get(guid)) is not None:
+        if guid is not None and (pending := self._pending(guid)) is not None:
             return pending
         return self._poster.post(payload, properties, guid, compression)
 
@@ -855,7 +863,7 @@ def undecided(error: TimedOut, guid: str) -> TimedOut:
     return made
 
 
-def _decide(undecided: dict[str, PostFuture], guid: str, outcome: PostFuture) -> None:
+def _decide(undecided: dict[bytes, PostFuture], guid: bytes, outcome: PostFuture) -> None:
     undecided.pop(guid, None)
     if not outcome.cancelled():
         outcome.exception()  # nobody may be waiting any more

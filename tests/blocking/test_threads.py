@@ -229,6 +229,8 @@ def test_a_failing_callback_does_not_end_the_event_loop(
 
     with bmq.blocking.connect(broker, on_event=on_event) as session:
         session.open_queue(bmq_queue_uri, write=True).post(b"x")
+    # A separate thread passes the line to the handlers.
+    asyncio.run(eventually(lambda: [each for each in caplog.records if each.name == "bmq.blocking"]))
     (record,) = [each for each in caplog.records if each.name == "bmq.blocking"]
     assert record.getMessage() == "a callback ended the event loop; the loop continues"
 
