@@ -70,7 +70,8 @@ def start(spark: SparkSession, broker: str, checkpoint: str, *, once: bool = Fal
     writer = (
         totals(orders)
         .writeStream.format("bmq")
-        .options(broker=broker, queue=TOTALS, propertyColumns="CustomerId", checkpointLocation=checkpoint)
+        .options(broker=broker, queue=TOTALS, propertyColumns="CustomerId", guidColumn="guid")
+        .option("checkpointLocation", checkpoint)
     )
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
     return writer.start()
