@@ -200,7 +200,7 @@ class Stage:
         table = Table.grid(padding=(0, 2))
         for justify in ("left", "left", "right", "left"):
             table.add_column(justify=justify, no_wrap=True)
-        fixed = (11, 35, 8)  # a consumer that catches up may reach 10,000 a second
+        fixed = (11, 36, 8)  # a consumer that catches up may reach 10,000 a second
         for column, cells in zip(table.columns, fixed, strict=False):
             column.width = cells
         room = min(HISTORY, width - sum(fixed) - 2 * len(fixed))
