@@ -67,7 +67,10 @@ def test_every_record_is_in_the_books() -> None:
     assert "The books are balanced: nothing was lost." in run.stdout
     next_steps = run.stdout.splitlines()[-3:]
     assert (ROOT / next_steps[0].split()[0]).is_file()
-    assert [step.split()[:2] for step in next_steps[1:]] == [[".venv/bin/python", "-m"], ["make", "demo-spark"]]
+    assert [step.split()[:2] for step in next_steps[1:]] == [
+        [".venv/bin/python", "-m"],
+        ["make", "demo-spark"],
+    ]
 
 
 def test_without_a_terminal_each_act_is_one_static_line() -> None:
