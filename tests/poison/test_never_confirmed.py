@@ -561,7 +561,6 @@ async def test_a_service_without_dead_letters_leaves_what_it_cannot_use(
     await until_depth(bmq_broker.uri, letters, len(bad) if put_aside else 0)
 
 
-@pytest.mark.skipif(not TABLES, reason="needs PyArrow")
 async def test_tables_confirm_what_they_are_told_to_discard(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, tmp_path: Path
 ) -> None:
