@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python in the browser, for the built documentation.
 
-``make playground`` calls this file and unpacks Pyodide into a folder. MkDocs then adds Pyodide, bmq and the
-scripts of ``docs/browser`` to the site. Without the folder the site has no run buttons.
+``make playground`` calls this file and unpacks Pyodide and msgspec into a folder. MkDocs then adds Pyodide, bmq and
+the scripts of ``docs/browser`` to the site. Without the folder the site has no run buttons.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 #: The folder of Pyodide's files, for MkDocs.
 FOLDER = "BMQ_PYODIDE"
-PACKAGE = "pyodide@314.0.7"
-INTEGRITY = "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
+PYODIDE = "pyodide@314.0.7"
+PYODIDE_HASH = "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
+#: bmq's one compiled dependency, built for this Pyodide.
+MSGSPEC = "msgspec==0.22.0"
+MSGSPEC_HASH = "sha512-+OG0FceIC7dParogWOTgRjln5/iLtYqg6Zdar/PAtiuV6jUS0Wtp03wUtZyD32k6KsP20p+GaIGjY2cX9z+noA=="
+PLATFORM = ("--platform", "pyemscripten_2026_0_wasm32", "--python-version", "3.14", "--abi", "cp314")
+WHEEL = "msgspec.whl"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 #: Parts of bmq without a use in a browser.
 LEFT_OUT = ("admin", "arrow", "blocking", "cli", "console", "inbox", "otel", "spark")
@@ -34,29 +39,47 @@ TARGET = "assets/browser"
 
 
 def unpack(folder: Path) -> None:
-    """Fetch Pyodide with npm, check its hash, and unpack the files that a page loads."""
-    if all((folder / name).is_file() for name in FILES):
-        return
+    """Fetch Pyodide with npm and msgspec with pip, check their hashes, and unpack the files that a page loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not all((folder / name).is_file() for name in FILES):
+        with tarfile.open(fileobj=io.BytesIO(npm_package(PYODIDE, PYODIDE_HASH))) as archive:
+            for name in FILES:
+                member = archive.extractfile(f"package/{name}")
+                assert member is not None, name
+                (folder / name).write_bytes(member.read())
+    if not (folder / WHEEL).is_file():
+        (folder / WHEEL).write_bytes(wheel(MSGSPEC, MSGSPEC_HASH))
+
+
+def npm_package(name: str, expected: str) -> bytes:
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
-            ["npm", "pack", PACKAGE, "--silent", "--pack-destination", place],
+            ["npm", "pack", name, "--silent", "--pack-destination", place],
             check=True,
             stdout=subprocess.DEVNULL,
             shell=os.name == "nt",
         )
-        packed = next(Path(place).glob("*.tgz")).read_bytes()
-    found = "sha512-" + base64.b64encode(hashlib.sha512(packed).digest()).decode()
-    if found != INTEGRITY:
-        raise SystemExit(f"{PACKAGE} has another hash than expected: {found}, expected {INTEGRITY}")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        for name in FILES:
-            member = archive.extractfile(f"package/{name}")
-            assert member is not None, name
-            (folder / name).write_bytes(member.read())
+        return checked(name, next(Path(place).glob("*.tgz")).read_bytes(), expected)
 
 
-def library() -> bytes:
+def wheel(name: str, expected: str) -> bytes:
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", name]
+            + ["--no-deps", "--only-binary=:all:", *PLATFORM, "--dest", place],
+            check=True,
+        )
+        return checked(name, next(Path(place).glob("*.whl")).read_bytes(), expected)
+
+
+def checked(name: str, content: bytes, expected: str) -> bytes:
+    found = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
+    if found != expected:
+        raise SystemExit(f"{name} has another hash than expected: {found}, expected {expected}")
+    return content
+
+
+def library(pyodide: Path) -> bytes:
     """Pack bmq, its dependencies, and the programs of this folder."""
     import construct
     import google_crc32c
@@ -75,6 +98,9 @@ def library() -> bytes:
         add(ROOT / "bmq", "bmq")
         for package in (construct, google_crc32c):
             add(Path(package.__path__[0]), package.__name__)
+        with zipfile.ZipFile(pyodide / WHEEL) as compiled:
+            for name in compiled.namelist():
+                archive.writestr(zipfile.ZipInfo(name), compiled.read(name))
         for name, source in PROGRAMS.items():
             archive.writestr(zipfile.ZipInfo(name), (Path(__file__).parent / source).read_bytes())
     return packed.getvalue()
@@ -102,7 +128,7 @@ def on_post_build(config: Any) -> None:
         (target / name).write_bytes(Path(source, name).read_bytes())
     for name in SCRIPTS:
         (target / name).write_bytes((Path(__file__).parent / name).read_bytes())
-    (target / "bmq.zip").write_bytes(library())
+    (target / "bmq.zip").write_bytes(library(Path(source)))
 
 
 if __name__ == "__main__":
