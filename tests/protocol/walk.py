@@ -339,8 +339,9 @@ class Walk(RuleBasedStateMachine):
             confirmed = self.remembered.get((queue, guid(number)))
             if self.drop and confirmed is not None and (not arrived or self.bench.now - confirmed < 60):
                 assert not arrived, f"{number} was confirmed, and went to {arrived}"
+                self.bench.wait(0.01)  # it may wait, behind others
                 again = self.bench.broker.confirms[confirms:]
-                assert {each.guid for each in again} == {guid(number)}
+                assert guid(number) in {each.guid for each in again}
                 self.remembered[queue, guid(number)] = self.bench.now
             else:
                 assert arrived == sorted(stream[s_id] for s_id in s_ids), f"{number} went to {arrived}"

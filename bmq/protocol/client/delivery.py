@@ -9,9 +9,11 @@ short dispatcher queue raises the limit, each look with a long one lowers the li
 
 Two rules follow, for queues with expressions only:
 
-- **A fifth of the windows at a time.** Confirmations beyond a fifth of the windows wait until messages
-  arrive, or until the broker had time to answer. The fifth takes a full window to 80 %, so the broker looks
-  when the last confirmation of the group leaves its dispatcher queue, which is then short.
+- **A fifth of the windows at a time.** The next group of confirmations waits until as many messages have
+  arrived as the group before has confirmed, or until nothing has come for two milliseconds. A fifth takes a
+  full window to 80 %, so the broker looks when the last confirmation of the group leaves its dispatcher
+  queue, delivers into the room, and has an empty dispatcher queue until the next group. Nine confirmations or
+  fewer need not wait: so few never count as a busy dispatcher.
 - **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
   of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
   evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
@@ -42,7 +44,7 @@ _RESULT: Final = 10
 _ROW: Final = 0.1
 # Shortest pause in seconds before a repetition. Pauses of 2 and 11 ms were as fast; longer ones ask less.
 _SHORTEST: Final = 0.005
-# Shortest time in seconds for which confirmations are held back.
+# Time in seconds without messages after which the next group of confirmations is sent.
 _HELD: Final = 0.002
 # Longest pause in seconds; also the pause while the windows are full, when the broker owes no message.
 _LONGEST: Final = 60.0
@@ -50,8 +52,8 @@ _LONGEST: Final = 60.0
 _FACTOR: Final = 4
 # Least pause, in times of the broker's time for the latest request.
 _REST: Final = 4
-# Confirmations that may be sent before messages arrive, and room in the windows with which a broker delivers
-# again: one part in so many of the windows. So few confirmations never count as a busy dispatcher.
+# A group of confirmations, and the room with which a broker delivers again: one part in so many of the
+# windows. So few confirmations never count as a busy dispatcher.
 _PART: Final = 5
 _FEW: Final = 9
 
@@ -60,7 +62,7 @@ class DeliveryWatch:
     """The deliveries of one queue.
 
     Args:
-        after: first pause in seconds before a repetition; 0 for no repetitions.
+        after: first pause in seconds before a repetition; 0 for neither rule.
 
     Attributes:
         heard: time of the latest messages.
@@ -73,12 +75,12 @@ class DeliveryWatch:
         "_after",
         "_arrived",
         "_asked",
-        "_free",
         "_holding",
         "_moved",
         "_outstanding",
         "_pause",
         "_row",
+        "_sent",
         "_took",
         "_unheard",
         "_until",
@@ -100,13 +102,13 @@ class DeliveryWatch:
         self._window = 0
         # Messages received on this connection whose confirmation was not sent.
         self._outstanding = 0
-        # Time of the latest messages, confirmations or repetition, and number of messages in a row.
+        # Time of the latest messages, repetition, or new room in the windows; number of messages in a row.
         self._moved = 0.0
         self._row = 0
-        # Confirmations sent since the latest messages, whether some are held back, and whether all may go.
+        # Confirmations of the group for which no message has arrived yet, their time; whether more wait.
         self._unheard = 0
+        self._sent = 0.0
         self._holding = False
-        self._free = False
         # Time of a configureStream without a reaction, seconds until the latest reaction, the time until
         # which messages may be the result of a repetition, and their number.
         self._asked: float | None = None
@@ -117,13 +119,13 @@ class DeliveryWatch:
     def configured(self, subscriptions: Iterable[SubscriptionCore], now: float) -> None:
         """Watch these subscriptions from now on."""
         watched = list(subscriptions)
-        if not any(each.expression for each in watched):
+        if not self._after or not any(each.expression for each in watched):
             watched = []
         self._window = sum(each.options.max_unconfirmed_messages for each in watched)
         self._moved = now
         self._row = 0
         self._pause = self._at_least(self._after)
-        self.deadline = now + self._pause if self._window and self._after else None
+        self.deadline = now + self._pause if self._window else None
 
     def asked(self, now: float) -> None:
         """Note the time of a configureStream."""
@@ -139,7 +141,7 @@ class DeliveryWatch:
     def lost(self) -> None:
         """Forget the connection."""
         self._window = self._outstanding = self._unheard = 0
-        self._holding = self._free = False
+        self._holding = False
         self._until = 0.0
         self._asked = None
         self.deadline = None
@@ -151,8 +153,10 @@ class DeliveryWatch:
             return True
         self._reacted(now)
         self._outstanding += count
-        self._unheard = 0
-        self._free = False
+        if self._unheard:
+            self._unheard = max(0, self._unheard - count)
+            if not self._unheard:  # the broker is as fast as this now, posts of others included
+                self._took = min(self._took, now - self._sent)
         self._moved = now
         earlier = self._row if now - before <= _ROW else 0
         self._row = earlier + count
@@ -168,11 +172,15 @@ class DeliveryWatch:
                 self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied it
         return not (self._holding or self._hasten(now + self._pause))
 
-    def may_confirm(self, count: int) -> int:
+    def may_confirm(self, count: int, *, everything: bool) -> int:
         """Return how many of the waiting confirmations may be sent now."""
-        if self._free or not self._window:
+        if everything or not self._window:
+            self._holding = False
             return count
-        allowed = max(0, min(count, max(_FEW, self._window // _PART) - self._unheard))
+        group = max(_FEW, self._window // _PART)
+        allowed = min(count, max(_FEW - self._unheard, 0) if self._unheard else group)
+        if allowed < count and not self._holding:
+            self._hasten(self._release)
         self._holding = allowed < count
         return allowed
 
@@ -180,23 +188,27 @@ class DeliveryWatch:
         """Count confirmations sent."""
         if not self._window:
             return
+        full = not self._has_room
         self._outstanding = max(0, self._outstanding - count)
         self._unheard += count
-        self._moved = now
+        self._sent = now
+        if self._has_room:
+            if full:
+                self._moved = now
+            self._hasten(self._moved + self._pause)
         if self._holding:
-            self._hasten(now + max(_HELD, self._took))
-        elif self._has_room:
-            self._hasten(now + self._pause)
+            self._hasten(self._release)
 
-    def due(self, now: float) -> bool:
-        """Return whether to repeat the subscriptions now; release confirmations held back for too long."""
-        if self._holding:
-            self._holding, self._free = False, True
-            self.deadline = now + self._pause
-            return False
+    def due(self, now: float, *, can_repeat: bool) -> bool:
+        """Return whether to repeat the subscriptions now; let a late group of confirmations go."""
+        if self._holding and self._release <= now:
+            self._unheard = 0
         quiet = self._moved + (self._pause if self._has_room else _LONGEST)
-        if quiet > now:
-            self.deadline = quiet
+        if not can_repeat or quiet > now:
+            deadlines = [quiet] if can_repeat else []
+            if self._holding:
+                deadlines.append(max(self._release, now + _HELD))
+            self.deadline = min(deadlines, default=None)
             return False
         self._until = float("inf")
         self._arrived = 0
@@ -216,6 +228,10 @@ class DeliveryWatch:
             self._asked = None
 
     @property
+    def _release(self) -> float:
+        return max(self._sent, self.heard) + _HELD
+
+    @property
     def _has_room(self) -> bool:
         return self._outstanding * _PART <= self._window * (_PART - 1)
 
@@ -224,7 +240,7 @@ class DeliveryWatch:
 
     def _hasten(self, deadline: float) -> bool:
         """Bring the deadline forward if it is later; return whether it was."""
-        if not self._after or (self.deadline is not None and self.deadline <= deadline):
+        if self.deadline is not None and self.deadline <= deadline:
             return False
         self.deadline = deadline
         return True

@@ -795,9 +795,12 @@ class QueueCore(Machine):
             self._shared.watched.set(self, self.watch.deadline)
         return quiet
 
-    def may_confirm(self, count: int) -> int:
+    def may_confirm(self, count: int, *, everything: bool) -> int:
         """Return how many of the waiting confirmations may be sent now."""
-        return self.watch.may_confirm(count)
+        allowed = self.watch.may_confirm(count, everything=everything)
+        if allowed < count:
+            self._shared.watched.set(self, self.watch.deadline)
+        return allowed
 
     def confirms_sent(self, count: int, now: float) -> None:
         """Note confirmations sent."""
@@ -805,10 +808,9 @@ class QueueCore(Machine):
         self._shared.watched.set(self, self.watch.deadline)
 
     def look_after(self, now: float) -> None:
-        """Repeat the subscriptions if the broker has stopped delivering."""
-        if self.state is not QueueState.OPEN:
-            return  # The next answer starts the watch again.
-        if self.watch.due(now):
+        """Repeat the subscriptions if the broker has stopped delivering; release confirmations held back."""
+        # While another request is under way, its answer starts the watch again.
+        if self.watch.due(now, can_repeat=self.state is QueueState.OPEN):
             self._shared.repeated += 1
             self._shared.changed[self] = None
         self._shared.watched.set(self, self.watch.deadline)

@@ -57,7 +57,7 @@ class _Remembered(Protocol):
         """Whether the session has the queue: it is not closed."""
         ...
 
-    def may_confirm(self, count: int) -> int:
+    def may_confirm(self, count: int, *, everything: bool) -> int:
         """Return how many of the waiting confirmations may be sent now."""
         ...
 
@@ -212,7 +212,7 @@ class Confirmations:
         taken: list[bytes] = []
         for queue, confirms in held.items():
             count = len(confirms) // CONFIRM_SIZE
-            some = count if everything else queue.may_confirm(count)
+            some = queue.may_confirm(count, everything=everything)
             if some < count:
                 self.held[queue] = confirms[some * CONFIRM_SIZE :]
             if some:
