@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python in the browser, for the built documentation.
 
-``make playground`` calls this file and unpacks Pyodide and msgspec into a folder. MkDocs then adds Pyodide, bmq and
-the scripts of ``docs/browser`` to the site. Without the folder the site has no run buttons.
+``make playground`` calls this file and unpacks Pyodide and msgspec into a folder. MkDocs then adds Pyodide,
+bmq and the scripts of ``docs/browser`` to the site. Without the folder the site has no run buttons.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ ROOT = Path(__file__).parents[2]
 #: The folder of Pyodide's files, for MkDocs.
 FOLDER = "BMQ_PYODIDE"
 PYODIDE = "pyodide@314.0.7"
-PYODIDE_HASH = "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
+PYODIDE_HASH = (
+    "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
+)
 #: bmq's one compiled dependency, built for this Pyodide.
 MSGSPEC = "msgspec==0.22.0"
-MSGSPEC_HASH = "sha512-+OG0FceIC7dParogWOTgRjln5/iLtYqg6Zdar/PAtiuV6jUS0Wtp03wUtZyD32k6KsP20p+GaIGjY2cX9z+noA=="
+MSGSPEC_HASH = (
+    "sha512-+OG0FceIC7dParogWOTgRjln5/iLtYqg6Zdar/PAtiuV6jUS0Wtp03wUtZyD32k6KsP20p+GaIGjY2cX9z+noA=="
+)
 PLATFORM = ("--platform", "pyemscripten_2026_0_wasm32", "--python-version", "3.14", "--abi", "cp314")
+PIP_DOWNLOAD = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:")
 WHEEL = "msgspec.whl"
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 #: Parts of bmq without a use in a browser.
@@ -39,7 +44,7 @@ TARGET = "assets/browser"
 
 
 def unpack(folder: Path) -> None:
-    """Fetch Pyodide with npm and msgspec with pip, check their hashes, and unpack the files that a page loads."""
+    """Fetch Pyodide with npm and msgspec with pip, check their hashes, and unpack what a page loads."""
     folder.mkdir(parents=True, exist_ok=True)
     if not all((folder / name).is_file() for name in FILES):
         with tarfile.open(fileobj=io.BytesIO(npm_package(PYODIDE, PYODIDE_HASH))) as archive:
@@ -65,8 +70,7 @@ def npm_package(name: str, expected: str) -> bytes:
 def wheel(name: str, expected: str) -> bytes:
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", name]
-            + ["--no-deps", "--only-binary=:all:", *PLATFORM, "--dest", place],
+            [*PIP_DOWNLOAD, *PLATFORM, "--dest", place, name],
             check=True,
         )
         return checked(name, next(Path(place).glob("*.whl")).read_bytes(), expected)
