@@ -9,10 +9,10 @@ import ssl as ssl_module
 import stat
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
+import msgspec
 import typer
 
 from bmq._json import orjson
@@ -222,7 +222,7 @@ class _Recorder:
         try:
             message = decode_event(event, MessageKind.AUTHENTICATION)
             if isinstance(message, AuthenticationRequest) and message.data:
-                return encode_event(replace(message, data=_HIDDEN), codec_of(event))
+                return encode_event(msgspec.structs.replace(message, data=_HIDDEN), codec_of(event))
         except ProtocolError:
             return b""  # record no secret
         return event.data

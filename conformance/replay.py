@@ -7,10 +7,11 @@ import asyncio
 import ssl as ssl_module
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated
 
+import msgspec
 import typer
 
 from bmq.cli.messages import BadInput
@@ -257,7 +258,7 @@ class _Player:
         numbers = dict(self._numbers())
         if message.r_id not in numbers:
             return event.data
-        return encode_event(replace(message, r_id=numbers[message.r_id]), codec_of(event))
+        return encode_event(msgspec.structs.replace(message, r_id=numbers[message.r_id]), codec_of(event))
 
     def _numbers(self) -> Iterator[tuple[int, int]]:
         for kind, recorded in self._recorded.requests.items():

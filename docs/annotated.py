@@ -24,16 +24,11 @@ from bmq.wire.constants import (
     PutFlags,
 )
 from bmq.wire.control import Codec, MessageKind
-from bmq.wire.control.messages import CHOICES, ControlMessage
-from bmq.wire.control.schema import (
-    ArrayKind,
-    BooleanKind,
-    ChoiceKind,
-    EnumerationKind,
-    IntegerKind,
-    Kind,
-    SequenceKind,
+from bmq.wire.control.messages import (
+    SELECTIONS,
+    Member,
     Structure,
+    members,
     selection_name,
 )
 from bmq.wire.guid import guid_to_text
@@ -309,10 +304,13 @@ class _Ber:
 
     def message(self, kind: MessageKind) -> Iterator[Row]:
         yield self.take(2, 0, f"{kind.value}: a SEQUENCE of indefinite length")
-        if kind is MessageKind.CONTROL:
-            rows = list(self.members(ControlMessage, 1))
-        else:
-            rows = [self.take(2, 1, "[0] the choice"), *self.choice(CHOICES[kind], 2), self.take(2, 1, "end")]
+        control = kind is MessageKind.CONTROL
+        rows = []
+        if control and self.event[self.at] == 0x80:
+            r_id = Member(0, "rId", "", int, array=False, optional=True, bits=32, signed=True, default=None)
+            rows.append(self.simple(r_id, 1))
+        name = f"[{int(control)}] the choice"
+        rows += [self.take(2, 1, name), *self.choice(kind, 2), self.take(2, 1, "end")]
         yield from _ends_together([*rows, self.take(2, 0, "end")])
 
     def take(self, count: int, depth: int, text: str) -> Row:
@@ -326,51 +324,42 @@ class _Ber:
     def members(self, cls: type[Structure], depth: int) -> Iterator[Row]:
         while self.open():
             tag = self.event[self.at]
-            found = next(m for m in cls.MEMBERS if m.id == tag & 31)
+            found = members(cls)[tag & 31]
             if not tag & 32:
-                yield self.simple(found.kind, depth, f"[{found.id}] {found.name}")
+                yield self.simple(found, depth)
                 continue
-            kind = found.kind
-            if isinstance(kind, ChoiceKind):
-                yield self.take(2, depth, f"[{found.id}] the choice")
-                yield from self.choice(kind, depth + 1)
-            else:
-                yield self.take(2, depth, f"[{found.id}] {found.name}")
-                if isinstance(kind, SequenceKind):
-                    yield from self.members(kind.type, depth + 1)
-                elif isinstance(kind, ArrayKind):
-                    yield from self.array(kind, depth + 1)
+            yield self.take(2, depth, f"[{found.number}] {found.name}")
+            while found.array and self.open():
+                yield self.take(2, depth + 1, "an element: a SEQUENCE")
+                yield from self.members(found.kind, depth + 2)
+                yield self.take(2, depth + 1, "end")
+            if not found.array:
+                yield from self.members(found.kind, depth + 1)
             yield self.take(2, depth, "end")
 
-    def choice(self, kind: ChoiceKind, depth: int) -> Iterator[Row]:
+    def choice(self, kind: MessageKind, depth: int) -> Iterator[Row]:
         number = self.event[self.at] & 31
-        cls = kind.by_id[number]
+        cls = SELECTIONS[kind][number]
         yield self.take(2, depth, f"[{number}] {selection_name(cls)}")
         yield from self.members(cls, depth + 1)
         yield self.take(2, depth, "end")
 
-    def array(self, kind: ArrayKind, depth: int) -> Iterator[Row]:
-        while self.open():
-            yield self.take(2, depth, "an element: a SEQUENCE")
-            yield from self.members(kind.element.type, depth + 1)
-            yield self.take(2, depth, "end")
-
-    def simple(self, kind: Kind, depth: int, name: str) -> Row:
+    def simple(self, member: Member, depth: int) -> Row:
         length, head = self.event[self.at + 1], 2
         if length & 128:
             head += length & 127
             length = int.from_bytes(self.event[self.at + 2 : self.at + head], "big")
         content = self.event[self.at + head : self.at + head + length]
         number = int.from_bytes(content, "big", signed=True)
-        if isinstance(kind, EnumerationKind):
-            said = f"{number} ({kind.type(number).name})"
-        elif isinstance(kind, BooleanKind):
+        if issubclass(member.kind, IntEnum):
+            said = f"{number} ({member.kind(number).name})"
+        elif member.kind is bool:
             said = str(bool(number)).lower()
-        elif isinstance(kind, IntegerKind):
+        elif member.kind is int:
             said = str(number)
         else:
             said = f'"{content.decode()}"' if length <= 48 else f"{length} bytes of text"
-        return self.take(head + length, depth, f"{name} = {said}")
+        return self.take(head + length, depth, f"[{member.number}] {member.name} = {said}")
 
 
 def _ends_together(rows: list[Row]) -> Iterator[Row]:

@@ -23,7 +23,7 @@ from functools import cache
 from html import escape
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from annotated import annotate, annotate_area, drawn, recording
 from construct import Construct
@@ -70,23 +70,14 @@ from bmq.wire.confirm import encode_queue_confirms, pack_confirms
 from bmq.wire.constants import EventType, PropertyType, PutFlags
 from bmq.wire.control import Codec, Message, MessageKind, encode_event, encode_json, messages
 from bmq.wire.control.messages import (
-    CHOICES,
+    SELECTIONS,
     AdminCommand,
     AdminCommandResponse,
     ControlMessage,
     Disconnect,
-)
-from bmq.wire.control.schema import (
-    ArrayKind,
-    BooleanKind,
-    BytesKind,
-    ChoiceKind,
-    EnumerationKind,
-    IntegerKind,
-    Kind,
     Member,
-    SequenceKind,
     Structure,
+    members,
     selection_name,
 )
 from bmq.wire.crc import crc32c
@@ -302,34 +293,31 @@ def _examples() -> dict[type, Message]:
     return found
 
 
-def _kind(kind: Kind) -> str:
-    if isinstance(kind, EnumerationKind):
-        return f"[{kind.type.__name__}](#{kind.type.__name__.lower()})"
-    if isinstance(kind, SequenceKind):
-        return f"[{kind.type.__name__}](#{kind.type.__name__.lower()})"
-    if isinstance(kind, ArrayKind):
-        return f"list of {_kind(kind.element)}"
-    if isinstance(kind, IntegerKind):
-        return ("int" if kind.signed else "unsigned int") + f", {kind.bits} bits"
-    return {BooleanKind: "boolean", BytesKind: "bytes"}.get(type(kind), "string")
+def _kind(member: Member) -> str:
+    kind = member.kind
+    if issubclass(kind, Structure | IntEnum):
+        return ("list of " if member.array else "") + f"[{kind.__name__}](#{kind.__name__.lower()})"
+    if kind is int:
+        return ("int" if member.signed else "unsigned int") + f", {member.bits} bits"
+    return {bool: "boolean", bytes: "bytes"}.get(kind, "string")
 
 
-def _default(found: Member) -> str:
-    if found.optional:
+def _default(member: Member) -> str:
+    if member.optional:
         return "may be missing"
-    if isinstance(found.kind, SequenceKind | ArrayKind):
+    if issubclass(member.kind, Structure):
         return ""
-    if isinstance(found.kind, EnumerationKind):
-        return f"`{found.kind.type(found.default).name}`"
-    return f"`{orjson.dumps(found.default).decode()}`"
+    if isinstance(member.default, IntEnum):
+        return f"`{member.default.name}`"
+    return f"`{orjson.dumps(member.default).decode()}`"
 
 
 def _members_of(cls: type[Structure]) -> str:
-    if not cls.MEMBERS:
+    if not members(cls):
         return "No members."
     rows = [
-        (str(m.id), f"`{m.name}`", _kind(m.kind), _default(m), meanings()[cls.__name__][m.name])
-        for m in cls.MEMBERS
+        (str(m.number), f"`{m.name}`", _kind(m), _default(m), meanings()[cls.__name__][m.name])
+        for m in members(cls)
     ]
     return _table(("id", "member", "type", "if missing", "meaning"), rows)
 
@@ -357,9 +345,8 @@ def control_messages() -> str:
 
 
 def _selections() -> Iterator[tuple[MessageKind, int, type[Structure]]]:
-    choices = {**CHOICES, MessageKind.CONTROL: ControlMessage.MEMBERS[1].kind}
     for kind in (MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION, MessageKind.CONTROL):
-        for number, cls in cast("ChoiceKind", choices[kind]).by_id.items():
+        for number, cls in SELECTIONS[kind].items():
             yield kind, number, cls
 
 
@@ -459,11 +446,10 @@ def _wrapped_words(data: bytes) -> str:
 
 
 def _nested(cls: type[Structure]) -> Iterator[type[Structure]]:
-    for found in cls.MEMBERS:
-        kind = found.kind.element if isinstance(found.kind, ArrayKind) else found.kind
-        if isinstance(kind, SequenceKind):
-            yield kind.type
-            yield from _nested(kind.type)
+    for found in members(cls):
+        if issubclass(found.kind, Structure):
+            yield found.kind
+            yield from _nested(found.kind)
 
 
 def _wrapped(text: str) -> str:
@@ -532,8 +518,8 @@ def machines() -> str:
     for name, table in transition_tables().items():
         state, event = next(iter(table))
         parts += [f"## {name}", _code(inspect.getdoc(type(state)) or ""), drawing(name, table)]
-        for title, members in (("state", _states(table)), ("event", list(type(event)))):
-            parts.append(_table((title, "meaning"), [(f"`{m.name}`", str(m.value)) for m in members]))
+        for title, values in (("state", _states(table)), ("event", list(type(event)))):
+            parts.append(_table((title, "meaning"), [(f"`{m.name}`", str(m.value)) for m in values]))
         parts.append(transitions(table))
     return "\n\n".join(parts)
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl as ssl_module
-from dataclasses import replace
 from typing import Any, cast
+
+import msgspec
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -48,7 +49,7 @@ class AdminConnection(asyncio.Protocol):
     def __init__(self, process_name: str) -> None:
         identity, _ = introduce(process_name)
         self._loop = running_loop()
-        self._handshake = Handshake(replace(identity, client_type=ClientType.E_TCPADMIN))
+        self._handshake = Handshake(msgspec.structs.replace(identity, client_type=ClientType.E_TCPADMIN))
         self._framer = Framer()
         self._transport: asyncio.Transport | None = None
         self._negotiated: asyncio.Future[None] = self._loop.create_future()

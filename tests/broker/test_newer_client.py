@@ -10,8 +10,7 @@ import pytest
 
 from bmq.wire.constants import EventType
 from bmq.wire.control import Codec, ControlMessage, encode_json
-from bmq.wire.control.messages import CHOICES, OpenQueueResponse
-from bmq.wire.control.schema import ChoiceKind
+from bmq.wire.control.messages import SELECTIONS, MessageKind, OpenQueueResponse, selection_name
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from tests.broker.core import PRIORITY, Core
 from tests.fakes.newer import with_new_enumerators, with_new_members
@@ -34,8 +33,8 @@ def news() -> Iterator[tuple[str, bytes]]:
         yield f"version {version}", bytes((0, 0, 0, 8, version << 6 | EventType.HEARTBEAT_RSP, 2, 0, 0))
     for codec in range(8):
         yield f"codec {codec}", pack_schema_event(EventType.CONTROL, codec, b"?" * 9)
-    choice = next(m.kind for m in ControlMessage.MEMBERS if isinstance(m.kind, ChoiceKind))
-    for name, type in choice.selections.items():
+    for type in SELECTIONS[MessageKind.CONTROL].values():
+        name = selection_name(type)
         if name in ("disconnect", "adminCommand"):
             continue
         document = json.loads(encode_json(ControlMessage(r_id=None, body=type())))  # type: ignore[arg-type]
@@ -76,5 +75,5 @@ def test_unknown_input_of_a_newer_client_keeps_the_connection(what: str) -> None
 def test_the_walk_covers_the_event_types() -> None:
     assert sum(name.startswith("event type") for name in NEWS) == 64 - len(_READ)
     assert {"clientIdentity", "authenticationRequest"} <= {
-        name for each in CHOICES.values() for name in each.selections
+        selection_name(type) for each in SELECTIONS.values() for type in each.values()
     }

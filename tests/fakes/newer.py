@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from bmq.wire.ack import ACK_SIZE, encode_ack
 from bmq.wire.codec import CODECS
 from bmq.wire.constants import EventType, OptionType, PushFlags
 from bmq.wire.control import Codec, ControlMessage, encode_json
-from bmq.wire.control.messages import CHOICES
-from bmq.wire.control.schema import ArrayKind, ChoiceKind, EnumerationKind, SequenceKind, Structure
+from bmq.wire.control.messages import SELECTIONS, MessageKind, Structure, members, selection_name
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
@@ -86,38 +86,24 @@ def _schema(kind: int, codec: int, body: bytes) -> Callable[[int, int], bytes]:
 
 def structures() -> list[type[Structure]]:
     """Every structure of the control schema."""
-    found: dict[type[Structure], None] = {ControlMessage: None}
-    for choice in CHOICES.values():
-        found.update(dict.fromkeys(choice.selections.values()))
+    found = dict.fromkeys(type for each in SELECTIONS.values() for type in each.values())
     waiting = list(found)
     while waiting:
-        for member in waiting.pop().MEMBERS:
-            kind = member.kind
-            inner: list[type[Structure]] = []
-            if isinstance(kind, SequenceKind):
-                inner = [kind.type]
-            elif isinstance(kind, ArrayKind):
-                inner = [kind.element.type]
-            elif isinstance(kind, ChoiceKind):
-                inner = list(kind.selections.values())
-            waiting += [each for each in inner if each not in found]
-            found.update(dict.fromkeys(inner))
+        inner = [each.kind for each in members(waiting.pop()) if issubclass(each.kind, Structure)]
+        waiting += [each for each in inner if each not in found]
+        found.update(dict.fromkeys(inner))
     return list(found)
 
 
 def enumerations() -> set[str]:
     """The names of all members that hold an enumerator."""
     return {
-        member.name
-        for each in structures()
-        for member in each.MEMBERS
-        if isinstance(member.kind, EnumerationKind)
+        member.name for each in structures() for member in members(each) if issubclass(member.kind, IntEnum)
     }
 
 
 def _controls() -> Iterator[Novelty]:
-    choice = next(m.kind for m in ControlMessage.MEMBERS if isinstance(m.kind, ChoiceKind))
-    bodies = {name: type() for name, type in choice.selections.items()}
+    bodies = {selection_name(type): type() for type in SELECTIONS[MessageKind.CONTROL].values()}
     for r_id in (None, 1_000_000, -1):
         for name, body in bodies.items():
             document = json.loads(encode_json(ControlMessage(r_id=r_id, body=body)))  # type: ignore[arg-type]

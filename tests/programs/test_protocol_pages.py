@@ -14,7 +14,7 @@ import pytest
 
 from bmq.wire.constants import EventType, PropertyType
 from bmq.wire.control import Codec, MessageKind, decode_event, encode_event, messages
-from bmq.wire.control.schema import Structure
+from bmq.wire.control.messages import Structure, members
 from bmq.wire.event import read_event
 from bmq.wire.layout import LAYOUTS
 from bmq.wire.properties import PropertyValue, encode_properties
@@ -104,8 +104,8 @@ def test_both_encodings_have_the_same_values(annotated: ModuleType) -> None:
 def test_exactly_the_fields_have_a_meaning(generate: ModuleType) -> None:
     declared = {name: [m.name for m in layout.subcon.subcons] for name, layout in LAYOUTS.items()}
     for name, cls in vars(messages).items():
-        if isinstance(cls, type) and issubclass(cls, Structure) and cls.MEMBERS:
-            declared[name] = [member.name for member in cls.MEMBERS]
+        if isinstance(cls, type) and issubclass(cls, Structure) and members(cls):
+            declared[name] = [member.name for member in members(cls)]
     assert {name: list(fields) for name, fields in generate.meanings().items()} == declared
 
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from bmq.errors import AckStatus, AuthenticationError, NegotiationError, OpenQueueError
@@ -191,7 +191,7 @@ def test_a_recorded_session_is_replayed() -> None:
     wanted = decode_event(read_event(replay.client_said(EventType.CONTROL).data), MessageKind.CONTROL)
     said = bench.broker.requests.popleft()
     assert isinstance(wanted.body, OpenQueue)
-    parameters = replace(wanted.body.handle_parameters, q_id=lost.q_id)
+    parameters = msgspec.structs.replace(wanted.body.handle_parameters, q_id=lost.q_id)
     assert said == ControlMessage(r_id=wanted.r_id, body=OpenQueue(handle_parameters=parameters))
     replay.broker_says()
     (error,) = bench.completed["bmq://no.such.domain/q"]

@@ -11,7 +11,6 @@ from bmq.wire.control import (
     AdminCommandResponse,
     AuthenticationRequest,
     AuthenticationResponse,
-    BrokerResponse,
     ClientIdentity,
     CloseQueue,
     Codec,
@@ -403,18 +402,6 @@ def test_null_and_empty_are_different():
         assert decode_ber(encode_ber(request), MessageKind.AUTHENTICATION) == request
     assert octets("81 00") not in encode_ber(AuthenticationRequest("ANONYMOUS", None))
     assert octets("81 00") in encode_ber(AuthenticationRequest("ANONYMOUS", b""))
-
-
-def test_missing_members_are_reported_by_path():
-    missing: set[str] = set()
-    body = element(0x30, element(0xA0, element(0xA1, element(0xA0, value(0x80, 0)), element(0xA4))))
-    response = decode_ber(body, MessageKind.NEGOTIATION, missing=missing)
-    assert isinstance(response, BrokerResponse)
-    assert response.heartbeat_interval_ms == 3000
-    assert response.broker_identity == ClientIdentity()
-    assert {"brokerResponse.result.message", "brokerResponse.brokerIdentity.features"} <= missing
-    assert "brokerResponse.result.category" not in missing
-    assert encode_ber(response, omit=missing) == body
 
 
 @pytest.mark.parametrize("name", ["E3", "E6", "L2"])

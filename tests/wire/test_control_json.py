@@ -169,43 +169,42 @@ REFUSED = {
     "a string": (b'"rId"\3\3\3', "ControlMessage", "expected an object, got a string"),
     "null": (b"null\4\4\4\4", "ControlMessage", "expected an object, got null"),
     "a string for an int": (
-        b'{"rId":"1","disconnect":{}}', "rId", "expected an int from -2147483648 to 2147483647, got a string",
+        b'{"rId":"1","disconnect":{}}', "rId", "expected int . null, got str",
     ),
-    "a float for an int": (b'{"rId":1.0}', "rId", "got a number that is not an integer of 64 bits"),
-    "a boolean for an int": (b'{"rId":true}', "rId", "got a boolean"),
-    "an int out of range": (b'{"rId":2147483648}', "rId", "got 2147483648"),
+    "a float for an int": (b'{"rId":1.0}', "rId", "got float"),
+    "a boolean for an int": (b'{"rId":true}', "rId", "got bool"),
+    "an int out of range": (b'{"rId":2147483648}', "rId", "expected int <= 2147483647"),
     "a negative unsignedInt": (
         open_queue('"qId":-1'), "openQueue.handleParameters.qId",
-        "expected an unsignedInt from 0 to 4294967295, got -1",
+        "expected int >= 0",
     ),
     "an unsignedLong of 65 bits": (
         b'{"openQueueResponse":{"routingConfiguration":{"flags":18446744073709551616}}}',
         "openQueueResponse.routingConfiguration.flags",
-        # orjson reads such a number as a float, and the standard library as an int.
-        "expected an unsignedLong from 0 to 18446744073709551615, got (a number|18446744073709551616)",
+        "expected int, got float",
     ),
     "null for an int": (open_queue('"qId":null'), "openQueue.handleParameters.qId", "got null"),
     "null for a string": (
-        open_queue('"uri":null'), "openQueue.handleParameters.uri", "expected a string, got null",
+        open_queue('"uri":null'), "openQueue.handleParameters.uri", "expected str, got null",
     ),
     "null for an object": (b'{"openQueue":null}', "openQueue", "expected an object, got null"),
     "null for an array": (
         b'{"configureStream":{"streamParameters":{"subscriptions":null}}}',
-        "configureStream.streamParameters.subscriptions", "expected an array, got null",
+        "configureStream.streamParameters.subscriptions", "expected array, got null",
     ),
     "an int for a string": (
-        open_queue('"uri":5'), "openQueue.handleParameters.uri", "expected a string, got 5",
+        open_queue('"uri":5'), "openQueue.handleParameters.uri", "expected str, got int",
     ),
     "an int for a boolean": (
-        b'{"closeQueue":{"isFinal":1}}', "closeQueue.isFinal", "expected a boolean, got 1",
+        b'{"closeQueue":{"isFinal":1}}', "closeQueue.isFinal", "expected bool, got int",
     ),
     "an object for an array": (
         b'{"configureStream":{"streamParameters":{"subscriptions":{}}}}',
-        "configureStream.streamParameters.subscriptions", "expected an array, got an object",
+        "configureStream.streamParameters.subscriptions", "expected array, got object",
     ),
     "an int in an array of objects": (
         b'{"configureStream":{"streamParameters":{"subscriptions":[{},7]}}}',
-        "configureStream.streamParameters.subscriptions[1]", "expected an object, got 7",
+        "configureStream.streamParameters.subscriptions[1]", "expected an object, got an integer",
     ),
     "an unknown enumerator": (
         b'{"status":{"category":"E_NEW"}}', "status.category", r"E_SUCCESS \(0\), .*, got 'E_NEW'",
@@ -306,5 +305,5 @@ def test_final_closes():
 
 def test_text_without_a_form_in_utf_8_is_refused_by_name() -> None:
     request = ControlMessage(1, OpenQueue(QueueHandleParameters(uri="bmq://a.b/\ud800")))
-    with pytest.raises(UsageError, match=r"openQueue\.handleParameters\.uri: expected a string, got str"):
-        encode_json(request)
+    with pytest.raises(UsageError, match=r"'bmq://a\.b/\\ud800' has no form in UTF-8"):
+        encode_event(request, Codec.JSON)

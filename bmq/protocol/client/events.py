@@ -74,9 +74,8 @@ class _Signature:
 class SessionEvent:
     """Base class of the events of :meth:`bmq.Session.events`: immutable values.
 
-    Equality, hash and repr are those of a frozen dataclass. They are written by hand, as in
-    :class:`bmq.wire.control.schema.Structure`: generating them for each event takes a tenth of the import of
-    the client.
+    Equality, hash and repr are those of a frozen dataclass. They are written by hand: generating
+    them for each event takes a tenth of the import of the client.
     """
 
     __slots__ = ()

@@ -250,7 +250,7 @@ class Handshake(Machine):
         if result.category != StatusCategory.E_SUCCESS:
             error = NegotiationError(
                 f"the broker refused the session: {printable(result.message) or 'no reason given'} "
-                f"({result.enumerator('category')}, code {result.code})"
+                f"({result.category.name}, code {result.code})"
             )
             self.fire(_I.REFUSED, error)
         else:
@@ -317,5 +317,5 @@ def _authentication_error(answer: AuthenticationResponse) -> AuthenticationError
     status = answer.status
     return AuthenticationError(
         f"the broker refused the credentials: {printable(status.message) or 'no reason given'} "
-        f"({status.enumerator('category')}, code {status.code})"
+        f"({status.category.name}, code {status.code})"
     )

@@ -107,7 +107,7 @@ from bmq.wire.control import (
     SubQueueIdInfo,
     Subscription,
 )
-from bmq.wire.control.schema import selection_name
+from bmq.wire.control.messages import selection_name
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
@@ -1217,7 +1217,7 @@ class QueueCore(Machine):
         text = printable(refusal.message) or "no reason given"
         return cls(
             f"the broker refused to {what} queue {self.uri}: {text} "
-            f"({refusal.enumerator('category')}, code {refusal.code})",
+            f"({refusal.category.name}, code {refusal.code})",
             category=refusal.category,
             code=refusal.code,
             broker_message=refusal.message,

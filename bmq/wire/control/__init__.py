@@ -2,8 +2,9 @@
 """Control messages: values, and whole events to and from values.
 
 :mod:`bmq.wire.control.messages` declares the messages; :mod:`bmq.wire.control.json` and
-:mod:`bmq.wire.control.ber` write and read them. Each event names its codec for readers. Writers choose the
-codec by the client's features, see :mod:`bmq.wire.control.features`.
+:mod:`bmq.wire.control.ber` write and read them, with :mod:`bmq.wire.control.document` as the common form.
+Each event names its codec for readers. Writers choose the codec by the client's features, see
+:mod:`bmq.wire.control.features`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Literal, overload
 from bmq.errors import ProtocolError, StatusCategory
 from bmq.wire.codec import EVENT_HEADER
 from bmq.wire.constants import EventType
+from bmq.wire.control.document import check
 from bmq.wire.control.features import Features, parse_features
 from bmq.wire.control.json import decode_json, encode_json, request_id_in_json
 from bmq.wire.control.messages import (
-    CHOICES,
     DEFAULT_APP_ID,
     DEFAULT_DEDUPLICATION_TIME_MS,
     INVALID_CONSUMER_PRIORITY,
@@ -134,6 +135,7 @@ def encode_event(
     Raises:
         UsageError: a value does not fit its member.
     """
+    check(message)
     if codec == Codec.JSON:
         body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
     else:
@@ -141,7 +143,7 @@ def encode_event(
         from bmq.wire.control.ber import encode_ber
 
         body = encode_ber(message)
-    authentication = type(message) in CHOICES[MessageKind.AUTHENTICATION].ids
+    authentication = isinstance(message, AuthenticationRequest | AuthenticationResponse)
     return pack_schema_event(EventType.AUTHENTICATION if authentication else EventType.CONTROL, codec, body)
 
 

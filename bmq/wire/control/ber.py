@@ -10,36 +10,20 @@ unknown elements without recursion.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from enum import IntEnum
-from typing import Any, Literal, NamedTuple, NoReturn, cast, overload
+from typing import Any, NoReturn
 
 from bmq.errors import ProtocolError
+from bmq.wire.control.document import MAX_ELEMENTS, from_document
 from bmq.wire.control.messages import (
-    CHOICES,
-    AuthenticationMessage,
+    SELECTIONS,
     ControlMessage,
+    Member,
     Message,
     MessageKind,
-    NegotiationMessage,
-    UnknownSelection,
+    Structure,
     check_size,
     kind_of,
-)
-from bmq.wire.control.schema import (
-    MAX_ELEMENTS,
-    ArrayKind,
-    BooleanKind,
-    BytesKind,
-    ChoiceKind,
-    EnumerationKind,
-    IntegerKind,
-    Kind,
-    Member,
-    SequenceKind,
-    StringKind,
-    Structure,
-    join_path,
+    members,
     selection_name,
 )
 from bmq.wire.notice import FewNotices, Notice
@@ -57,126 +41,65 @@ _INDEFINITE = -1
 _MAX_DEPTH = 512
 _MAX_TAG_OCTETS = 5
 _MAX_LENGTH_OCTETS = 4
+_R_ID = members(ControlMessage)[0]
 
 
-def encode_ber(message: Message, *, omit: Collection[str] = ()) -> bytes:
+def encode_ber(message: Message) -> bytes:
     """Return a message in BER, without padding.
 
-    Args:
-        message: the message.
-        omit: paths of members to omit, as reported by :func:`decode_ber`; the result is the message as a
-            peer with an older schema writes it.
-
     Raises:
-        UsageError: a value does not fit its member.
+        UsageError: the message cannot be sent on its own.
     """
-    out = bytearray(b"\x30\x80")
-    if isinstance(message, ControlMessage):
-        _write_members(out, message, "", omit)
-    else:
-        choice = CHOICES[kind_of(message)]
-        out += b"\xa0\x80"
-        _write_selection(out, choice, message, omit)
-        out += b"\0\0"
-    out += b"\0\0"
-    return bytes(out)
+    kind = kind_of(message)
+    if not isinstance(message, ControlMessage):
+        return _constructed(0x30, _constructed(0xA0, _selection(kind, message)))
+    r_id = b"" if message.r_id is None else _primitive(0x80, message.r_id)
+    body = b"" if message.body is None else _selection(kind, message.body)
+    return _constructed(0x30, r_id + _constructed(0xA1, body))
 
 
-def _write_members(out: bytearray, value: Structure, path: str, omit: Collection[str]) -> None:
-    for m in value.MEMBERS:
-        content: object = getattr(value, m.attribute)
-        at = join_path(path, m.name)
-        if (content is None and m.optional) or at in omit:
-            continue
-        kind = m.kind
-        if not isinstance(kind, SequenceKind | ArrayKind | ChoiceKind):
-            octets = _write_simple(kind, content, at)
-            out.append(_CONTEXT | m.id)
-            _write_length(out, len(octets))
-            out += octets
-            continue
-        out += bytes((_CONTEXT | _CONSTRUCTED | m.id, 0x80))
-        if isinstance(kind, SequenceKind):
-            _write_members(out, kind.check(content, at), at, omit)
-        elif isinstance(kind, ArrayKind):
-            for sub, element in kind.check(content, at):
-                out += b"\x30\x80"
-                _write_members(out, element, sub, omit)
-                out += b"\0\0"
+def _selection(kind: MessageKind, value: Structure) -> bytes:
+    number = next(number for number, type_ in SELECTIONS[kind].items() if type_ is type(value))
+    return _constructed(_CONTEXT | _CONSTRUCTED | number, _contents(value))
+
+
+def _constructed(tag: int, contents: bytes) -> bytes:
+    return bytes((tag, 0x80)) + contents + b"\0\0"
+
+
+def _contents(value: Structure) -> bytes:
+    parts: list[bytes] = []
+    for m in members(type(value)):
+        content = getattr(value, m.attribute)
+        if isinstance(content, tuple):
+            elements = b"".join(_constructed(0x30, _contents(element)) for element in content)
+            parts.append(_constructed(_CONTEXT | _CONSTRUCTED | m.number, elements))
+        elif isinstance(content, Structure):
+            parts.append(_constructed(_CONTEXT | _CONSTRUCTED | m.number, _contents(content)))
         elif content is not None:
-            _write_selection(out, kind, kind.check(content, at), omit)
-        out += b"\0\0"
+            parts.append(_primitive(_CONTEXT | m.number, content))
+    return b"".join(parts)
 
 
-def _write_selection(out: bytearray, choice: ChoiceKind, value: Structure, omit: Collection[str]) -> None:
-    out += bytes((_CONTEXT | _CONSTRUCTED | choice.ids[type(value)], 0x80))
-    _write_members(out, value, selection_name(type(value)), omit)
-    out += b"\0\0"
-
-
-def _write_simple(kind: Kind, value: object, path: str) -> bytes:
-    if isinstance(kind, IntegerKind | EnumerationKind):
-        number = int(kind.check(value, path))
+def _primitive(tag: int, value: int | str | bytes) -> bytes:
+    if isinstance(value, bool):
+        octets = b"\1" if value else b"\0"
+    elif isinstance(value, int):
         # The shortest two's complement; an unsigned number gets a leading zero if its top bit is set.
-        bits = number if number >= 0 else ~number
-        return number.to_bytes(bits.bit_length() // 8 + 1, "big", signed=True)
-    if isinstance(kind, BooleanKind):
-        return b"\1" if kind.check(value, path) else b"\0"
-    return cast("StringKind | BytesKind", kind).check(value, path)
+        bits = value if value >= 0 else ~value
+        octets = value.to_bytes(bits.bit_length() // 8 + 1, "big", signed=True)
+    elif isinstance(value, str):
+        octets = value.encode("utf-8", "surrogateescape")
+    else:
+        octets = value
+    if len(octets) < 0x80:
+        return bytes((tag, len(octets))) + octets
+    length = len(octets).to_bytes((len(octets).bit_length() + 7) // 8, "big")
+    return bytes((tag, 0x80 | len(length))) + length + octets
 
 
-def _write_length(out: bytearray, length: int) -> None:
-    if length < 0x80:
-        out.append(length)
-        return
-    octets = length.to_bytes((length.bit_length() + 7) // 8, "big")
-    out.append(0x80 | len(octets))
-    out += octets
-
-
-@overload
 def decode_ber(
-    body: bytes | memoryview,
-    kind: Literal[MessageKind.NEGOTIATION],
-    *,
-    offset: int = ...,
-    missing: set[str] | None = ...,
-    notice: Notice | None = ...,
-) -> NegotiationMessage: ...
-@overload
-def decode_ber(
-    body: bytes | memoryview,
-    kind: Literal[MessageKind.CONTROL],
-    *,
-    offset: int = ...,
-    missing: set[str] | None = ...,
-    notice: Notice | None = ...,
-) -> ControlMessage: ...
-@overload
-def decode_ber(
-    body: bytes | memoryview,
-    kind: Literal[MessageKind.AUTHENTICATION],
-    *,
-    offset: int = ...,
-    missing: set[str] | None = ...,
-    notice: Notice | None = ...,
-) -> AuthenticationMessage: ...
-@overload
-def decode_ber(
-    body: bytes | memoryview,
-    kind: MessageKind,
-    *,
-    offset: int = ...,
-    missing: set[str] | None = ...,
-    notice: Notice | None = ...,
-) -> Message: ...
-def decode_ber(
-    body: bytes | memoryview,
-    kind: MessageKind,
-    *,
-    offset: int = 8,
-    missing: set[str] | None = None,
-    notice: Notice | None = None,
+    body: bytes | memoryview, kind: MessageKind, *, offset: int = 8, notice: Notice | None = None
 ) -> Message:
     """Read a message from BER.
 
@@ -188,76 +111,73 @@ def decode_ber(
         body: the event's body.
         kind: the expected kind of message.
         offset: offset of the body in its event, for error messages.
-        missing: if given, receives the paths of members that the schema requires and the peer omitted.
-        notice: receives unknown content. With a notice, unknown enumerators are read as E_UNKNOWN or
-            E_UNDEFINED; without a notice they are an error, as for a real broker.
+        notice: see :func:`bmq.wire.control.document.from_document`.
 
     Raises:
         ProtocolError: the body is not BER, or an element or value does not have its member's type.
         UnknownSelection: no known selection is present (a control message is then decoded without a body).
     """
     check_size(len(body), kind, offset)
-    return cast("Message", _BerReader(bytes(body), offset, missing, notice).message(kind))
+    return from_document(_BerReader(bytes(body), offset, notice).message(kind), kind, notice)
 
 
 def request_id_in_ber(body: bytes) -> int | None:
     """Return the request id of a control message whose other parts cannot be read, or None."""
-    reader = _BerReader(body, 0, None, None)
-    gathered: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     try:
-        reader.members(ControlMessage, *reader.enter_sequence(len(body), ""), gathered, "")
+        _BerReader(body, 0, None).control(document)
     except ProtocolError:
         pass
-    number: int | None = gathered.get("r_id")
+    number: int | None = document.get("rId")
     return number
 
 
-class _Unknown(NamedTuple):
-    """An unknown enumerator: its substitute, and its number."""
-
-    value: IntEnum
-    written: str
-
-
 class _BerReader:
-    """A position in a body.
+    """A position in a body; makes a document of it.
 
-    Structures are collected as dictionaries first, because a repeated structure merges into the earlier one.
     ``limit`` is always the end of the innermost element of definite length, or of the body. ``elements``
     counts down the number of elements still accepted.
     """
 
-    __slots__ = ("body", "elements", "missing", "notice", "offset", "position")
+    __slots__ = ("body", "elements", "notice", "offset", "position")
 
-    def __init__(self, body: bytes, offset: int, missing: set[str] | None, notice: Notice | None) -> None:
+    def __init__(self, body: bytes, offset: int, notice: Notice | None) -> None:
         self.notice = None if notice is None else FewNotices(notice)
         self.body = body
         self.offset = offset
-        self.missing = missing
         self.position = 0
         self.elements = MAX_ELEMENTS
 
-    def message(self, kind: MessageKind) -> Structure:
-        limit = len(self.body)
-        end, limit = self.enter_sequence(limit, kind.value)
+    def message(self, kind: MessageKind) -> dict[str, Any]:
+        document: dict[str, Any] = {}
         if kind is MessageKind.CONTROL:
-            gathered: dict[str, Any] = {}
-            self.members(ControlMessage, end, limit, gathered, "")
-            return self.build(ControlMessage, gathered, "")
-        choice = CHOICES[kind]
+            self.control(document)
+            return document
+        end, limit = self.enter_sequence(len(self.body), kind.value)
         start = self.position
         form, number, length = self.header(limit, kind.value)
         if form != _CONTEXT | _CONSTRUCTED or number != 0:
             self.fail("expected the choice's wrapper, tag [0] constructed", kind.value, start)
-        selected = self.selection(choice, *self.enter(length, limit), kind.value)
+        self.selection(kind, *self.enter(length, limit), document)
         if self.more(end, limit, kind.value):
             self.fail("expected the end of the message, got another element", kind.value)
-        if selected is None:
-            raise UnknownSelection(
-                f"expected {choice.expected}, got neither", field=kind.value, offset=self.offset + start
-            )
-        type, gathered = selected
-        return self.build(type, gathered, selection_name(type))
+        return document
+
+    def control(self, document: dict[str, Any]) -> None:
+        """Read a control message: rId, and the choice."""
+        end, limit = self.enter_sequence(len(self.body), "")
+        while self.more(end, limit, ""):
+            start = self.position
+            form, number, length = self.header(limit, "")
+            self.context(form, "", start)
+            if number == 0:
+                document["rId"] = self.simple(_R_ID, form, length, "rId", start)
+            elif number == 1:
+                if not form & _CONSTRUCTED:
+                    self.fail("expected a constructed choice, got a primitive element", "body", start)
+                self.selection(MessageKind.CONTROL, *self.enter(length, limit), document)
+            else:
+                self.unknown(f"the member [{number}] of ControlMessage", form, length, limit, "")
 
     # Elements
 
@@ -350,149 +270,101 @@ class _BerReader:
                 return
             form, _, length = self.header(limit, path)
 
-    # Values
-
-    def members(
-        self, type: type[Structure], end: int, limit: int, gathered: dict[str, Any], path: str
-    ) -> None:
-        while self.more(end, limit, path):
-            start = self.position
-            form, number, length = self.header(limit, path)
-            if form & _CLASS != _CONTEXT:
-                self.fail(f"expected a context tag, got tag {self.body[start]:02x}", path, start)
-            if number < len(type.MEMBERS):
-                self.member(type.MEMBERS[number], form, length, limit, gathered, path, start)
-            else:
-                if self.notice is not None:
-                    self.notice(f"the member [{number}] of {type.__name__}")
-                self.skip(form, length, limit, path)
-
-    def member(
-        self,
-        m: Member,
-        form: int,
-        length: int,
-        limit: int,
-        gathered: dict[str, Any],
-        path: str,
-        start: int,
-    ) -> None:
-        kind = m.kind
-        at = join_path(path, m.name)
-        nested = isinstance(kind, SequenceKind | ArrayKind | ChoiceKind)
-        if nested != bool(form & _CONSTRUCTED):
-            wanted, got = ("constructed", "primitive") if nested else ("primitive", "constructed")
-            self.fail(f"expected {kind.expected} in a {wanted} element, got a {got} one", at, start)
-        if isinstance(kind, SequenceKind):
-            # A repeated optional structure starts empty; other structures keep the earlier values.
-            inner: dict[str, Any] = {} if m.optional else gathered.get(m.attribute, {})
-            gathered[m.attribute] = inner
-            self.members(kind.type, *self.enter(length, limit), inner, at)
-        elif isinstance(kind, ArrayKind):
-            self.array(kind, *self.enter(length, limit), gathered.setdefault(m.attribute, []), at)
-        elif isinstance(kind, ChoiceKind):
-            selected = self.selection(kind, *self.enter(length, limit), at)
-            if selected is not None:
-                gathered[m.attribute] = selected
-        elif length == _INDEFINITE:
-            self.fail(f"expected {kind.expected}, got an indefinite length", at, start)
-        else:
-            content = self.body[self.position : self.position + length]
-            gathered[m.attribute] = self.simple(kind, content, at, start)
-            self.position += length
-
-    def array(self, kind: ArrayKind, end: int, limit: int, gathered: list[dict[str, Any]], path: str) -> None:
-        while self.more(end, limit, path):
-            at = f"{path}[{len(gathered)}]"
-            inner_end, inner_limit = self.enter_sequence(limit, at)
-            inner: dict[str, Any] = {}
-            gathered.append(inner)
-            self.members(kind.element.type, inner_end, inner_limit, inner, at)
-
-    def selection(
-        self, choice: ChoiceKind, end: int, limit: int, path: str
-    ) -> tuple[type[Structure], dict[str, Any]] | None:
-        if not self.more(end, limit, path):
-            return None
-        start = self.position
-        form, number, length = self.header(limit, path)
+    def context(self, form: int, path: str, start: int) -> None:
         if form & _CLASS != _CONTEXT:
             self.fail(f"expected a context tag, got tag {self.body[start]:02x}", path, start)
-        selected = None
-        type = choice.by_id.get(number)
+
+    def unknown(self, what: str, form: int, length: int, limit: int, path: str) -> None:
+        if self.notice is not None:
+            self.notice(what)
+        self.skip(form, length, limit, path)
+
+    # Values
+
+    def selection(self, kind: MessageKind, end: int, limit: int, document: dict[str, Any]) -> None:
+        path = "body" if kind is MessageKind.CONTROL else kind.value
+        if not self.more(end, limit, path):
+            return
+        start = self.position
+        form, number, length = self.header(limit, path)
+        self.context(form, path, start)
+        type = SELECTIONS[kind].get(number)
         if type is None:
-            if self.notice is not None:
-                self.notice(f"the choice [{number}] of {path or ControlMessage.__name__}")
-            self.skip(form, length, limit, path)
+            self.unknown(f"the choice [{number}] of {kind.value}", form, length, limit, path)
         else:
             name = selection_name(type)
             if not form & _CONSTRUCTED:
                 self.fail("expected a constructed element, got a primitive one", name, start)
-            selected = type, dict[str, Any]()
-            self.members(type, *self.enter(length, limit), selected[1], name)
+            document[name] = {}
+            self.members(type, *self.enter(length, limit), document[name], name)
         if self.more(end, limit, path):
             self.fail("expected one selection, got a second", path)
-        return selected
 
-    def simple(self, kind: Kind, content: bytes, path: str, start: int) -> object:
-        if isinstance(kind, StringKind):
+    def members(
+        self, type: type[Structure], end: int, limit: int, document: dict[str, Any], path: str
+    ) -> None:
+        known = members(type)
+        while self.more(end, limit, path):
+            start = self.position
+            form, number, length = self.header(limit, path)
+            self.context(form, path, start)
+            if number < len(known):
+                self.member(
+                    known[number], form, length, limit, document, f"{path}.{known[number].name}", start
+                )
+            else:
+                self.unknown(f"the member [{number}] of {type.__name__}", form, length, limit, path)
+
+    def member(
+        self, m: Member, form: int, length: int, limit: int, document: dict[str, Any], path: str, start: int
+    ) -> None:
+        nested = m.array or issubclass(m.kind, Structure)
+        if nested and not form & _CONSTRUCTED:
+            self.fail(f"expected a constructed {m.kind.__name__}, got a primitive element", path, start)
+        if m.array:
+            self.array(m.kind, *self.enter(length, limit), document.setdefault(m.name, []), path)
+        elif nested:
+            # A repeated optional structure starts empty; other structures keep the earlier values.
+            inner: dict[str, Any] = {} if m.optional else document.get(m.name, {})
+            document[m.name] = inner
+            self.members(m.kind, *self.enter(length, limit), inner, path)
+        else:
+            document[m.name] = self.simple(m, form, length, path, start)
+
+    def array(
+        self, type: type[Structure], end: int, limit: int, elements: list[dict[str, Any]], path: str
+    ) -> None:
+        while self.more(end, limit, path):
+            at = f"{path}[{len(elements)}]"
+            inner_end, inner_limit = self.enter_sequence(limit, at)
+            elements.append({})
+            self.members(type, inner_end, inner_limit, elements[-1], at)
+
+    def simple(self, m: Member, form: int, length: int, path: str, start: int) -> object:
+        if form & _CONSTRUCTED:
+            self.fail(f"expected a primitive {m.kind.__name__}, got a constructed element", path, start)
+        if length == _INDEFINITE:
+            self.fail(f"expected {m.kind.__name__}, got an indefinite length", path, start)
+        content = self.body[self.position : self.position + length]
+        self.position += length
+        if m.kind is str:
             return content.decode("utf-8", "surrogateescape")
-        if isinstance(kind, BytesKind):
+        if m.kind is bytes:
             return content
-        if isinstance(kind, BooleanKind):
-            if len(content) != 1:
-                self.fail(f"expected a boolean of 1 octet, got {len(content)}", path, start)
+        if m.kind is bool:
+            if length != 1:
+                self.fail(f"expected a boolean of 1 octet, got {length}", path, start)
             return content != b"\0"
-        if isinstance(kind, EnumerationKind):
-            number = self.integer(content, 32, kind.expected, path, start)
-            if kind.knows(number):
-                return kind.type(number)
-            if self.notice is None:
-                self.fail(f"expected {kind.expected}, got {number}", path, start)
-            return _Unknown(kind.unknown, str(number))
-        integer = cast("IntegerKind", kind)
-        octets = len(content)
-        if not integer.signed and octets == integer.bits // 8 + 1 and content[0] == 0:
+        unsigned = not m.signed
+        if unsigned and length == m.bits // 8 + 1 and content[0] == 0:
             return int.from_bytes(content, "big")
-        number = self.integer(content, integer.bits, integer.expected, path, start)
+        if not 1 <= length <= m.bits // 8:
+            self.fail(f"expected an integer of 1 to {m.bits // 8} octets, got {length}", path, start)
+        number = int.from_bytes(content, "big", signed=True)
         # Like the official reader: extend the sign of unsigned numbers too, and drop the excess bits.
-        return number if integer.signed else number % (1 << integer.bits)
-
-    def integer(self, content: bytes, bits: int, expected: str, path: str, start: int) -> int:
-        if not 1 <= len(content) <= bits // 8:
-            self.fail(f"expected {expected} of 1 to {bits // 8} octets, got {len(content)}", path, start)
-        return int.from_bytes(content, "big", signed=True)
+        return number % (1 << m.bits) if unsigned else number
 
     # Results
-
-    def build(self, type: type[Structure], gathered: dict[str, Any], path: str) -> Structure:
-        values: dict[str, object] = {}
-        written: dict[str, str] = {}
-        for m in type.MEMBERS:
-            kind = m.kind
-            at = join_path(path, m.name)
-            if m.attribute not in gathered:
-                if self.missing is not None and not m.optional:
-                    self.missing.add(at)
-                continue
-            value = gathered[m.attribute]
-            if isinstance(kind, SequenceKind):
-                value = self.build(kind.type, value, at)
-            elif isinstance(kind, ArrayKind):
-                inner = kind.element.type
-                value = tuple(self.build(inner, each, f"{at}[{i}]") for i, each in enumerate(value))
-            elif isinstance(kind, ChoiceKind):
-                selected, inner = value
-                value = self.build(selected, inner, selection_name(selected))
-            elif isinstance(value, _Unknown):
-                value, written[m.attribute] = value
-                if self.notice is not None:
-                    self.notice(f"the enumerator {written[m.attribute]} of {type.__name__}.{m.name}")
-            values[m.attribute] = value
-        made = type(**values)
-        if written:
-            object.__setattr__(made, "written", written)
-        return made
 
     def fail(self, problem: str, path: str, start: int | None = None) -> NoReturn:
         at = self.position if start is None else start

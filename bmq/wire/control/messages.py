@@ -8,31 +8,22 @@ encodings follow from these declarations: see :mod:`bmq.wire.control.json` and :
 
 from __future__ import annotations
 
+import functools
+import types
 from enum import Enum, IntEnum, IntFlag
-from typing import TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Struct
 
 from bmq.errors import ProtocolError, StatusCategory, UsageError
-from bmq.wire.control.schema import (
-    BOOL,
-    BYTES,
-    I32,
-    I64,
-    STRING,
-    U32,
-    U64,
-    ArrayKind,
-    ChoiceKind,
-    Structure,
-    member,
-    structure,
-)
 
 __all__ = [
-    "CHOICES",
     "DEFAULT_APP_ID",
     "DEFAULT_DEDUPLICATION_TIME_MS",
     "INVALID_CONSUMER_PRIORITY",
     "MAX_BODY",
+    "SELECTIONS",
     "AdminCommand",
     "AdminCommandResponse",
     "AuthenticationMessage",
@@ -57,6 +48,7 @@ __all__ = [
     "Expression",
     "ExpressionVersion",
     "GuidInfo",
+    "Member",
     "Message",
     "MessageKind",
     "NegotiationMessage",
@@ -65,16 +57,21 @@ __all__ = [
     "QueueFlags",
     "QueueHandleParameters",
     "QueueStreamParameters",
+    "RequestId",
     "RoutingConfiguration",
     "RoutingFlags",
     "Status",
     "StatusCategory",
     "StreamParameters",
+    "Structure",
     "SubQueueIdInfo",
     "Subscription",
     "UnknownSelection",
     "check_size",
+    "json_schema",
     "kind_of",
+    "members",
+    "selection_name",
 ]
 
 #: The application id of every queue that is not an application of a fanout queue.
@@ -88,6 +85,18 @@ UNRELEASED_VERSION = 999_999
 #: Largest body in bytes accepted from a peer. The protocol limits only events, but a parsed message takes
 #: many times its length in memory. The longest honest bodies are answers to admin commands.
 MAX_BODY = 16 * 1024 * 1024
+
+
+_I32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+_I64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_U32: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+_U64: TypeAlias = Annotated[int, Meta(ge=0)]  # msgspec has no larger bound
+#: A request id; None in a message without one.
+RequestId: TypeAlias = _I32 | None
+
+
+class Structure(Struct, frozen=True, rename="camel"):
+    """Base of all structures: the order of the members is that of the schema; the index is the id in BER."""
 
 
 class Codec(IntEnum):
@@ -142,8 +151,7 @@ class RoutingFlags(IntFlag):
     HAS_MULTIPLE_SUB_STREAMS = 8
 
 
-@structure
-class GuidInfo(Structure):
+class GuidInfo(Structure, frozen=True):
     """The basis of a client's unique GUIDs. Without it, or with an empty id, the broker makes the GUIDs.
 
     Attributes:
@@ -151,12 +159,11 @@ class GuidInfo(Structure):
         nano_seconds_from_epoch: start of the client's GUID timer.
     """
 
-    client_id: str = member(0, STRING)
-    nano_seconds_from_epoch: int = member(1, I64)
+    client_id: str = ""
+    nano_seconds_from_epoch: _I64 = 0
 
 
-@structure
-class ClientIdentity(Structure):
+class ClientIdentity(Structure, frozen=True):
     """The sender of a connection: the first message after authentication.
 
     Attributes:
@@ -164,36 +171,34 @@ class ClientIdentity(Structure):
         cluster_name: not empty only between brokers.
     """
 
-    protocol_version: int = member(0, I32)
-    sdk_version: int = member(1, I32, default=UNRELEASED_VERSION)
-    client_type: ClientType = member(2, ClientType)
-    process_name: str = member(3, STRING)
-    pid: int = member(4, I32)
-    session_id: int = member(5, I32, default=1)
-    host_name: str = member(6, STRING)
-    features: str = member(7, STRING)
-    cluster_name: str = member(8, STRING)
-    cluster_node_id: int = member(9, I32, default=-1)
-    sdk_language: ClientLanguage = member(10, ClientLanguage, default=ClientLanguage.E_CPP)
-    guid_info: GuidInfo = member(11, GuidInfo)
-    user_agent: str = member(12, STRING)
+    protocol_version: _I32 = 0
+    sdk_version: _I32 = UNRELEASED_VERSION
+    client_type: ClientType = ClientType.E_UNKNOWN
+    process_name: str = ""
+    pid: _I32 = 0
+    session_id: _I32 = 1
+    host_name: str = ""
+    features: str = ""
+    cluster_name: str = ""
+    cluster_node_id: _I32 = -1
+    sdk_language: ClientLanguage = ClientLanguage.E_CPP
+    guid_info: GuidInfo = GuidInfo()
+    user_agent: str = ""
 
 
-@structure
-class Status(Structure):
+class Status(Structure, frozen=True):
     """The outcome of a request.
 
     Attributes:
         code: a second number, meaningful only together with the message.
     """
 
-    category: StatusCategory = member(0, StatusCategory)
-    code: int = member(1, I32)
-    message: str = member(2, STRING)
+    category: StatusCategory = StatusCategory.E_SUCCESS
+    code: _I32 = 0
+    message: str = ""
 
 
-@structure
-class BrokerResponse(Structure):
+class BrokerResponse(Structure, frozen=True):
     """The broker's answer to a :class:`ClientIdentity`.
 
     Attributes:
@@ -202,17 +207,16 @@ class BrokerResponse(Structure):
             disables heartbeats.
     """
 
-    result: Status = member(0, Status)
-    protocol_version: int = member(1, I32)
-    broker_version: int = member(2, I32)
-    is_deprecated_sdk: bool = member(3, BOOL)
-    broker_identity: ClientIdentity = member(4, ClientIdentity)
-    heartbeat_interval_ms: int = member(5, I32, default=3000)
-    max_missed_heartbeats: int = member(6, I32, default=10)
+    result: Status = Status()
+    protocol_version: _I32 = 0
+    broker_version: _I32 = 0
+    is_deprecated_sdk: bool = False
+    broker_identity: ClientIdentity = ClientIdentity()
+    heartbeat_interval_ms: _I32 = 3000
+    max_missed_heartbeats: _I32 = 10
 
 
-@structure
-class AuthenticationRequest(Structure):
+class AuthenticationRequest(Structure, frozen=True):
     """Credentials.
 
     Attributes:
@@ -220,36 +224,37 @@ class AuthenticationRequest(Structure):
         data: the credentials themselves; for BASIC ``user:password``. Never shown in a repr.
     """
 
-    mechanism: str = member(0, STRING)
-    data: bytes | None = member(1, BYTES, optional=True, secret=True)
+    mechanism: str = ""
+    data: bytes | None = None
+
+    def __repr__(self) -> str:
+        data = "..." if self.data else repr(self.data)
+        return f"AuthenticationRequest(mechanism={self.mechanism!r}, data={data})"
 
 
-@structure
-class AuthenticationResponse(Structure):
+class AuthenticationResponse(Structure, frozen=True):
     """The broker's verdict on credentials.
 
     Attributes:
         lifetime_ms: milliseconds until the client must authenticate again; None for never.
     """
 
-    status: Status = member(0, Status)
-    lifetime_ms: int | None = member(1, U64, optional=True)
+    status: Status = Status()
+    lifetime_ms: _U64 | None = None
 
 
-@structure
-class SubQueueIdInfo(Structure):
+class SubQueueIdInfo(Structure, frozen=True):
     """A reader's application of a fanout queue.
 
     Attributes:
         sub_id: chosen by the client, small and dense for each queue; 0 for the default application.
     """
 
-    sub_id: int = member(0, U32)
-    app_id: str = member(1, STRING, default=DEFAULT_APP_ID)
+    sub_id: _U32 = 0
+    app_id: str = DEFAULT_APP_ID
 
 
-@structure
-class QueueHandleParameters(Structure):
+class QueueHandleParameters(Structure, frozen=True):
     """The parameters of an open queue.
 
     Attributes:
@@ -259,56 +264,51 @@ class QueueHandleParameters(Structure):
         read_count: 1 if READ is set, else 0; likewise the other counts.
     """
 
-    uri: str = member(0, STRING)
-    q_id: int = member(1, U32)
-    sub_id_info: SubQueueIdInfo | None = member(2, SubQueueIdInfo, optional=True)
-    flags: int = member(3, U64)
-    read_count: int = member(4, I32)
-    write_count: int = member(5, I32)
-    admin_count: int = member(6, I32)
+    uri: str = ""
+    q_id: _U32 = 0
+    sub_id_info: SubQueueIdInfo | None = None
+    flags: _U64 = 0
+    read_count: _I32 = 0
+    write_count: _I32 = 0
+    admin_count: _I32 = 0
 
 
-@structure
-class OpenQueue(Structure):
+class OpenQueue(Structure, frozen=True):
     """Open a queue, or one application of it."""
 
-    handle_parameters: QueueHandleParameters = member(0, QueueHandleParameters)
+    handle_parameters: QueueHandleParameters = QueueHandleParameters()
 
 
-@structure
-class RoutingConfiguration(Structure):
+class RoutingConfiguration(Structure, frozen=True):
     """The broker's routing of an opened queue's messages.
 
     Attributes:
         flags: the bits of :class:`RoutingFlags`. A plain integer, because a peer may set unknown bits.
     """
 
-    flags: int = member(0, U64)
+    flags: _U64 = 0
 
 
-@structure
-class OpenQueueResponse(Structure):
+class OpenQueueResponse(Structure, frozen=True):
     """The queue is open.
 
     Attributes:
         deduplication_time_ms: time during which the broker recognises a repeated GUID.
     """
 
-    original_request: OpenQueue = member(0, OpenQueue)
-    routing_configuration: RoutingConfiguration = member(1, RoutingConfiguration)
-    deduplication_time_ms: int = member(2, I32, default=DEFAULT_DEDUPLICATION_TIME_MS)
+    original_request: OpenQueue = OpenQueue()
+    routing_configuration: RoutingConfiguration = RoutingConfiguration()
+    deduplication_time_ms: _I32 = DEFAULT_DEDUPLICATION_TIME_MS
 
 
-@structure
-class Expression(Structure):
+class Expression(Structure, frozen=True):
     """A subscription's expression; an empty text matches every message."""
 
-    version: ExpressionVersion = member(0, ExpressionVersion)
-    text: str = member(1, STRING)
+    version: ExpressionVersion = ExpressionVersion.E_UNDEFINED
+    text: str = ""
 
 
-@structure
-class ConsumerInfo(Structure):
+class ConsumerInfo(Structure, frozen=True):
     """A consumer's limits and priority.
 
     Attributes:
@@ -316,113 +316,100 @@ class ConsumerInfo(Structure):
         consumer_priority_count: number of consumers behind this entry; 0 with the invalid priority.
     """
 
-    max_unconfirmed_messages: int = member(0, I64)
-    max_unconfirmed_bytes: int = member(1, I64)
-    consumer_priority: int = member(2, I32, default=INVALID_CONSUMER_PRIORITY)
-    consumer_priority_count: int = member(3, I32)
+    max_unconfirmed_messages: _I64 = 0
+    max_unconfirmed_bytes: _I64 = 0
+    consumer_priority: _I32 = INVALID_CONSUMER_PRIORITY
+    consumer_priority_count: _I32 = 0
 
 
-@structure
-class Subscription(Structure):
+class Subscription(Structure, frozen=True):
     """One subscription of a stream.
 
     Attributes:
         s_id: chosen by the client; repeated in each PUSH message.
     """
 
-    s_id: int = member(0, U32)
-    expression: Expression = member(1, Expression)
-    consumers: tuple[ConsumerInfo, ...] = member(2, ArrayKind(ConsumerInfo))
+    s_id: _U32 = 0
+    expression: Expression = Expression()
+    consumers: tuple[ConsumerInfo, ...] = ()
 
 
-@structure
-class StreamParameters(Structure):
+class StreamParameters(Structure, frozen=True):
     """All subscriptions of one application of a queue; an empty list deconfigures the stream."""
 
-    app_id: str = member(0, STRING, default=DEFAULT_APP_ID)
-    subscriptions: tuple[Subscription, ...] = member(1, ArrayKind(Subscription))
+    app_id: str = DEFAULT_APP_ID
+    subscriptions: tuple[Subscription, ...] = ()
 
 
-@structure
-class ConfigureStream(Structure):
+class ConfigureStream(Structure, frozen=True):
     """Replace the subscriptions of one application of a queue."""
 
-    q_id: int = member(0, U32)
-    stream_parameters: StreamParameters = member(1, StreamParameters)
+    q_id: _U32 = 0
+    stream_parameters: StreamParameters = StreamParameters()
 
 
-@structure
-class ConfigureStreamResponse(Structure):
+class ConfigureStreamResponse(Structure, frozen=True):
     """The subscriptions are in force."""
 
-    request: ConfigureStream = member(0, ConfigureStream)
+    request: ConfigureStream = ConfigureStream()
 
 
-@structure
-class QueueStreamParameters(Structure):
+class QueueStreamParameters(Structure, frozen=True):
     """The older form of :class:`StreamParameters`: one subscription without an expression."""
 
-    sub_id_info: SubQueueIdInfo | None = member(0, SubQueueIdInfo, optional=True)
-    max_unconfirmed_messages: int = member(1, I64)
-    max_unconfirmed_bytes: int = member(2, I64)
-    consumer_priority: int = member(3, I32, default=INVALID_CONSUMER_PRIORITY)
-    consumer_priority_count: int = member(4, I32)
+    sub_id_info: SubQueueIdInfo | None = None
+    max_unconfirmed_messages: _I64 = 0
+    max_unconfirmed_bytes: _I64 = 0
+    consumer_priority: _I32 = INVALID_CONSUMER_PRIORITY
+    consumer_priority_count: _I32 = 0
 
 
-@structure
-class ConfigureQueueStream(Structure):
+class ConfigureQueueStream(Structure, frozen=True):
     """The older form of :class:`ConfigureStream`, accepted by every broker."""
 
-    q_id: int = member(0, U32)
-    stream_parameters: QueueStreamParameters = member(1, QueueStreamParameters)
+    q_id: _U32 = 0
+    stream_parameters: QueueStreamParameters = QueueStreamParameters()
 
 
-@structure
-class ConfigureQueueStreamResponse(Structure):
+class ConfigureQueueStreamResponse(Structure, frozen=True):
     """The stream is configured."""
 
-    request: ConfigureQueueStream = member(0, ConfigureQueueStream)
+    request: ConfigureQueueStream = ConfigureQueueStream()
 
 
-@structure
-class CloseQueue(Structure):
+class CloseQueue(Structure, frozen=True):
     """Close a queue, or one application of a queue.
 
     Attributes:
         is_final: whether no other application of the queue stays open.
     """
 
-    handle_parameters: QueueHandleParameters = member(0, QueueHandleParameters)
-    is_final: bool = member(1, BOOL)
+    handle_parameters: QueueHandleParameters = QueueHandleParameters()
+    is_final: bool = False
 
 
-@structure
-class CloseQueueResponse(Structure):
+class CloseQueueResponse(Structure, frozen=True):
     """The queue is closed."""
 
 
-@structure
-class Disconnect(Structure):
+class Disconnect(Structure, frozen=True):
     """The last request of a session."""
 
 
-@structure
-class DisconnectResponse(Structure):
+class DisconnectResponse(Structure, frozen=True):
     """The last answer of a session; the client may close the connection."""
 
 
-@structure
-class AdminCommand(Structure):
+class AdminCommand(Structure, frozen=True):
     """A command to the broker, in the broker's command language."""
 
-    command: str = member(0, STRING)
+    command: str = ""
 
 
-@structure
-class AdminCommandResponse(Structure):
+class AdminCommandResponse(Structure, frozen=True):
     """The broker's printed output for a command."""
 
-    text: str = member(0, STRING)
+    text: str = ""
 
 
 ControlBody: TypeAlias = (
@@ -441,27 +428,8 @@ ControlBody: TypeAlias = (
     | ConfigureStreamResponse
 )
 
-_CONTROL = ChoiceKind(
-    {
-        0: Status,
-        1: Disconnect,
-        2: DisconnectResponse,
-        7: AdminCommand,
-        8: AdminCommandResponse,
-        10: OpenQueue,
-        11: OpenQueueResponse,
-        12: CloseQueue,
-        13: CloseQueueResponse,
-        14: ConfigureQueueStream,
-        15: ConfigureQueueStreamResponse,
-        16: ConfigureStream,
-        17: ConfigureStreamResponse,
-    }
-)
 
-
-@structure
-class ControlMessage(Structure):
+class ControlMessage(Structure, frozen=True):
     """A request or its answer.
 
     Attributes:
@@ -470,8 +438,8 @@ class ControlMessage(Structure):
         body: the request or answer; None if the type is unknown, then ignore the message.
     """
 
-    r_id: int | None = member(0, I32, optional=True)
-    body: ControlBody | None = member(1, _CONTROL)
+    r_id: RequestId = None
+    body: ControlBody | None = None
 
 
 NegotiationMessage: TypeAlias = ClientIdentity | BrokerResponse
@@ -487,10 +455,25 @@ class MessageKind(Enum):
     AUTHENTICATION = "AuthenticationMessage"
 
 
-#: The kinds with a choice at the top level.
-CHOICES: dict[MessageKind, ChoiceKind] = {
-    MessageKind.NEGOTIATION: ChoiceKind({0: ClientIdentity, 1: BrokerResponse}),
-    MessageKind.AUTHENTICATION: ChoiceKind({0: AuthenticationRequest, 1: AuthenticationResponse}),
+#: What a message of each kind may hold: types by element id in BER.
+SELECTIONS: dict[MessageKind, dict[int, type[Structure]]] = {
+    MessageKind.NEGOTIATION: {0: ClientIdentity, 1: BrokerResponse},
+    MessageKind.AUTHENTICATION: {0: AuthenticationRequest, 1: AuthenticationResponse},
+    MessageKind.CONTROL: {
+        0: Status,
+        1: Disconnect,
+        2: DisconnectResponse,
+        7: AdminCommand,
+        8: AdminCommandResponse,
+        10: OpenQueue,
+        11: OpenQueueResponse,
+        12: CloseQueue,
+        13: CloseQueueResponse,
+        14: ConfigureQueueStream,
+        15: ConfigureQueueStreamResponse,
+        16: ConfigureStream,
+        17: ConfigureStreamResponse,
+    },
 }
 
 
@@ -505,14 +488,92 @@ def kind_of(message: Message) -> MessageKind:
         UsageError: the message cannot be sent on its own, such as a body without its
             :class:`ControlMessage`.
     """
+    bodies = SELECTIONS[MessageKind.CONTROL].values()
     if isinstance(message, ControlMessage):
+        if message.body is not None and type(message.body) not in bodies:
+            raise UsageError(f"body: {type(message.body).__name__} is no request and no answer")
         return MessageKind.CONTROL
-    for kind, choice in CHOICES.items():
-        if type(message) in choice.ids:
+    for kind in (MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION):
+        if type(message) in SELECTIONS[kind].values():
             return kind
     name = type(message).__name__
-    hint = f"; use ControlMessage(r_id, {name}(...))" if type(message) in _CONTROL.ids else ""
+    hint = f"; use ControlMessage(r_id, {name}(...))" if type(message) in bodies else ""
     raise UsageError(f"{name} is not a whole message{hint}")
+
+
+def selection_name(type: type[Structure]) -> str:
+    """Return the protocol's name of the selection that holds ``type``."""
+    return type.__name__[0].lower() + type.__name__[1:]
+
+
+class Member(NamedTuple):
+    """A member of a structure.
+
+    Attributes:
+        number: element id in BER.
+        name: name in the protocol.
+        attribute: name in Python.
+        kind: type of the value, or of an array's elements.
+        array: whether the member is an array.
+        optional: whether the member may be null; a null member is omitted.
+        bits: size of an integer.
+        signed: whether an integer may be negative.
+        default: value that a reader assumes for a missing member.
+    """
+
+    number: int
+    name: str
+    attribute: str
+    kind: type
+    array: bool
+    optional: bool
+    bits: int
+    signed: bool
+    default: object
+
+
+@functools.cache
+def members(of: type) -> tuple[Member, ...]:
+    """Return the members of a structure, in the order of the schema."""
+    found = []
+    for number, field in enumerate(msgspec.structs.fields(of)):
+        kind: Any = field.type
+        optional = types.NoneType in get_args(kind)
+        if optional:
+            kind = next(each for each in get_args(kind) if each is not types.NoneType)
+        integer = {_I32: (32, True), _I64: (64, True), _U32: (32, False), _U64: (64, False)}
+        bits, signed = integer.get(kind, (32, True))
+        array = get_origin(kind) is tuple
+        if array or get_origin(kind) is Annotated:
+            kind = get_args(kind)[0]
+        found.append(
+            Member(number, field.encode_name, field.name, kind, array, optional, bits, signed, field.default)
+        )
+    return tuple(found)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the definitions of NegotiationMessage, ControlMessage and others (draft 2020-12)."""
+    types = [each for of in SELECTIONS.values() for each in of.values()]
+    _, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    # On the wire an enumerator stands by name; msgspec would say the number.
+    for enumeration in (ClientType, ClientLanguage, ExpressionVersion, StatusCategory):
+        definitions[enumeration.__name__] = {"enum": list(enumeration.__members__)}
+        for each in definitions.values():
+            for member in each.get("properties", {}).values():
+                if member.get("$ref") == f"#/$defs/{enumeration.__name__}":
+                    member["default"] = enumeration(member["default"]).name
+    for kind, of in SELECTIONS.items():
+        properties: dict[str, Any] = {
+            selection_name(each): {"$ref": f"#/$defs/{each.__name__}"} for each in of.values()
+        }
+        if kind is MessageKind.CONTROL:
+            properties = {"rId": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}, **properties}
+        definitions[kind.value] = {"type": "object", "properties": properties}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": definitions,
+    }
 
 
 def check_size(length: int, kind: MessageKind, offset: int) -> None:
