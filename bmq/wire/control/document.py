@@ -7,6 +7,7 @@ control message the selection is next to ``rId``. msgspec checks the types and r
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Set
 from enum import IntEnum
@@ -38,6 +39,7 @@ __all__ = ["MAX_ELEMENTS", "check", "from_document", "to_document"]
 #: message does not bound the work. An honest subscription has about eleven elements.
 MAX_ELEMENTS = 131_072
 
+_PLAIN = (int, str, bool, bytes)
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
 
@@ -140,14 +142,13 @@ class _Reader:
                 self.notice(f"the member {peers_word(unknown)} of {name}")
         return value
 
-    def prepare(self, type: type, value: object, path: str) -> None:
+    def prepare(self, type: type[Structure], value: object, path: str) -> None:
         """Replace enumerators by numbers, bound the number of elements, and notice what is unknown."""
-        all_members = members(type)
-        fields = self.fields(value, {m.name for m in all_members}, path, type.__name__)
-        for m in all_members:
+        fields = self.fields(value, _names(type), path, type.__name__)
+        for m in members(type):
             content = fields.get(m.name)
-            if content is None:
-                continue  # msgspec refuses null where it is not allowed
+            if content is None or m.kind in _PLAIN:
+                continue  # left to msgspec
             at = f"{path}.{m.name}"
             if issubclass(m.kind, IntEnum):
                 fields[m.name] = number = self.enumerator(m.kind, content, at, f"{type.__name__}.{m.name}")
@@ -160,7 +161,7 @@ class _Reader:
                     raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message", field=at)
                 for i, element in enumerate(content):
                     self.prepare(m.kind, element, f"{at}[{i}]")
-            elif not m.array and issubclass(m.kind, Structure):
+            elif not m.array:
                 self.prepare(m.kind, content, at)
 
     def enumerator(self, kind: type[IntEnum], value: object, path: str, name: str) -> int:
@@ -174,6 +175,11 @@ class _Reader:
         expected = ", ".join(f"{each.name} ({each.value})" for each in kind)
         got = peers_word(value) if type(value) in (str, int) else _type_name(value)
         raise ProtocolError(f"expected one of {expected}, got {got}", field=path)
+
+
+@functools.cache
+def _names(type: type[Structure]) -> frozenset[str]:
+    return frozenset(m.name for m in members(type))
 
 
 def _typed(value: object, type: Any, path: str) -> Any:

@@ -524,7 +524,7 @@ class Member(NamedTuple):
     number: int
     name: str
     attribute: str
-    kind: type
+    kind: type[Any]
     array: bool
     optional: bool
     bits: int
