@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -70,7 +71,8 @@ def command(
     """Check subscription expressions without a broker: syntax, cost, and matches.
 
     A broker accepts an expression with a syntax error, reports nothing, and then delivers every message. A
-    legal expression with a probable mistake, such as an expression that never matches, causes a warning.
+    legal expression with a probable mistake, such as an expression that never matches, causes a warning. A
+    text beyond the broker's limits is shown as the subscriptions into which the client splits the text.
     Several expressions are the subscriptions of one queue: the output shows the broker's decision about the
     message. The exit status is 1 if an expression is not legal, or if no expression matches.
 
@@ -87,31 +89,28 @@ def command(
     if full and not all(1 <= place <= len(expressions) for place in full):
         raise BadInput(f"--full needs the number of an expression, 1 to {len(expressions)}")
     writer = Records(output, FIELDS) if output is not Form.TABLE else None
-    legal: list[bmq.Expression | None] = []
+    ranks = [*(priorities or ()), *[0] * len(expressions)]
+    routes: list[bmq.subscriptions.Route] = []
     failed = False
-    for text in expressions:
-        error: bmq.InvalidExpression | None = None
+    for place, text in enumerate(expressions, 1):
         try:
-            expression = bmq.Expression(text, strict=False) if text else None
-        except bmq.InvalidExpression as unencodable:
-            error = unencodable
-        else:
-            error = expression.error if expression is not None else None
-            if error is None:
-                legal.append(expression)
-                _show(expression, message if tries else None, writer)
-        if error is not None:
+            with warnings.catch_warnings(action="ignore"):
+                parts = bmq.subscriptions.subscriptions_for(text or None)
+        except bmq.InvalidExpression as error:
             failed = True
             _show_error(text, error, writer)
+            continue
+        if len(parts) > 1 and writer is None:
+            emit(f"{text}\n  beyond the limits of a broker: the client sends {len(parts)} subscriptions")
+        rank, is_full = ranks[place - 1], place in (full or ())
+        for number, part in enumerate(parts, 1):
+            _show(part, message if tries else None, writer)
+            name = f"#{place}.{number}" if len(parts) > 1 else f"#{place}"
+            routes.append(bmq.subscriptions.Route(part, rank, name, full=is_full))
     if failed or not tries:
         return ExitStatus.FAILED if failed else ExitStatus.OK
-    ranks = [*(priorities or ()), *[0] * len(legal)]
-    routes = [
-        bmq.subscriptions.Route(each, ranks[index], f"#{index + 1}", full=index + 1 in (full or ()))
-        for index, each in enumerate(legal)
-    ]
     decision = bmq.subscriptions.RoutingTable(routes).route(message)
-    if writer is None and len(legal) > 1:
+    if writer is None and len(routes) > 1:
         emit("")
         show_decision(decision)
     return ExitStatus.OK if decision.candidates or decision.waits else ExitStatus.FAILED

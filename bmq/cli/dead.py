@@ -61,9 +61,8 @@ async def command(
 
     Letters stay in the queue unless --back is given. Then the command posts each letter in its original form,
     and confirms the letter after the broker has accepted the post. To read letters, the command receives the
-    messages of the queue and returns them. A broker may deliver nothing to other readers afterwards: the
-    command refuses a queue with readers, unless --force is given, or --all with --back, which leaves nothing
-    to return.
+    messages of the queue, and returns all messages that it did not put back. A broker may deliver nothing to
+    other readers afterwards: the command refuses a queue with readers, unless --force is given.
 
     [bold]Examples[/]
 
@@ -79,7 +78,7 @@ async def command(
         raise BadInput("--all and --to need --back, which puts dead letters back")
     if back and not (every or wanted):
         raise BadInput("name the dead letters to put back, or --all")
-    if not force and not every:
+    if not force:
         instead = f"Use bmq peek {queue}, which receives no message, or stop the readers"
         await refuse_to_take(target, queue, instead)
     async with target.connect() as session:

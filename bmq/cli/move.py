@@ -27,6 +27,7 @@ from bmq.cli.output import emit, note, note_failure
 from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
+from bmq.cli.taking import take
 from bmq.cli.target import BrokerTarget, complete_contexts, target_of, verb
 from bmq.conventions import derived_guid
 
@@ -122,7 +123,9 @@ async def command(
     A message leaves the source after the destination has accepted the message: after an interruption or a
     death, no message is lost, and the same command continues. Within the deduplication window of the
     destination (five minutes by default), no message appears twice; later, at most 1,000 messages may.
-    Consumers of the source do not receive the messages held by the command.
+    Consumers of the source do not receive the messages held by the command. After Ctrl-C, the command still
+    moves the messages delivered so far. Messages that the destination refuses return to the source: the
+    broker delivers them before all others, and nothing else while no subscription matches them.
 
     [bold]Examples[/]
 
@@ -133,6 +136,8 @@ async def command(
     _check_queues(source, destination, to_broker)
     if where is not None:
         _check_expression(where)
+    import bmq
+
     loop = asyncio.get_running_loop()
     result = _Result()
     async with AsyncExitStack() as stack:
@@ -142,28 +147,37 @@ async def command(
             there = target_of("move", {"broker": to_broker}, timeout=target.timeout)
             other = await stack.enter_async_context(there.connect(reconnect_timeout=there.timeout))
         written = await other.open_queue(destination, write=True)
-        window = _WINDOW if limit is None else min(_WINDOW, limit)
-        read = await session.open_queue(source, read=True, max_unconfirmed_messages=window)
-        consumer = read if where is None else read.subscribe(where)
+        # After Ctrl-C, the delivered messages still move: few beyond those of a second.
+        window = min(_WINDOW, limit or _WINDOW, _WINDOW if rate is None else max(100, int(rate)))
+        read = await session.open_queue(
+            source,
+            read=True,
+            default_subscription=False,
+            subscriptions=[bmq.Subscription(where, max_unconfirmed_messages=window)],
+        )
+        consumer = read.consumers[0]
         total = limit if where is not None else await _total(target, source, limit)
         started = loop.time()
+
+        def left() -> int | None:
+            done = result.moved + result.failed
+            return 0 if result.full or result.failed >= window else None if limit is None else limit - done
+
+        async def receive() -> bmq.MessageBatch:
+            done, most = result.moved + result.failed, min(_BATCH, left() or _BATCH)
+            if rate is not None:
+                most = max(1, min(most, int(rate / 10)))
+                await asyncio.sleep(max(started + done / rate - loop.time(), 0))
+            return await consumer.receive_many(most, idle)
+
+        async def handle(batch: list[bmq.Message]) -> list[bmq.Message]:
+            done = await _pass_on(batch, written, destination, result)
+            show(result.moved)
+            return done
+
         try:
             with progress_bar("moving", total, quiet=quiet) as show:
-                while limit is None or result.moved + result.failed < limit:
-                    most = _BATCH if rate is None else max(1, min(_BATCH, int(rate / 10)))
-                    if limit is not None:
-                        most = min(most, limit - result.moved - result.failed)
-                    try:
-                        batch = await consumer.receive_many(most, idle)
-                    except TimeoutError:
-                        break
-                    done = result.moved + result.failed
-                    if rate is not None and (early := started + done / rate - loop.time()) > 0:
-                        await asyncio.sleep(early)
-                    await _pass_on(list(batch), written, destination, result)
-                    show(result.moved)
-                    if result.full or result.failed >= window:
-                        break
+                await take("move", consumer, receive, handle, left)
         finally:
             seconds = loop.time() - started
             if not quiet:
@@ -214,10 +228,11 @@ async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | 
 
 async def _pass_on(
     messages: list[bmq.Message], written: bmq.Queue, destination: str, result: _Result
-) -> None:
-    """Post messages, and confirm each accepted message."""
+) -> list[bmq.Message]:
+    """Post messages, and return the accepted messages."""
     import bmq
 
+    done: list[bmq.Message] = []
     held: list[bmq.Message] = []
     copies: list[bmq.PutMessage] = []
     for message in messages:
@@ -232,13 +247,14 @@ async def _pass_on(
         copies.append(bmq.PutMessage(data, properties or None, guid))
     for message, reason in zip(held, await _post(written, copies), strict=True):
         if reason is None:
-            message.confirm()
+            done.append(message)
             result.moved += 1
             result.bytes += len(message.data)
             continue
         result.refuse(message.guid, reason)
         if isinstance(reason, bmq.PostError) and reason.status.name.startswith("LIMIT_"):
             result.full = True
+    return done
 
 
 async def _post(written: bmq.Queue, copies: list[bmq.PutMessage]) -> list[Exception | None]:

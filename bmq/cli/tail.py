@@ -20,7 +20,7 @@ from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_ba
 from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.taking import FORCE, refuse_to_take
+from bmq.cli.taking import FORCE, refuse_to_take, take
 from bmq.cli.target import BrokerTarget, verb
 
 if TYPE_CHECKING:
@@ -160,35 +160,37 @@ async def command(
     if begin is not None:
         earlier = await _arrived_before(target, queue, begin)
         limit += len(earlier)
+    full = False
+
+    async def receive() -> bmq.MessageBatch:
+        return await consumer.receive_many(_BATCH if count is None else min(_BATCH, count - shown), wait)
+
+    async def handle(batch: list[bmq.Message]) -> list[bmq.Message]:
+        nonlocal shown, taken, full
+        chosen = [m for m in batch if m.guid not in earlier and printer.show(m)]
+        sys.stdout.flush()
+        shown += len(chosen)
+        taken += len(batch)
+        if confirm:
+            return chosen
+        if taken >= limit and shown != count:
+            note(
+                f"bmq tail: {several(taken, 'message')} unconfirmed, which is the limit: no more "
+                "messages arrive. Raise --max-unconfirmed, or give --confirm"
+            )
+            full = wait is not None
+        return []
+
+    def left() -> int | None:
+        return 0 if full else None if count is None else count - shown
+
     async with target.connect() as session:
-        opened = await session.open_queue(queue, read=True, priority=priority, max_unconfirmed_messages=limit)
-        async with opened if wanted is None else opened.subscribe(wanted) as consumer:
-            while count is None or shown < count:
-                try:
-                    most = _BATCH if count is None else min(_BATCH, count - shown)
-                    batch = await consumer.receive_many(most, wait)
-                except TimeoutError:
-                    break
-                chosen = [m for m in batch if m.guid not in earlier and printer.show(m)]
-                sys.stdout.flush()
-                shown += len(chosen)
-                taken += len(batch)
-                if confirm:
-                    for message in chosen:
-                        message.confirm()
-                elif taken >= limit and shown != count:
-                    note(
-                        f"bmq tail: {several(taken, 'message')} unconfirmed, which is the limit: no more "
-                        "messages arrive. Raise --max-unconfirmed, or give --confirm"
-                    )
-                    if wait is not None:
-                        break
-    returned = taken - (shown if confirm else 0)
-    if returned:
-        note(
-            f"bmq tail: {several(returned, 'message')} returned to the queue. The broker delivers them "
-            "before all others, and nothing else until a consumer takes them; bmq peek takes no messages"
+        subscription = bmq.Subscription(wanted, priority=priority, max_unconfirmed_messages=limit)
+        opened = await session.open_queue(
+            queue, read=True, default_subscription=False, subscriptions=[subscription]
         )
+        consumer = opened.consumers[0]
+        await take("tail", consumer, receive, handle, left, all_delivered=confirm)
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 
 

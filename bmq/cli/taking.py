@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The question before a verb receives messages that it will return: does a consumer suffer?"""
+"""Receiving messages without harm to the other consumers of the queue.
+
+A broker delivers a returned message before all others, and nothing else while no subscription matches the
+message. A verb therefore confirms all the messages that it receives, or asks first who reads the queue.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bmq.admin.words import several
 from bmq.cli.messages import BadInput
+from bmq.cli.output import note
 
 if TYPE_CHECKING:
+    import bmq
     from bmq.cli.target import BrokerTarget
 
-__all__ = ["FORCE", "check_application", "refuse_to_take"]
+__all__ = ["FORCE", "check_application", "refuse_to_take", "take", "tell_returned"]
+
+# Matches no message.
+_NOTHING: Final = "exists(bmq) && !exists(bmq)"
 
 FORCE = Annotated[
     bool,
@@ -65,3 +77,88 @@ def check_application(queue: str, app_id: str, known: tuple[str, ...]) -> None:
     """
     if known and app_id not in known:
         raise BadInput(f"{queue} has no application {app_id!r}; its applications: {', '.join(known)}")
+
+
+async def take(
+    verb: str,
+    consumer: bmq.Consumer,
+    receive: Callable[[], Awaitable[Iterable[bmq.Message]]],
+    handle: Callable[[list[bmq.Message]], Awaitable[list[bmq.Message]]],
+    left: Callable[[], int | None],
+    *,
+    all_delivered: bool = True,
+) -> None:
+    """Handle messages until enough are handled, no more arrive, or the verb is cancelled.
+
+    The broker never delivers more messages than are wanted: the window shrinks to the wanted number before
+    messages are confirmed, and at the end all delivered messages are handled. Only the messages that cannot
+    be handled return to the queue, with a note.
+
+    Args:
+        verb: name of the verb, for the note.
+        consumer: the consumer; its window must not exceed the number of wanted messages.
+        receive: returns the next messages of the consumer, or raises a TimeoutError at the end.
+        handle: returns the messages to confirm.
+        left: returns the number of messages still wanted; None without a limit.
+        all_delivered: if False, messages in line at the end are not handled.
+
+    Cancelling the call ends the delivery; the delivered messages are still handled.
+    """
+    import bmq
+
+    nothing = bmq.Expression(_NOTHING, strict=False)
+    handling: asyncio.Task[None] | None = None
+    held = 0
+
+    async def step(messages: list[bmq.Message]) -> None:
+        nonlocal held
+        held += len(messages)
+        done = await handle(messages)
+        held -= len(done)
+        wanted = left()
+        try:
+            if wanted == 0:
+                await consumer.configure(nothing)
+            elif wanted is not None and wanted + held < consumer.options.max_unconfirmed_messages:
+                await consumer.configure(max_unconfirmed_messages=wanted + held)
+        finally:
+            for message in done:
+                message.confirm()
+
+    async def end() -> None:
+        if not all_delivered:
+            return
+        await consumer.configure(nothing)
+        while left() != 0 and consumer.buffered:
+            await step(list(await consumer.receive_many()))
+
+    def tell() -> None:
+        if returned := held + consumer.buffered:
+            tell_returned(verb, returned)
+
+    try:
+        while left() != 0:
+            try:
+                messages = list(await receive())
+            except TimeoutError:
+                await end()
+                break
+            handling = asyncio.create_task(step(messages))
+            await asyncio.shield(handling)
+        tell()
+    except BaseException as error:
+        if all_delivered:
+            if isinstance(error, asyncio.CancelledError):
+                if handling is not None:
+                    await handling
+                await end()
+            tell()
+        raise
+
+
+def tell_returned(verb: str, returned: int) -> None:
+    """Report messages returned to the queue."""
+    note(
+        f"bmq {verb}: {several(returned, 'message')} returned to the queue. The broker delivers them before "
+        "all others, and nothing else until a consumer takes them; bmq peek takes no messages"
+    )

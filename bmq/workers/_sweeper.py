@@ -81,6 +81,9 @@ class Sweeper:
     has no better way. Consumers subscribed by this time receive matching messages, and the sweeper receives
     the rest again. A sweeper therefore needs a session without another reader of the queue.
 
+    A sweeper that ends returns the held messages, too. The broker then delivers no other message until a
+    consumer takes them: with ``put_aside``, nothing is held.
+
     Args:
         queue: the queue's URI, with ``?id=`` for a queue with applications.
         put_aside: queue to receive the messages before the confirmation, as for a :class:`bmq.DeadLetter`: a
@@ -195,6 +198,16 @@ class Sweeper:
         feeding = Feeding(queue.consumers[0])
         try:
             await self._sweep(session, queue.consumers[0], aside, feeding)
+        except asyncio.CancelledError:
+            if self._held:
+                logger.warning(
+                    "the sweeper of %s ends, and returns %d messages to the queue: the broker delivers them "
+                    "before all others, and nothing else until a consumer takes them",
+                    self.queue,
+                    len(self._held),
+                    extra={"queue": self.queue},
+                )
+            raise
         finally:
             feeding.close()
             await queue.close()

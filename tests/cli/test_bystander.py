@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -163,6 +166,56 @@ def test_taking_on_purpose_takes(run: Bmq, aside: Aside, uri: str, bmq_queue_uri
     assert ran.lines == ["express"]
     bystander.still_receives()
     assert bystander.internals().depth.messages == 0
+
+
+#: The commands that take some of the messages with another kind, and their statuses.
+SOME: list[tuple[int, tuple[str, ...]]] = [
+    (0, ("tail", "QUEUE", "-e", 'kind == "express"', "--confirm", "--count", "COUNT")),
+    (0, ("tail", "QUEUE", "--confirm", "--count", "COUNT")),
+    (0, ("tail", "QUEUE", "-e", 'kind == "express"', "--confirm", "-n", "COUNT", "--max-unconfirmed", "3")),
+    (0, ("move", "QUEUE", "OTHER", "--where", 'kind == "express"', "--limit", "COUNT")),
+    (130, ("move", "QUEUE", "OTHER", "--where", 'kind == "express"', "--rate", "RATE")),
+    (2, ("dead", "QUEUE", "--all", "--back")),
+]
+
+
+@pytest.mark.parametrize("count", [1, 7, 20])
+@pytest.mark.parametrize(
+    ("status", "words"), SOME, ids=lambda value: "-".join(value)[:60] if isinstance(value, tuple) else ""
+)
+def test_no_surplus_message_returns(
+    run: Bmq,
+    aside: Aside,
+    uri: str,
+    bmq_new_queue_uri: NewUri,
+    status: int,
+    words: tuple[str, ...],
+    count: int,
+) -> None:
+    queue, other = bmq_new_queue_uri(), bmq_new_queue_uri()
+    bystander = _bystander(aside, queue, uri, _readers(queue))
+    there = 21
+    for _ in range(there - 1):
+        aside.do(bystander.queue.post(b"express", properties={"kind": "express"}))
+
+    async def interrupt() -> None:
+        opened = await aside.session.open_queue(other, read=True)
+        await opened.receive(30)
+        os.kill(os.getpid(), signal.SIGINT)
+        await opened.close()
+
+    interrupting = asyncio.run_coroutine_threadsafe(interrupt(), aside.loop) if status == 130 else None
+    names = {"QUEUE": queue, "OTHER": other, "COUNT": str(count), "RATE": str(count / 10)}
+    ran = run(*(names.get(word, word) for word in words))
+    assert ran.status == status, ran
+    assert "returned" not in ran.err.replace("returned messages", "")
+    if interrupting is not None:
+        interrupting.result(30)
+    taken = {0: count, 130: there, 2: 0}[status]
+    assert bystander.internals().depth.messages == there - taken
+    bystander.still_receives()
+    run("purge", queue, "--yes")
+    run("purge", other, "--yes")
 
 
 def test_force_takes_and_says_what_follows(run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str) -> None:

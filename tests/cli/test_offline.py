@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import bmq
 from bmq.cli.verbs import VERBS
 from tests.cli.conftest import Bmq
 from tests.transcripts import DIRECTORY, RECORDINGS, recorded, stream
@@ -122,6 +123,36 @@ def test_check_shows_several_expressions_as_a_routing_table(offline: Bmq) -> Non
     assert "delivery to this application stops" in ran.lines[-1]
     assert offline("check", "x > 0", "--full", "2", "-p", "x=1").status == 2
     assert offline("check", "x > 0", "-P", "1", "-P", "2").status == 2
+
+
+LONG = " || ".join(f"x == {number}" for number in range(12))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x > 1", "x = 1", LONG, LONG.replace("||", "&&"), f'x == "{"a" * 200}"', "1 == 1", "x > 1\0"]
+)
+def test_check_and_subscribe_agree(offline: Bmq, uri: str, bmq_queue_uri: str, text: str) -> None:
+    ran = offline("check", text, "--json")
+    subscribed: list[str] = []
+    code = None
+    with bmq.blocking.connect(uri) as session, session.open_queue(bmq_queue_uri, read=True) as queue:
+        try:
+            subscribed = queue.subscribe(text).expressions
+        except bmq.InvalidExpression as error:
+            code = error.code
+    if subscribed:
+        assert (ran.status, [each["expression"] for each in ran.json]) == (0, subscribed)
+    else:
+        assert (ran.status, [each["code"] for each in ran.json]) == (1, [code])
+
+
+def test_check_shows_a_long_expression_as_its_subscriptions(offline: Bmq) -> None:
+    ran = offline("check", LONG, "-p", "x=11")
+    assert (ran.status, ran.lines[:2]) == (
+        0,
+        [LONG, "  beyond the limits of a broker: the client sends 4 subscriptions"],
+    )
+    assert ran.lines[-1] == "The message goes to #1.4."
 
 
 # ---- decode

@@ -87,6 +87,17 @@ async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> Non
     assert await left_in(filters.connect, filters.uri) == []
 
 
+async def test_a_sweeper_that_ends_says_what_it_returns(
+    filters: Filters, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filters.lose_zero(3)
+    sweeper = Sweeper(filters.uri, hand_back_every=None)
+    async with sweeping(sweeper, await filters.connect()):
+        await eventually(lambda: sweeper.stats().held == 3, TIMEOUT)
+        assert "returns" not in caplog.text
+    assert f"the sweeper of {filters.uri} ends, and returns 3 messages to the queue" in caplog.text
+
+
 async def test_returning_filter_receives_the_swept_messages(filters: Filters) -> None:
     """The sweeper still runs, and periodically returns its held messages."""
     sweeper = Sweeper(filters.uri, hand_back_every=0.2)
