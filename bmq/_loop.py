@@ -21,10 +21,12 @@ from bmq.errors import UsageError
 __all__ = [
     "LoopThread",
     "change_protocol",
+    "check_greenlets",
     "create_connection",
     "has_running_loop",
     "new_event_loop",
     "of_uvloop",
+    "replaced_threads",
     "running_loop",
     "timeout",
 ]
@@ -58,12 +60,42 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
+def replaced_threads() -> str:
+    """Return which package has replaced the threads of Python, gevent or eventlet; empty if none has."""
+    package = _thread.start_new_thread.__module__.partition(".")[0]
+    return package if package in {"gevent", "eventlet"} else ""
+
+
+# bmq took the locks of these threads when it was imported.
+_at_import = replaced_threads()
+
+
+def check_greenlets() -> None:
+    """Raise an error if gevent or eventlet leaves no thread for another event loop.
+
+    Raises:
+        UsageError: bmq was imported before the threads were replaced, or the only thread has an event loop.
+    """
+    package = replaced_threads()
+    if package and package != _at_import:
+        raise UsageError(
+            f"{package} replaced the threads of Python after bmq was imported, and waiting would never "
+            "end: call monkey.patch_all() or eventlet.monkey_patch() before the first import of bmq"
+        )
+    if package and has_running_loop():
+        raise UsageError(
+            f"{package} has replaced the threads of Python, and an event loop runs in the only thread: a "
+            "second event loop cannot run. Close what runs the first one, or move it to another process (for "
+            "an embedded broker: bmq broker)"
+        )
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a new event loop: uvloop's if installed, otherwise asyncio's.
 
     If gevent or eventlet has replaced the threads of Python, asyncio's: uvloop would block the only thread.
     """
-    if _thread.start_new_thread.__module__ != "_thread":
+    if replaced_threads():
         return asyncio.new_event_loop()
     try:
         import uvloop
@@ -167,6 +199,9 @@ class LoopThread:
         name: name of the thread.
         log: logger for errors of callbacks.
 
+    Raises:
+        UsageError: as for :func:`check_greenlets`.
+
     Attributes:
         loop: event loop; the thread closes the loop at its end.
         over: whether the thread is ending.
@@ -174,6 +209,7 @@ class LoopThread:
     """
 
     def __init__(self, name: str, log: Log = logger) -> None:
+        check_greenlets()
         self._log = log
         self.loop = new_event_loop()
         self.over = False

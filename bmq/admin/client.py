@@ -17,6 +17,7 @@ from bmq._json import orjson
 from bmq._live import live
 from bmq._local import is_loopback
 from bmq._logging import Log
+from bmq._loop import running_loop
 from bmq.admin import parsing
 from bmq.admin.asking import ask, failure_of, refused, word
 from bmq.admin.cluster import ClusterAdmin, TunableAdmin
@@ -217,7 +218,7 @@ class Admin:
 
         A silent address with an accepted connection delays the next address by a head start only.
         """
-        now = asyncio.get_running_loop().time
+        now = running_loop().time
         deadline = now() + self._timeout
         opened: list[tuple[Address, AdminConnection]] = []
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from bmq import _checks, _world
 from bmq._logging import Log
-from bmq._loop import LoopThread, has_running_loop
+from bmq._loop import LoopThread, has_running_loop, replaced_threads
 from bmq.errors import SessionClosed, TimedOut, UsageError
 
 __all__ = ["FOR_THE_END", "Portal", "current_portal", "forget_portal"]
@@ -172,7 +172,9 @@ class Portal:
             )
         if self._thread.over:
             raise SessionClosed("the session is closed: the process ends")
-        if not self._warned and has_running_loop() and "ipykernel" not in sys.modules:
+        if self._warned or not has_running_loop() or "ipykernel" in sys.modules:
+            return
+        if not replaced_threads():  # with greenlets it is the portal's own event loop, which runs meanwhile
             self._warned = True
             logger.warning(
                 "bmq.blocking is used in a thread with a running event loop, which stands still during each "

@@ -17,7 +17,7 @@ from bmq import _checks
 from bmq._live import live
 from bmq._local import is_loopback
 from bmq._logging import Log
-from bmq._loop import has_running_loop, new_event_loop, running_loop
+from bmq._loop import check_greenlets, has_running_loop, new_event_loop, running_loop
 from bmq._signals import on_interrupts, on_signals
 from bmq.client.interceptors import Interceptor, check_interceptors
 from bmq.client.session import Session, close_all_left_open
@@ -292,6 +292,7 @@ def run(main: Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
         raise UsageError(f"run needs a coroutine, as in bmq.run(main()), not {_checks.shown(main)}")
     if has_running_loop() and not hasattr(asyncio, "_nest_patched"):  # nest_asyncio allows the call
         main.close()
+        check_greenlets()
         raise UsageError(
             "an event loop is running in this thread already, as in a notebook: use 'await main()' instead "
             "of bmq.run(main())"

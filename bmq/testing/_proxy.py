@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from bmq import _checks
+from bmq._loop import running_loop
 from bmq.engine.address import parse_addresses
 from bmq.errors import StateError, UsageError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
@@ -505,7 +506,7 @@ class FaultProxy(Line):
         if self._reserved is None:
             return
         # In two steps: a server cancelled while starting must not be lost.
-        server = await asyncio.get_running_loop().create_server(
+        server = await running_loop().create_server(
             lambda: Endpoint(self._begin), sock=self._reserved, backlog=_BACKLOG, start_serving=False
         )
         self._server, self._reserved = server, None

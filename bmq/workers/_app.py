@@ -16,6 +16,7 @@ from typing import Any, Generic, Unpack
 from bmq import _checks, _copies
 from bmq._live import live
 from bmq._logging import Log
+from bmq._loop import running_loop
 from bmq._signals import on_signals
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
@@ -312,7 +313,7 @@ class App(Registrar, Generic[S]):
 
     def _begun(self) -> asyncio.Future[None]:
         """Return a future to be done once the handlers of the next run receive messages."""
-        begun = self._own.life.begun = asyncio.get_running_loop().create_future()
+        begun = self._own.life.begun = running_loop().create_future()
         return begun
 
     def _dependencies(self, overrides: Overrides) -> list[Callable[..., Any]]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.testing import BackgroundBroker
+from bmq.testing import BackgroundBroker, FaultProxy
 from tests.fakes.broker import Peer
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -137,7 +137,14 @@ async def test_run_in_a_notebook_names_await() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [lambda: bmq.connect("tcp://localhost:1")._start(), bmq.broker.Broker().start]
+    "entry",
+    [
+        lambda: bmq.connect("tcp://localhost:1")._start(),
+        lambda: bmq.admin.connect("tcp://localhost:1").__aenter__(),
+        lambda: bmq.App("tcp://localhost:1").__aenter__(),
+        lambda: FaultProxy("tcp://localhost:1").start(),
+        bmq.broker.Broker().start,
+    ],
 )
 def test_another_kind_of_event_loop_is_named(entry: Callable[[], Any]) -> None:
     """As under trio, whose event loop drives coroutines without asyncio."""
@@ -162,20 +169,66 @@ def test_blocking_calls_in_an_event_loop_are_noted_once(
     assert len(noted) == 1
 
 
-#: Replaces the threads of Python as gevent and eventlet do.
+#: Replaces the threads of Python, as gevent 26.9 and eventlet 0.41 do.
 PATCHED = """
-import _thread, sys
+import _thread, asyncio
 start = _thread.start_new_thread
 def start_new_thread(*args, **kwargs): return start(*args, **kwargs)
-_thread.start_new_thread = start_new_thread
-from bmq import _loop
-print(_loop.new_event_loop().__class__.__module__.split(".")[0])
+def patch(): _thread.start_new_thread = start_new_thread
+start_new_thread.__module__ = "{package}.thread"
+def attempt(function):
+    try: print(function())
+    except Exception as error: print(f"{{type(error).__name__}} {{error}}")
+{program}
 """
 
 
-def test_replaced_threads_use_the_event_loop_of_asyncio() -> None:
-    run = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "asyncio"
+@pytest.fixture(params=["gevent", "eventlet"])
+def patched(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Run a program that replaces the threads of Python, and return the output."""
+
+    def run(program: str) -> str:
+        text = PATCHED.format(package=request.param, program=program)
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout.replace(request.param, "PACKAGE")
+
+    return run
+
+
+def test_replaced_threads_use_the_event_loop_of_asyncio(patched: Callable[[str], str]) -> None:
+    program = "patch(); from bmq import _loop; print(type(_loop.new_event_loop()).__module__.split('.')[0])"
+    assert patched(program).strip() == "asyncio"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "bmq.blocking.connect('tcp://localhost:1')",
+        "bmq.testing.BackgroundBroker().start()",
+        "bmq.run(asyncio.sleep(0))",
+    ],
+)
+def test_replaced_threads_have_one_event_loop(patched: Callable[[str], str], start: str) -> None:
+    program = f"""
+patch()
+import bmq, bmq.blocking, bmq.testing
+async def main(): attempt(lambda: {start})
+asyncio.run(main())
+"""
+    assert patched(program).startswith(
+        "UsageError PACKAGE has replaced the threads of Python, and an event loop"
+    )
+
+
+@pytest.mark.parametrize(
+    "start", ["bmq.blocking.connect('tcp://localhost:1')", "bmq.testing.BackgroundBroker().start()"]
+)
+def test_threads_replaced_after_the_import_are_named(patched: Callable[[str], str], start: str) -> None:
+    program = f"import bmq, bmq.blocking, bmq.testing; patch(); attempt(lambda: {start})"
+    assert patched(program).startswith(
+        "UsageError PACKAGE replaced the threads of Python after bmq was imported"
+    )
 
 
 async def test_a_property_that_no_expression_can_read_is_noted_once(peer: Peer) -> None:
