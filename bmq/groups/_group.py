@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
+from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
@@ -51,6 +52,8 @@ logger = Log("bmq.groups")
 WINDOW_MESSAGES = 100_000
 WINDOW_BYTES = 2**30
 _LONGEST_NAME = 1000
+# Maximum time in seconds to wait until the broker sends a leaving member no more messages.
+_LETTING_GO = 1.0
 _CONTROL_NOTE = (
     "{} is the control queue, which each member of the group reads and writes on a second connection: "
     "control_queue= names another queue"
@@ -571,17 +574,29 @@ class Group:
             self._closing.add_done_callback(_look_at)
             # Closing by this task does not wait for the message in this task's hands.
             with contextlib.suppress(Error):
-                await self.queue.close(at_once=True)
+                await self._close_queue()
         closing = self._closing
         await ended(closing)
         closing.result()
+
+    async def _close_queue(self) -> None:
+        """Close the queue; messages of this member reach the next owners before newer messages.
+
+        The subscriptions stay until then, without room: a replica or proxy keeps the messages that the primary
+        is sending when the queue is closed, and delivers them to nobody.
+        """
+        if self.queue.state not in DISCONNECTED:
+            full = [each.configure(max_unconfirmed_messages=0) for each in self._own if not each.closed]
+            with contextlib.suppress(TimeoutError):
+                async with timeout(_LETTING_GO):
+                    await asyncio.gather(*full, return_exceptions=True)
+        await self.queue.close(at_once=True)
 
     async def _leave(self) -> None:
         undoing = _undoing.get(self.queue)
         earlier = [task for task in (self._joining, undoing, self._stopping) if task is not None]
         try:
-            # In one step: messages of this member reach the next owners before newer messages.
-            await self.queue.close(at_once=True)
+            await self._close_queue()
         finally:
             if earlier:
                 await asyncio.wait(earlier)
