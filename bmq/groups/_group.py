@@ -582,8 +582,8 @@ class Group:
     async def _close_queue(self) -> None:
         """Close the queue; messages of this member reach the next owners before newer messages.
 
-        The subscriptions stay until then, without room: a replica or proxy keeps the messages that the primary
-        is sending when the queue is closed, and delivers them to nobody.
+        The subscriptions stay until then, without room: a replica or proxy keeps the messages that the
+        primary is sending when the queue is closed, and delivers them to nobody.
         """
         if self.queue.state not in DISCONNECTED:
             full = [each.configure(max_unconfirmed_messages=0) for each in self._own if not each.closed]

@@ -54,8 +54,7 @@ for number in range(1, 11):
     third = raw.Client(primary)
     third.open(uri, read=True)
     third.subscribe(("k >= 0", 100_000))
-    print(
-        f"round {number}: {received} of {MESSAGES}; at the primary afterwards {len(set(third.payloads(1.5)))}"
-    )
+    stored = len(set(third.payloads(1.5)))
+    print(f"round {number}: {received} of {MESSAGES}; at the primary afterwards {stored}")
     for each in (writer, first, third):
         each.close()
