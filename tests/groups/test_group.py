@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -298,3 +299,23 @@ class TestMisuse:
         await reader.session.close()
         with pytest.raises(bmq.QueueClosed):
             await receiving
+
+
+async def test_a_leaving_member_has_no_room_when_it_closes_the_queue(reader: bmq.Queue) -> None:
+    """A replica delivers nothing to others that is on its way to the member in this moment."""
+    sent: list[bytes] = []
+    core = reader._driver.core
+    data_to_send = core.data_to_send
+
+    def recorded(*arguments: float) -> list[bytes]:
+        pieces = data_to_send(*arguments)
+        sent.extend(pieces)
+        return pieces
+
+    core.data_to_send = recorded  # type: ignore[method-assign, assignment]
+    async with reader.group("k", buckets=2):
+        pass
+    before, close, _ = b"".join(sent).partition(b'"closeQueue"')
+    assert close
+    last = before.rpartition(b'"configureStream"')[2]
+    assert set(re.findall(rb'"maxUnconfirmedMessages":(\d+)', last)) == {b"0"}
