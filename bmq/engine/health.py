@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypedDict, get_args
@@ -52,7 +52,8 @@ class Health:
     """The health of a session; see :meth:`bmq.Session.health`.
 
     Attributes:
-        ready: whether the session is connected and all queues are open.
+        ready: whether work gets done: the session is connected, all queues are open, and handlers get
+            messages and succeed.
         degraded: whether the session is ready, but has problems.
         troubles: problems, the oldest first.
         since: start of the present state (ready, degraded, or not ready), in UTC.
@@ -88,9 +89,16 @@ class Ages(TypedDict):
 
 
 class HealthWatch:
-    """Derives a session's health from its events."""
+    """Judges a session: by its events, and by the handlers of its messages.
+
+    This is the only place that decides whether work gets done.
+
+    Attributes:
+        handlers: by consumer, functions that return the present problem of its handler, if any.
+    """
 
     def __init__(self) -> None:
+        self.handlers: dict[object, Callable[[], Trouble | None]] = {}
         self._troubles: dict[Hashable, Trouble] = {}
         # Problems of queues waiting to be reopened, now or earlier on this connection.
         self._delays: dict[Hashable, None] = {}
@@ -109,8 +117,17 @@ class HealthWatch:
             trouble = self._troubles.get(("stalled", cause))
             if trouble is not None:
                 self._troubles["stalled", cause] = replace(trouble, what=what)
-        troubles = tuple(sorted(self._troubles.values(), key=lambda each: each.since))
-        return Health(self._level < 2, self._level == 1, troubles, self._since, **ages)
+        found = [*self._troubles.values()]
+        if "connection" not in self._troubles:  # the cause of everything else
+            found += [each for handler in self.handlers.values() if (each := handler()) is not None]
+        troubles = tuple(sorted(found, key=lambda each: each.since))
+        level = max((1 + trouble.serious for trouble in troubles), default=0)
+        if level > self._level:
+            self._since = next(each.since for each in troubles if 1 + each.serious == level)
+        elif level < self._level:
+            self._since = _world.now()
+        self._level = level
+        return Health(level < 2, level == 1, troubles, self._since, **ages)
 
     def note(self, event: SessionEvent) -> None:
         """Process an event."""
@@ -168,18 +185,6 @@ class HealthWatch:
         if not delayed:
             self._end(("delayed", uri))
         self._end(("suspended", uri))
-
-    def hung(self, workers: object, what: str | None) -> None:
-        """Record workers waiting for threads beyond the deadline.
-
-        Args:
-            workers: identity of the workers.
-            what: description in a sentence; None at the end of the wait.
-        """
-        if what is None:
-            self._end(("hung", workers))
-        else:
-            self._begin(("hung", workers), what, False)
 
     def _begin(self, key: Hashable, what: str, serious: bool = True) -> None:
         before = self._troubles.get(key)

@@ -346,6 +346,8 @@ class Coordinator:
         self._gathered: list[Report] = []
         self._gathering: asyncio.Handle | None = None
         self._life: asyncio.Task[None] | None = None
+        # Since when the leader gives this member no bucket, as far as was asked.
+        self._spare_since: float | None = None
         # Whether the member has a life on both connections.
         self._alive = False
         # Cleared while the data queue is suspended, or not reopened yet: the member is no member then.
@@ -373,6 +375,22 @@ class Coordinator:
     def hands_out(self, bucket: int) -> bool:
         """Whether messages of a bucket may be handed out now."""
         return self._member.hands_out(bucket, self._loop.time())
+
+    @property
+    def settled(self) -> bool:
+        """Whether the lease is valid, and every bucket of this member is handed out.
+
+        A new member gets its buckets one by one. A member without buckets for a lease is a spare member.
+        """
+        now, seats = self._loop.time(), self._member.seats.values()
+        if now >= self._member.lease_until:
+            self._spare_since = None
+            return False
+        if seats:
+            self._spare_since = None
+            return all(seat.state in (SeatState.OPEN, SeatState.DRAINING) for seat in seats)
+        self._spare_since = self._spare_since if self._spare_since is not None else now
+        return now - self._spare_since >= self._lease
 
     def state(self, bucket: int, fence: int) -> SeatState:
         """Return the state of a bucket under a fence."""

@@ -246,6 +246,14 @@ class Group:
         return frozenset(lane.bucket for lane in self._owned_lanes if lane.owned)
 
     @property
+    def settled(self) -> bool:
+        """Whether this member gets the messages of its share: the leader answers, and every bucket is here.
+
+        False after a lost connection, until the member has its buckets again.
+        """
+        return self._joined and self.queue.state not in DISCONNECTED and self._coordinator.settled
+
+    @property
     def unconfirmed(self) -> dict[int, int]:
         """The number of messages handed out and not confirmed, by bucket."""
         found = {lane.bucket: lane.ledger.in_hand for lane in self._owned_lanes}

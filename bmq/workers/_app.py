@@ -46,6 +46,9 @@ __all__ = ["App"]
 
 logger = Log("bmq.workers")
 
+# Seconds between two looks whether all handlers get messages, at the start.
+_LOOK_EVERY = 0.02
+
 
 @dataclass(slots=True)
 class _Copy(Generic[S]):
@@ -357,14 +360,20 @@ class App(Registrar, Generic[S]):
         return [self._probe, *(each for each in rest if each.address is not None)]
 
     def _health(self) -> Health | None:
-        if self._own.life.state is AppState.DRAINING:
+        """The worst health of the sessions; None before all handlers get messages, and after a stop."""
+        if self._own.life.state is not AppState.RUNNING:
             return None
-        found: list[Health] = []
-        for each in self._all():
-            if each._own.running is None:
-                return None
-            found.append(each._own.running.session.health())
-        return worst(found)
+        running = [each._own.running for each in self._all()]
+        if None in running:
+            return None
+        return worst([each.session.health() for each in running if each is not None])
+
+    async def _announce(self, begun: asyncio.Future[None]) -> None:
+        """Tell the caller once all handlers get messages."""
+        while (health := self._health()) is None or not health.ready:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_EVERY)
+        if not begun.done():
+            begun.set_result(None)
 
     def _grace(self) -> float:
         """Seconds for handlers to finish, with those of the parts."""
@@ -585,11 +594,15 @@ class App(Registrar, Generic[S]):
             task.add_done_callback(end_sweeping)
         tasks = [*feeding, *sweeping, *(task for each in running for task in each.moving())]
         self._own.life.fire(AppInput.STARTED, tasks)
-        cancelled = False
+        cancelled, begun = False, self._own.life.begun
+        announcing = asyncio.create_task(self._announce(begun)) if begun is not None else None
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         except asyncio.CancelledError:
             cancelled = True
+        finally:
+            if announcing is not None:
+                announcing.cancel()
         if self._own.life.state is AppState.RUNNING:
             self.stop()
         cancelled |= not await settled(tasks, None)

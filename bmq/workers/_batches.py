@@ -22,7 +22,7 @@ from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import Workers, age_of, work_on
 from bmq.workers._invoker import Invoker
 from bmq.workers._options import HandlerOptions
-from bmq.workers._outcomes import RetryAfter
+from bmq.workers._outcomes import Reject, RetryAfter
 from bmq.workers._plan import Plan, Surroundings
 
 __all__ = ["BatchHandler", "Batches", "PartlyFailed", "check_batches", "feed_batches"]
@@ -188,7 +188,7 @@ class _BatchWorkers(Workers):
                 self._consumer.queue.confirm(*done)
                 self.progress.handled += len(done)
                 if done and not errors:
-                    self.progress.failed_last = False
+                    self.progress.failing_since = None
                 rests = await self._failed(errors, len(values), attempt, began)
                 self._count_failing(len(rests) - failing)
                 failing = len(rests)
@@ -248,6 +248,7 @@ class _BatchWorkers(Workers):
             age = age_of(message, self._clock.time() - began)
             delay = None if message.confirmed else self._pause_after(message, error, attempt, began - age)
             self.progress.attempts_failed += 1
+            self.progress.failed()
             failure = Failure(message, error, attempt, delay, self._invoke.name)
             together.setdefault(id(error), []).append(failure)
             if delay is not None:
@@ -266,7 +267,8 @@ class _BatchWorkers(Workers):
             for failure in failures:
                 if failure.retry_in is None:
                     self.progress.given_up += 1
-                    self.progress.failed_last = True
+                    self.progress.gone += 1
+                    self.progress.given_up_in_a_row += not isinstance(failure.error, Reject)
                     await self._give_up(failure)
         return rests
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, TypeAlias, TypeVar, cast
 
 from bmq import _checks, _world
@@ -65,7 +66,7 @@ from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencie
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder
 from bmq.workers._retry import Backoff, RetryPolicy
-from bmq.workers._status import Progress, tell
+from bmq.workers._status import Progress, watched
 from bmq.workers._throttle import Throttle
 from bmq.workers._typed import check_source
 
@@ -528,20 +529,25 @@ class Workers:
             return True
         return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
+    @property
+    def joining(self) -> bool:
+        """Whether the handler gets no messages yet: never, as the subscription has been answered."""
+        return False
+
     async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
         """Work until cancelled, or until no more messages can arrive."""
         self._concurrency = concurrency
-        tell(self._consumer, self)
         tasks = self._tasks
-        self._begin()
-        try:
-            await self._over
-        finally:
-            lost = any(task.cancelled() for task in tasks)
+        with watched(self._consumer, self):
+            self._begin()
             try:
-                await self._drain(tasks, grace, close=close)
+                await self._over
             finally:
-                self._left.close()
+                lost = any(task.cancelled() for task in tasks)
+                try:
+                    await self._drain(tasks, grace, close=close)
+                finally:
+                    self._left.close()
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -801,7 +807,7 @@ class Workers:
                         self._check_end(task, error)
                     if error is None:
                         progress.handled += 1
-                        progress.failed_last = False
+                        progress.failing_since = None
                         message.confirm()
                     else:
                         taken = self._clock.time() - spent if began is None else began
@@ -891,7 +897,7 @@ class Workers:
             error = outlived or await self._attempt(message, work.attempt, task)
         if error is None:
             progress.handled += 1
-            progress.failed_last = False
+            progress.failing_since = None
             if self._ack is AckPolicy.ON_SUCCESS:
                 message.confirm()
             elif not message.confirmed:
@@ -900,6 +906,7 @@ class Workers:
         self._elapsed(work)
         attempt = work.attempt - (outlived is not None)
         progress.attempts_failed += outlived is None
+        progress.failed()
         delay = self._pause_after(message, error, work.attempt, work.began)
         if message.confirmed or outlived is not None:
             delay = None  # the message was confirmed meanwhile, or is too old
@@ -908,12 +915,14 @@ class Workers:
         self._check_end(task, None)
         if delay is None:
             progress.given_up += 1
-            progress.failed_last = True
+            progress.gone += 1
+            progress.given_up_in_a_row += not isinstance(error, Reject)
             self._not_failing(work)
             await self._give_up(failure)
             delay = None if message.confirmed else self._hold
         elif self._later is not None and await self._later.put_off(failure):
             delay = None  # the message is redelivered
+            progress.gone += 1
         if delay is not None and not work.failing:
             work.failing = True
             self._count_failing(1)
@@ -960,16 +969,10 @@ class Workers:
             self._count_failing(-failing)
 
     def _count_hung(self, change: int) -> None:
-        """Count workers waiting for a thread, and report the number to the session's health."""
-        progress = self.progress
-        progress.hung += change
-        what = None
-        if progress.hung:
-            what = (
-                f"{progress.hung} of {progress.workers} workers of {progress.handler} take no messages: "
-                "their threads still run after the deadline"
-            )
-        self._line.end.driver.health.hung(progress, what)
+        """Count workers waiting for a thread."""
+        if not self.progress.hung:
+            self.progress.hung_since = _world.now()
+        self.progress.hung += change
 
     def _new(self, message: Message, began: float) -> Work:
         work = Work(message, began)
@@ -1284,9 +1287,10 @@ class _LaneWorkers(Workers):
                 self._lanes.done(key)
             else:
                 self._lanes.keep(key, work)
+                self.progress.parked += work.failing
                 resting = asyncio.create_task(self._rest_lane(key, delay))
                 self._waiting[resting] = None
-                resting.add_done_callback(self._waiting.pop)
+                resting.add_done_callback(partial(self._rested, work.failing))
             if task in self._replaced:
                 self._wake()  # another task takes the next message of the lane
                 return
@@ -1296,6 +1300,10 @@ class _LaneWorkers(Workers):
         self._lane_bytes -= len(message.raw)
         if self._room is not None and not self._room.done() and not self._full_lanes:
             self._room.set_result(None)
+
+    def _rested(self, failing: bool, resting: asyncio.Task[None]) -> None:
+        del self._waiting[resting]
+        self.progress.parked -= failing
 
     async def _rest_lane(self, key: Hashable, seconds: float) -> None:
         await self._clock.sleep(seconds)
@@ -1332,6 +1340,11 @@ class _GroupWorkers(_LaneWorkers):
         super().__init__(*arguments, key=key)
         self._group = group
         self._source = group
+
+    @property
+    def joining(self) -> bool:
+        """Whether the member has no answer of the leader, or does not hold all of its buckets yet."""
+        return not self._group.settled
 
     async def _try(
         self, work: Work, task: asyncio.Task[None], error: BaseException | None = None

@@ -54,7 +54,7 @@ class Life(Machine):
     """The state of an app with its parts, and the tasks to be cancelled by a stop.
 
     Attributes:
-        begun: set when the handlers' tasks exist; None if no caller waits.
+        begun: set once all handlers get messages; None if no caller waits.
     """
 
     __slots__ = ("_starting", "_tasks", "begun")
@@ -74,8 +74,6 @@ class Life(Machine):
 
     def _work(self, tasks: Iterable[asyncio.Task[None]]) -> None:
         self._tasks = tuple(tasks)
-        if self.begun is not None and not self.begun.done():
-            self.begun.set_result(None)
 
     def _drain(self) -> None:
         loop = asyncio.get_running_loop()

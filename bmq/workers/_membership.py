@@ -50,6 +50,11 @@ class Membership(Protocol):
         """Return the bucket of a message; None for a message without a bucket."""
         ...
 
+    @property
+    def settled(self) -> bool:
+        """Whether this member gets the messages of its buckets."""
+        ...
+
     def holds(self, message: Message) -> bool:
         """Whether this member may work on a message of the group now."""
         ...

@@ -28,6 +28,7 @@ from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
+from bmq.workers._status import expect
 from bmq.workers._sweeper import sweeper_of
 
 __all__ = ["Running", "Settings"]
@@ -132,6 +133,7 @@ class Running:
                     await session.open_output(then.queue) if isinstance(then.queue, str) else then.queue
                 )
             self.consumers.append((each, next(consumers[each.uri]), dead_letters))
+            expect(self.consumers[-1][1], each.plan.name)
 
     async def _make_movers(self, closing: AsyncExitStack) -> None:
         if not self._registry.waiting:

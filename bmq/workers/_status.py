@@ -3,22 +3,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
-from bmq import _checks
+from bmq import _checks, _world
 from bmq.client.consumer import Consumer, line_of
+from bmq.engine.health import Trouble
 from bmq.protocol.client.core import SessionState
 
-__all__ = ["Progress", "Statuses", "SubscriberState", "SubscriberStatus", "calls", "status", "tell"]
+__all__ = [
+    "Progress",
+    "Statuses",
+    "SubscriberState",
+    "SubscriberStatus",
+    "calls",
+    "expect",
+    "status",
+    "watched",
+]
+
+
+# Messages in a row without a success that make a trouble, and seconds without a success that make it serious.
+_IN_A_ROW: Final = 3
+_SERIOUS_AFTER: Final = 5.0
+# Seconds until failures are forgotten if no message follows.
+_MEMORY: Final = 60.0
 
 
 class SubscriberState(Enum):
     """The state of a subscriber.
 
     Attributes:
+        JOINING: the handler does not get messages yet: the app starts, or the member of a group has no answer
+            of the leader, or does not hold all of its buckets yet.
         ACTIVE: messages are handled on arrival.
         FAILING: the last finished message was given up, or a failed message waits for the next attempt.
             Further messages are handled meanwhile.
@@ -31,6 +52,7 @@ class SubscriberState(Enum):
         CLOSED: the subscriber receives no more messages.
     """
 
+    JOINING = "joining"
     ACTIVE = "active"
     FAILING = "failing"
     BLOCKED = "blocked"
@@ -53,18 +75,28 @@ class Progress:
         parked: messages in ``failing`` waiting for the next attempt without occupying a worker.
         stuck: workers waiting for capacity in the queue for dead letters.
         hung: workers with a thread still running after the deadline.
-        failed_last: whether the message finished last was given up.
+        joining_since: since when the handler gets no messages of its group; None if it gets them.
+        failing_since: time of the first failure since the latest success, if any.
+        failed_at: time of the latest failure.
+        gone: messages finished without a success since ``failing_since``.
+        given_up_in_a_row: messages given up since ``failing_since``, and not by the decision of a handler.
+        hung_since: since when a thread runs after the deadline.
     """
 
     __slots__ = (
         "attempts_failed",
-        "failed_last",
+        "failed_at",
         "failing",
+        "failing_since",
         "given_up",
+        "given_up_in_a_row",
+        "gone",
         "handled",
         "handler",
         "handling",
         "hung",
+        "hung_since",
+        "joining_since",
         "parked",
         "stuck",
         "workers",
@@ -75,7 +107,17 @@ class Progress:
         self.workers = workers
         self.handled = self.attempts_failed = self.given_up = 0
         self.handling = self.failing = self.parked = self.stuck = self.hung = 0
-        self.failed_last = False
+        self.joining_since: datetime | None = None
+        self.failing_since: datetime | None = None
+        self.failed_at = self.hung_since = _world.now()
+        self.gone = self.given_up_in_a_row = 0
+
+    def failed(self) -> None:
+        """Note a failed attempt."""
+        self.failed_at = _world.now()
+        if self.failing_since is None:
+            self.failing_since = self.failed_at
+            self.gone = self.given_up_in_a_row = 0
 
 
 class Worker(Protocol):
@@ -101,6 +143,11 @@ class Worker(Protocol):
         """Whether left messages fill the limits."""
         ...
 
+    @property
+    def joining(self) -> bool:
+        """Whether the handler gets no messages yet, or not those of all of its buckets."""
+        ...
+
 
 def calls(consumers: Iterable[Consumer]) -> int:
     """Return the number of calls in progress, without the messages that wait for the next attempt."""
@@ -108,9 +155,23 @@ def calls(consumers: Iterable[Consumer]) -> int:
     return sum(each.calls for each in workers if each is not None)
 
 
-def tell(consumer: Consumer, worker: Worker) -> None:
-    """Register the workers of a consumer."""
-    line_of(consumer).workers = worker
+def expect(consumer: Consumer, handler: str) -> None:
+    """Count the session as not ready until the consumer has workers."""
+    trouble = Trouble(f"{handler} of {consumer.queue.uri} has not begun", _world.now(), True)
+    line_of(consumer).end.driver.health.handlers[consumer] = lambda: trouble
+
+
+@contextmanager
+def watched(consumer: Consumer, worker: Worker) -> Iterator[None]:
+    """Show the workers of a consumer in its status, and inside the block in the health of the session."""
+    line = line_of(consumer)
+    line.workers = worker
+    handlers = line.end.driver.health.handlers
+    handlers[consumer] = lambda: _judged(consumer, worker)[1]
+    try:
+        yield
+    finally:
+        del handlers[consumer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +274,7 @@ _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionStat
 
 
 def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
-    state = _working(consumer, worker)
+    state, _ = _judged(consumer, worker)
     if state is not SubscriberState.BLOCKED and line_of(consumer).end.driver.core.stalled:
         state = SubscriberState.STALLED
     if consumer.queue.session.state in _LOST:
@@ -239,13 +300,45 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
     )
 
 
-def _working(consumer: Consumer, worker: Worker | None) -> SubscriberState:
-    """Return the state of a connected subscriber."""
+def _judged(consumer: Consumer, worker: Worker | None) -> tuple[SubscriberState, Trouble | None]:
+    """Return the state of a connected subscriber, and the reason why no work gets done, if any.
+
+    ``status()`` shows the state, and the health of the session the reason.
+    """
     if worker is None:
+        if consumer in line_of(consumer).end.driver.health.handlers:
+            return SubscriberState.JOINING, None  # see expect()
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
-        return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE
-    progress = worker.progress
-    if worker.full or progress.failing - progress.parked + progress.stuck >= progress.workers:
-        return SubscriberState.BLOCKED
-    failing = progress.failing or progress.failed_last
-    return SubscriberState.FAILING if failing else SubscriberState.ACTIVE
+        return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE, None
+    progress, now = worker.progress, _world.now()
+    name = f"{progress.handler} of {consumer.queue.uri}"
+    if not worker.joining:
+        progress.joining_since = None
+    else:
+        progress.joining_since = progress.joining_since or now
+        what = f"{name} waits for its buckets"
+        return SubscriberState.JOINING, Trouble(what, progress.joining_since, True)
+    since, idle = progress.failing_since, not (progress.handling or progress.failing or consumer.buffered)
+    if since is not None and idle and (now - progress.failed_at).total_seconds() > _MEMORY:
+        since = progress.failing_since = None
+    blocked = worker.full or progress.failing - progress.parked + progress.stuck >= progress.workers
+    state = SubscriberState.BLOCKED if blocked else SubscriberState.ACTIVE
+    if not blocked and (progress.failing or (since is not None and progress.gone)):
+        state = SubscriberState.FAILING
+    if since is not None and progress.given_up_in_a_row >= _IN_A_ROW:
+        what = f"the latest {progress.given_up_in_a_row:,} messages of {name} were given up"
+        return state, Trouble(what, since, True)
+    if progress.hung:
+        what = (
+            f"{progress.hung} of {progress.workers} workers of {progress.handler} take no messages: "
+            "their threads still run after the deadline"
+        )
+        long = (now - progress.hung_since).total_seconds() >= _SERIOUS_AFTER
+        return state, Trouble(what, progress.hung_since, blocked and long)
+    if since is not None:
+        long = (now - since).total_seconds() >= _SERIOUS_AFTER
+        if blocked:
+            return state, Trouble(f"{name} is blocked: no attempt succeeds", since, long)
+        if progress.gone + progress.failing >= _IN_A_ROW:
+            return state, Trouble(f"every attempt of {name} fails", since, long)
+    return state, None

@@ -237,7 +237,7 @@ async def _restart(held: Held, session: bmq.Session) -> None:
     async with bmq.connect(held.broker.uri) as other:
         queue = await other.open_queue(f"{URI}.other", write=True)
         await queue.post(b"the broker is in order")
-    await eventually(lambda: not session.health().troubles, timeout=20)
+    await eventually(lambda: session.state is bmq.SessionState.STARTED, timeout=20)
     delivered = held.broker.queues[URI].apps["__default"].unconfirmed
     await eventually(lambda: delivered, timeout=20)
 
