@@ -380,7 +380,8 @@ class Coordinator:
     def settled(self) -> bool:
         """Whether the lease is valid, and every bucket of this member is handed out.
 
-        A new member gets its buckets one by one. A member without buckets for a lease is a spare member.
+        A new member gets its buckets one by one, and those of a dead member after the leader's lease. A
+        member without buckets for two leases is a spare member.
         """
         now, seats = self._loop.time(), self._member.seats.values()
         if now >= self._member.lease_until:
@@ -390,7 +391,7 @@ class Coordinator:
             self._spare_since = None
             return all(seat.state in (SeatState.OPEN, SeatState.DRAINING) for seat in seats)
         self._spare_since = self._spare_since if self._spare_since is not None else now
-        return now - self._spare_since >= self._lease
+        return now - self._spare_since >= 2 * self._lease
 
     def state(self, bucket: int, fence: int) -> SeatState:
         """Return the state of a bucket under a fence."""

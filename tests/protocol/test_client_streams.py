@@ -353,3 +353,39 @@ def test_unclaimed_messages_are_reported() -> None:
     bench = connected()
     bench.send(bench.broker.push(77, [(bytes(16), b"1"), (bytes(15) + b"1", b"2")], (5,)))
     assert bench.astray == 2
+
+
+def arrive_after(bench: Bench, queue: QueueCore, first: int) -> None:
+    """Answer the repetition, and deliver messages at once."""
+    bench.answer_all()
+    bench.push(queue, *range(first, first + 20))
+    bench.confirm_many(queue, *range(first, first + 20))
+
+
+def test_messages_after_a_suspension_are_not_the_result_of_a_repetition() -> None:
+    """The process stood still: the messages were on their way before the subscriptions were repeated."""
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for first in range(1, 401, 20):
+        before = bench.core.repeated[0]
+        bench.now += 100
+        bench.core.tick(bench.now)
+        bench.pump()
+        assert bench.core.repeated[0] == before + 1
+        arrive_after(bench, queue, first)
+    assert bench.core.repeated[1] == 0
+    assert DeliveryRevived(URI) not in bench.happened
+
+
+def test_messages_of_a_new_subscription_are_not_the_result_of_a_repetition() -> None:
+    """The buckets of a group, for example."""
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for first in range(1, 401, 20):
+        bench.wait(2)
+        bench.core.configure_queue(queue, bench.subscriptions([f"x == {first}"]), object(), bench.now + 60)
+        bench.pump()
+        arrive_after(bench, queue, first)
+    assert bench.core.repeated[0] > 10
+    assert bench.core.repeated[1] == 0
+    assert DeliveryRevived(URI) not in bench.happened

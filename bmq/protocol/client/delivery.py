@@ -56,6 +56,8 @@ _REST: Final = 4
 # windows. So few confirmations never count as a busy dispatcher.
 _PART: Final = 5
 _FEW: Final = 9
+# Seconds by which a timer of a process that runs is never late.
+_SUSPENDED: Final = 1.0
 
 
 class DeliveryWatch:
@@ -84,6 +86,7 @@ class DeliveryWatch:
         "_took",
         "_unheard",
         "_until",
+        "_watched",
         "_window",
         "deadline",
         "heard",
@@ -98,7 +101,8 @@ class DeliveryWatch:
         self.revived = 0
         self._after = after
         self._pause = after
-        # Sum of the windows; 0 without expressions.
+        # The agreed subscriptions, and the sum of their windows; none without expressions.
+        self._watched: list[SubscriptionCore] = []
         self._window = 0
         # Messages received on this connection whose confirmation was not sent.
         self._outstanding = 0
@@ -121,6 +125,9 @@ class DeliveryWatch:
         watched = list(subscriptions)
         if not self._after or not any(each.expression for each in watched):
             watched = []
+        if watched != self._watched:
+            self._until = 0.0  # messages of a new subscription are not the result of a repetition
+            self._watched = watched
         self._window = sum(each.options.max_unconfirmed_messages for each in watched)
         self._moved = now
         self._row = 0
@@ -210,7 +217,9 @@ class DeliveryWatch:
                 deadlines.append(max(self._release, now + _HELD))
             self.deadline = min(deadlines, default=None)
             return False
-        self._until = float("inf")
+        # If the timer is late, this process was suspended, and messages may have waited here.
+        suspended = self.deadline is not None and now - self.deadline >= _SUSPENDED
+        self._until = 0.0 if suspended else float("inf")
         self._arrived = 0
         self._moved = now
         self.odd ^= 1
