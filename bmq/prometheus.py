@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 from bmq._version import install
 
@@ -41,6 +42,8 @@ from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.message import Message
     from bmq.client.queue import Queue
     from bmq.client.session import Session
 
@@ -99,6 +102,11 @@ _BY_SESSION = {
     "oldest_unacked_seconds": ("bmq_oldest_unacked_seconds", "Age of the oldest post without outcome"),
     "oldest_unconfirmed_seconds": ("bmq_oldest_unconfirmed_seconds", "Age of the oldest unconfirmed message"),
 }
+_BY_HANDLER = (
+    ("bmq_blocked_handlers", "Handlers that handle no message before a retry or a confirmation"),
+    ("bmq_failing_seconds", "Time since the first failure of a handler without a success since then"),
+    ("bmq_oldest_in_hand_seconds", "Time that a handler has been at its oldest message, as seen by scrapes"),
+)
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _SESSIONS = "bmq_sessions", "Sessions by state"
 
@@ -146,6 +154,9 @@ class SessionCollector(Collector):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[Session, SessionStats] = {}
         self._queues: dict[Queue, tuple[str, QueueStats]] = {}
+        # By queue, the values of its handlers. By consumer, the oldest message in hand, and when it was seen.
+        self._handlers: dict[str, tuple[float, float, float]] = {}
+        self._in_hand: WeakKeyDictionary[Consumer, tuple[Message | None, float]] = WeakKeyDictionary()
         self._total = _Counters()
         self._other = _Counters()
         self._labels: dict[str, _Counters] = {}
@@ -240,6 +251,7 @@ class SessionCollector(Collector):
             *(_family(name, *how, labels, now) for name, how in _BY_QUEUE.items()),
             *(self._of_sessions(name, *how) for name, how in _BY_SESSION.items()),
             self._states(),
+            *(self._of_handlers(place, *how) for place, how in enumerate(_BY_HANDLER)),
         ]
         return self._last
 
@@ -265,6 +277,7 @@ class SessionCollector(Collector):
         """
         from bmq.client.session import driver_of
 
+        self._handlers = {}
         here = asyncio.get_running_loop()
         loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
         for session in sessions:
@@ -295,6 +308,7 @@ class SessionCollector(Collector):
             return
         try:
             found: list[_Read] = []
+            self._read_handlers(sessions)
             for session in sessions:
                 known = [queue for queue in list(self._queues) if queue.session is session]
                 queues = [
@@ -304,6 +318,36 @@ class SessionCollector(Collector):
             answer.set_result(found)
         except BaseException as error:
             answer.set_exception(error)
+
+    def _read_handlers(self, sessions: list[Session]) -> None:
+        """Read the state of all handlers."""
+        from bmq.client.session import driver_of
+
+        now = _world.monotonic()
+        consumers: list[Consumer] = [
+            each for session in sessions for each in driver_of(session).health.handlers
+        ]
+        for consumer in consumers:
+            from bmq.workers._status import measured  # the program has handlers, and the module
+
+            blocked, failing, oldest = measured(consumer)
+            message, seen = self._in_hand.get(consumer, (None, now))
+            seen = seen if oldest is message else now
+            self._in_hand[consumer] = oldest, seen
+            before = self._handlers.get(consumer.queue.uri, (0.0, 0.0, 0.0))
+            age = now - seen if oldest is not None else 0.0
+            self._handlers[consumer.queue.uri] = (
+                before[0] + blocked,
+                max(before[1], failing),
+                max(before[2], age),
+            )
+
+    def _of_handlers(self, place: int, metric: str, what: str) -> Metric:
+        family = GaugeMetricFamily(metric, what, labels=["queue"])
+        for uri, values in self._handlers.items():
+            if uri in self._labels:
+                family.add_metric([uri], values[place])
+        return family
 
     def _count_queues(self, queues: list[tuple[Queue, QueueStats, bool]]) -> list[QueueStats]:
         """Add the counts of a session's queues; return the counts of queues with labels."""

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, TypedDict, get_args
+from typing import Any, Protocol, TypedDict, get_args
 
 from bmq import _world
 from bmq.protocol.client.events import (
@@ -98,7 +98,7 @@ class HealthWatch:
     """
 
     def __init__(self) -> None:
-        self.handlers: dict[object, Callable[[], Trouble | None]] = {}
+        self.handlers: dict[Any, Callable[[], Trouble | None]] = {}
         self._troubles: dict[Hashable, Trouble] = {}
         # Problems of queues waiting to be reopened, now or earlier on this connection.
         self._delays: dict[Hashable, None] = {}

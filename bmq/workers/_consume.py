@@ -530,6 +530,11 @@ class Workers:
         return self._left.fills_limits or len(self._parked) >= self._consumer.options.max_unconfirmed_messages
 
     @property
+    def oldest(self) -> Message | None:
+        """The message that a handler has been at for the longest time."""
+        return next(iter(self._held.values()), None)
+
+    @property
     def joining(self) -> bool:
         """Whether the handler gets no messages yet: never, as the subscription has been answered."""
         return False

@@ -12,6 +12,7 @@ from typing import Final, Protocol, cast
 
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer, line_of
+from bmq.client.message import Message
 from bmq.engine.health import Trouble
 from bmq.protocol.client.core import SessionState
 
@@ -22,6 +23,7 @@ __all__ = [
     "SubscriberStatus",
     "calls",
     "expect",
+    "measured",
     "status",
     "watched",
 ]
@@ -144,6 +146,11 @@ class Worker(Protocol):
         ...
 
     @property
+    def oldest(self) -> Message | None:
+        """The message that a handler has been at for the longest time."""
+        ...
+
+    @property
     def joining(self) -> bool:
         """Whether the handler gets no messages yet, or not those of all of its buckets."""
         ...
@@ -156,8 +163,8 @@ def calls(consumers: Iterable[Consumer]) -> int:
 
 
 def expect(consumer: Consumer, handler: str) -> None:
-    """Count the session as not ready until the consumer has workers."""
-    trouble = Trouble(f"{handler} of {consumer.queue.uri} has not begun", _world.now(), True)
+    """Count the session as not ready while the consumer has no workers."""
+    trouble = Trouble(f"{handler} of {consumer.queue.uri} does not run", _world.now(), True)
     line_of(consumer).end.driver.health.handlers[consumer] = lambda: trouble
 
 
@@ -167,11 +174,14 @@ def watched(consumer: Consumer, worker: Worker) -> Iterator[None]:
     line = line_of(consumer)
     line.workers = worker
     handlers = line.end.driver.health.handlers
+    before = handlers.pop(consumer, None)
     handlers[consumer] = lambda: _judged(consumer, worker)[1]
     try:
         yield
     finally:
         del handlers[consumer]
+        if before is not None:
+            handlers[consumer] = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +308,17 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
         given_up=progress.given_up,
         hung=progress.hung,
     )
+
+
+def measured(consumer: Consumer) -> tuple[bool, float, Message | None]:
+    """Return whether a handler is blocked, its seconds without a success, and its oldest message in hand."""
+    worker = cast("Worker | None", line_of(consumer).workers)
+    state, _ = _judged(consumer, worker)
+    if worker is None:
+        return False, 0.0, None
+    since = worker.progress.failing_since
+    failing = (_world.now() - since).total_seconds() if since is not None else 0.0
+    return state is SubscriberState.BLOCKED, max(failing, 0.0), worker.oldest
 
 
 def _judged(consumer: Consumer, worker: Worker | None) -> tuple[SubscriberState, Trouble | None]:

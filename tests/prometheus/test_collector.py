@@ -248,3 +248,36 @@ def test_import_without_the_client_names_the_package() -> None:
         "ModuleNotFoundError: bmq.prometheus needs prometheus-client, which is not installed: "
         "pip install 'bmq[prometheus]'"
     )
+
+
+async def test_a_blocked_handler_is_measured(
+    bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+    fails = True
+
+    async def handle(message: bmq.Message) -> None:
+        if fails:
+            raise ConnectionError("away")
+        began.set()
+        await go.wait()
+
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
+    retry = bmq.Backoff(every=0.01, retries=None)
+    working = asyncio.create_task(bmq.consume(queue, handle, retry=retry))
+    collector = SessionCollector(bmq_session)
+
+    def measure(name: str) -> float:
+        return read(collector.exposition()).get((name, (("queue", bmq_queue_uri),)), 0)
+
+    await queue.post(b"1")
+    await eventually(lambda: measure("bmq_blocked_handlers") == 1)
+    await eventually(lambda: measure("bmq_failing_seconds") > 0.02)
+    fails = False
+    await began.wait()
+    await eventually(lambda: measure("bmq_oldest_in_hand_seconds") > 0.02)
+    go.set()
+    await eventually(lambda: measure("bmq_oldest_in_hand_seconds") == 0)
+    assert [measure(name) for name in ("bmq_blocked_handlers", "bmq_failing_seconds")] == [0, 0]
+    working.cancel()
+    await asyncio.wait([working])
