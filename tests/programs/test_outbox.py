@@ -7,12 +7,13 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import Engine, create_engine, func, select, text
 
 import bmq
 
@@ -31,6 +32,7 @@ def _load(path: Path) -> Any:
 
 
 outbox = _load(EXAMPLE)
+audit = _load(EXAMPLES / "audit.py")
 postgresql = _load(EXAMPLES / "batch_loader" / "postgresql.py")
 
 
@@ -169,3 +171,55 @@ def test_the_example_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "posted 5"
     assert done.stdout.splitlines()[-1] == "order 4 {'CustomerId': 4}"
+
+
+async def test_the_audit_finds_what_was_posted_and_never_handled(
+    engine: Engine, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+) -> None:
+    """A message was lost, and a delayed message waits for a mover."""
+    uri = bmq_new_queue_uri()
+    delayed = f"{uri}.delayed"
+    queue = await bmq_session.open_queue(uri, read=True, write=True)
+    waiting = await bmq_session.open_queue(delayed, read=True, write=True)
+    with engine.begin() as connection:
+        for _ in range(3):
+            outbox.record(connection, b"plain")
+        past = int((datetime.now(UTC) - timedelta(seconds=1)).timestamp() * 1000)
+        for seconds in (0, 0, 3_600_000):
+            how = {bmq.conventions.DUE: past + seconds, bmq.conventions.DESTINATION: uri}
+            outbox.record(connection, b"delayed", how)
+        connection.execute(text("DROP TABLE IF EXISTS bmq_inbox"))
+        connection.execute(text("CREATE TABLE bmq_inbox (consumer VARCHAR, guid VARCHAR)"))
+        rows = connection.execute(text("SELECT id FROM outbox ORDER BY id")).scalars().all()
+
+    def handled(message: bmq.Message) -> None:
+        with engine.begin() as connection:
+            values = {"consumer": uri, "guid": message.guid}
+            connection.execute(text("INSERT INTO bmq_inbox VALUES (:consumer, :guid)"), values)
+        message.confirm()
+
+    def missing(until: datetime | None = None) -> list[int]:
+        until = until or datetime.now(UTC) + timedelta(seconds=1)
+        found: list[int] = audit.missing(engine, "shop", uri, until=until)
+        return found
+
+    def guid(number: int) -> str:
+        return bmq.conventions.derived_guid("shop", "outbox", str(number))
+
+    with engine.connect() as connection:
+        every = list(connection.execute(select(outbox.outbox)).all())
+    for row in every:
+        target = waiting if row.properties else queue
+        await (await outbox.posted(target, row, guid(row.id)))
+    outbox.note(engine, list(rows))
+    assert missing() == list(rows[:5]), "the last one is not due yet"
+    assert missing(datetime.now(UTC) - timedelta(hours=1)) == []
+    for _ in range(3):
+        handled(await queue.receive(timeout=10))
+    assert missing() == list(rows[3:5]), "there is no mover"
+    mover = asyncio.create_task(bmq.delays.Mover(waiting).run())
+    handled(await queue.receive(timeout=10))
+    (await queue.receive(timeout=10)).confirm()  # lost
+    assert len(missing()) == 1
+    mover.cancel()
+    await asyncio.wait([mover])
