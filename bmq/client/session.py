@@ -532,12 +532,13 @@ class Session:
         """Return the health of the session: whether it is ready or degraded, why, since when, and three ages.
 
         The session is not ready before the first connection, from the loss of a connection until all queues
-        are open again, and after its end. The session is degraded
+        are open again, and after its end; while a handler of an app or of ``bmq.consume`` does not get its
+        messages, gives up each message, or has had no success for 5 s. The session is degraded
 
         - if, for half of ``liveness``, the broker is silent, does not answer a heartbeat, acknowledges no
           waiting post of a queue, or does not answer a request for a queue;
         - while reading is paused because the application is too slow;
-        - while workers take no messages because a handler's thread still runs after the deadline;
+        - while a handler's threads still run after the deadline, or no attempt of a handler succeeds;
         - while queues are suspended because the host is unhealthy;
         - after a queue could not be reopened, until the application opens the queue.
         """
