@@ -43,9 +43,9 @@ from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
-    from bmq.client.message import Message
     from bmq.client.queue import Queue
     from bmq.client.session import Session
+    from bmq.engine.health import HandlerReport
 
 __all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
 
@@ -156,7 +156,7 @@ class SessionCollector(Collector):
         self._queues: dict[Queue, tuple[str, QueueStats]] = {}
         # By queue, the values of its handlers. By consumer, the oldest message in hand, and when it was seen.
         self._handlers: dict[str, tuple[float, float, float]] = {}
-        self._in_hand: WeakKeyDictionary[Consumer, tuple[Message | None, float]] = WeakKeyDictionary()
+        self._in_hand: WeakKeyDictionary[Consumer, tuple[object, float]] = WeakKeyDictionary()
         self._total = _Counters()
         self._other = _Counters()
         self._labels: dict[str, _Counters] = {}
@@ -324,21 +324,19 @@ class SessionCollector(Collector):
         from bmq.client.session import driver_of
 
         now = _world.monotonic()
-        consumers: list[Consumer] = [
-            each for session in sessions for each in driver_of(session).health.handlers
+        found: list[tuple[Consumer, Callable[[], HandlerReport]]] = [
+            each for session in sessions for each in driver_of(session).health.handlers.items()
         ]
-        for consumer in consumers:
-            from bmq.workers._status import measured  # the program has handlers, and the module
-
-            blocked, failing, oldest = measured(consumer)
+        for consumer, handler in found:
+            how = handler()
             message, seen = self._in_hand.get(consumer, (None, now))
-            seen = seen if oldest is message else now
-            self._in_hand[consumer] = oldest, seen
+            seen = seen if how.oldest is message else now
+            self._in_hand[consumer] = how.oldest, seen
             before = self._handlers.get(consumer.queue.uri, (0.0, 0.0, 0.0))
-            age = now - seen if oldest is not None else 0.0
+            age = now - seen if how.oldest is not None else 0.0
             self._handlers[consumer.queue.uri] = (
-                before[0] + blocked,
-                max(before[1], failing),
+                before[0] + how.blocked,
+                max(before[1], how.failing_seconds),
                 max(before[2], age),
             )
 

@@ -29,7 +29,7 @@ from bmq.protocol.client.events import (
     StateRestored,
 )
 
-__all__ = ["Ages", "Health", "HealthWatch", "HostHealth", "HostHealthMonitor", "Trouble"]
+__all__ = ["Ages", "HandlerReport", "Health", "HealthWatch", "HostHealth", "HostHealthMonitor", "Trouble"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,23 @@ class Trouble:
     what: str
     since: datetime
     serious: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerReport:
+    """How a handler is.
+
+    Attributes:
+        trouble: the present problem, if any.
+        blocked: whether no message is handled before a retry or a confirmation.
+        failing_seconds: time since the first failure since the latest success; 0 after a success.
+        oldest: the message that the handler has been at for the longest time.
+    """
+
+    trouble: Trouble | None
+    blocked: bool = False
+    failing_seconds: float = 0.0
+    oldest: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +111,11 @@ class HealthWatch:
     This is the only place that decides whether work gets done.
 
     Attributes:
-        handlers: by consumer, functions that return the present problem of its handler, if any.
+        handlers: by consumer, functions that report how its handler is.
     """
 
     def __init__(self) -> None:
-        self.handlers: dict[Any, Callable[[], Trouble | None]] = {}
+        self.handlers: dict[Any, Callable[[], HandlerReport]] = {}
         self._troubles: dict[Hashable, Trouble] = {}
         # Problems of queues waiting to be reopened, now or earlier on this connection.
         self._delays: dict[Hashable, None] = {}
@@ -119,7 +136,7 @@ class HealthWatch:
                 self._troubles["stalled", cause] = replace(trouble, what=what)
         found = [*self._troubles.values()]
         if "connection" not in self._troubles:  # the cause of everything else
-            found += [each for handler in self.handlers.values() if (each := handler()) is not None]
+            found += [each for handler in self.handlers.values() if (each := handler().trouble) is not None]
         troubles = tuple(sorted(found, key=lambda each: each.since))
         level = max((1 + trouble.serious for trouble in troubles), default=0)
         if level > self._level:

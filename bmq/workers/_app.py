@@ -93,8 +93,8 @@ class App(Registrar, Generic[S]):
         on_error: called with a :class:`bmq.workers.Failure` after each unsuccessful attempt of any handler.
         clock: clock for the pauses between attempts.
         health: ``HOST:PORT`` of an HTTP server to run with the app. ``/livez`` answers while the event loop
-            runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready, or starting), and ``/metrics`` returns
-            the result of ``metrics``. Port 0 selects a free port; see :attr:`health_uri`.
+            runs, ``/readyz`` reports :meth:`bmq.Session.health` (503 if not ready, or starting), and
+            ``/metrics`` returns the result of ``metrics``. Port 0 selects a free port: :attr:`health_uri`.
         metrics: function returning metrics in Prometheus' text format. Called in the event loop, once for
             each request.
         state: object shared by the handlers. With a class of your own, type checkers check ``app.state``, and

@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer, line_of
 from bmq.client.message import Message
-from bmq.engine.health import Trouble
+from bmq.engine.health import HandlerReport, Trouble
 from bmq.protocol.client.core import SessionState
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "SubscriberStatus",
     "calls",
     "expect",
-    "measured",
     "status",
     "watched",
 ]
@@ -165,7 +164,7 @@ def calls(consumers: Iterable[Consumer]) -> int:
 def expect(consumer: Consumer, handler: str) -> None:
     """Count the session as not ready while the consumer has no workers."""
     trouble = Trouble(f"{handler} of {consumer.queue.uri} does not run", _world.now(), True)
-    line_of(consumer).end.driver.health.handlers[consumer] = lambda: trouble
+    line_of(consumer).end.driver.health.handlers[consumer] = lambda: HandlerReport(trouble)
 
 
 @contextmanager
@@ -175,7 +174,7 @@ def watched(consumer: Consumer, worker: Worker) -> Iterator[None]:
     line.workers = worker
     handlers = line.end.driver.health.handlers
     before = handlers.pop(consumer, None)
-    handlers[consumer] = lambda: _judged(consumer, worker)[1]
+    handlers[consumer] = lambda: _report(consumer, worker)
     try:
         yield
     finally:
@@ -310,15 +309,11 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
     )
 
 
-def measured(consumer: Consumer) -> tuple[bool, float, Message | None]:
-    """Return whether a handler is blocked, its seconds without a success, and its oldest message in hand."""
-    worker = cast("Worker | None", line_of(consumer).workers)
-    state, _ = _judged(consumer, worker)
-    if worker is None:
-        return False, 0.0, None
+def _report(consumer: Consumer, worker: Worker) -> HandlerReport:
+    state, trouble = _judged(consumer, worker)
     since = worker.progress.failing_since
     failing = (_world.now() - since).total_seconds() if since is not None else 0.0
-    return state is SubscriberState.BLOCKED, max(failing, 0.0), worker.oldest
+    return HandlerReport(trouble, state is SubscriberState.BLOCKED, max(failing, 0.0), worker.oldest)
 
 
 def _judged(consumer: Consumer, worker: Worker | None) -> tuple[SubscriberState, Trouble | None]:
