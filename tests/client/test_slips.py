@@ -128,15 +128,16 @@ async def test_with_and_for_name_their_asynchronous_forms(peer: Peer) -> None:
         for each in loops:
             with pytest.raises(bmq.UsageError, match="use 'async for'"):
                 list(each)
-        for each in (
+        others: list[Any] = [
             connecting,
             session,
             bmq.admin.connect(peer.uri),
             bmq.App(peer.uri),
             bmq.broker.Broker(),
-        ):
+        ]
+        for other in others:
             with pytest.raises(bmq.UsageError, match="use 'async with'"):
-                list(each)
+                list(other)
         asynchronous: Any = session
         for each in (asynchronous, queue, consumer):
             with pytest.raises(bmq.UsageError, match="use 'async with'"), each:
