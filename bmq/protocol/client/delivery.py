@@ -79,6 +79,7 @@ class DeliveryWatch:
         "_moved",
         "_outstanding",
         "_pause",
+        "_result",
         "_row",
         "_sent",
         "_took",
@@ -100,6 +101,8 @@ class DeliveryWatch:
         self._pause = after
         # Sum of the windows; 0 without expressions.
         self._window = 0
+        # Messages right after a repetition that are its result: a repetition may fill a single window only.
+        self._result = 0
         # Messages received on this connection whose confirmation was not sent.
         self._outstanding = 0
         # Time of the latest messages, repetition, or new room in the windows; number of messages in a row.
@@ -121,7 +124,9 @@ class DeliveryWatch:
         watched = list(subscriptions)
         if not self._after or not any(each.expression for each in watched):
             watched = []
-        self._window = sum(each.options.max_unconfirmed_messages for each in watched)
+        windows = [each.options.max_unconfirmed_messages for each in watched]
+        self._window = sum(windows)
+        self._result = min(_RESULT, *windows) if windows else 0
         self._moved = now
         self._row = 0
         self._pause = self._at_least(self._after)
@@ -166,7 +171,7 @@ class DeliveryWatch:
             self._pause = self._at_least(max(self._after, self._pause / _FACTOR))
         if now <= self._until:
             self._arrived += count
-            if self._arrived >= min(_RESULT, self._window):
+            if self._arrived >= self._result:
                 self.revived += self._arrived
                 self._until = 0.0
                 self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied it
