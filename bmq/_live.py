@@ -17,11 +17,14 @@ def live(cls: C) -> C:
 
     ``copy.copy``, ``copy.deepcopy``, ``pickle`` and ``dataclasses.asdict`` raise a ``UsageError``: the copy
     of a session, for example, would close the connection of the original. If the class supports ``async
-    for`` or ``async with``, then ``for`` and ``with`` raise a ``UsageError`` with the remedy.
+    for`` or ``async with``, then ``for`` and ``with`` raise a ``UsageError`` with the remedy. A class with
+    ``async with`` alone names it in ``for``, too.
     """
     methods: dict[str, Any] = {"__reduce_ex__": _refuse_copy}
     if hasattr(cls, "__aiter__") and not hasattr(cls, "__iter__"):
         methods["__iter__"] = _refuse_for
+    if hasattr(cls, "__aenter__") and not hasattr(cls, "__iter__") and "__iter__" not in methods:
+        methods["__iter__"] = _refuse_with
     if hasattr(cls, "__aenter__") and not hasattr(cls, "__enter__"):
         methods |= {"__enter__": _refuse_with, "__exit__": _refuse_with}
     for name, method in methods.items():
@@ -32,6 +35,8 @@ def live(cls: C) -> C:
 def _name(value: object) -> str:
     cls = type(value)
     package = cls.__module__.split(".")[1]
+    if cls.__name__.startswith("_"):
+        return f"loop of bmq.{package}"
     return f"bmq.{cls.__name__}" if package in ("client", "workers") else f"bmq.{package}.{cls.__name__}"
 
 

@@ -16,7 +16,7 @@ from bmq._logging import Log
 from bmq.blocking._portal import Portal
 from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage, attach_report
 from bmq.client.queue import Queue
-from bmq.errors import TimedOut
+from bmq.errors import AckStatus, PostError, TimedOut
 
 __all__ = ["Feed", "PostFuture", "settle"]
 
@@ -93,7 +93,8 @@ class PostFuture(concurrent.futures.Future[Ack]):
         if getattr(self, "_asked", True) or not self.done():
             return
         error = super().exception()
-        if error is not None:
+        if error is not None and not (isinstance(error, PostError) and error.status is AckStatus.CANCELED):
+            # The session's log has the number of the posts cancelled by its end.
             logger.error("a post failed, and its outcome was never retrieved: %s", error)
 
 

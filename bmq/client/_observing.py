@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bmq.client._outcomes import PostBatch, PostFuture, Several
+from bmq.client._outcomes import PostBatch, PostFuture, Several, fail
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
 from bmq.client.posts import Ack, FailedPost, OutgoingMessage, PutMessage
 from bmq.errors import PostError
@@ -207,5 +207,5 @@ class ObservedPost:
     def set_exception(self, error: PostError, /) -> None:
         """Report a post without an acceptance."""
         if not self._future.done():
-            self._future.set_exception(error)
+            fail(self._future, error)
         self._observer.outcome(self._contexts, 1, (FailedPost(0, error),))

@@ -17,7 +17,7 @@ from bmq.wire.guid import guid_to_text
 if TYPE_CHECKING:
     from bmq.protocol.client.core import ClientCore
 
-__all__ = ["PostBatch", "PostFuture", "Several", "Single", "post_error", "settle"]
+__all__ = ["PostBatch", "PostFuture", "Several", "Single", "fail", "post_error", "settle"]
 
 PostFuture = asyncio.Future[Ack]
 
@@ -91,6 +91,14 @@ class PostBatch(Several):
             await self._waiter
 
 
+def fail(post: Single, error: PostError) -> None:
+    """Report a post without an acceptance to its receiver."""
+    post.set_exception(error)
+    if error.status is AckStatus.CANCELED and isinstance(post, asyncio.Future):
+        # The log has the number of these posts once. Without this call, asyncio would log each of them.
+        post.exception()
+
+
 def settle(acked: Acked, core: ClientCore) -> None:
     """Pass outcomes to the future of each post, and count them for each ``post_many``.
 
@@ -110,7 +118,7 @@ def settle(acked: Acked, core: ClientCore) -> None:
         if isinstance(token, Several):
             token.failed(tag, error)
         elif not token.done():
-            token.set_exception(error)
+            fail(token, error)
     accepted: list[Any] = acked.accepted
     for several, count in accepted:
         several.accepted(count)

@@ -394,6 +394,7 @@ class Consumer:
 line_of: Callable[[Consumer], MessageLine] = attrgetter("_line")
 
 
+@live
 class _Messages:
     """One loop over the messages of a consumer."""
 
@@ -424,6 +425,7 @@ class _Messages:
         return line.pop()
 
 
+@live
 class _Batches:
     """One loop over batches of a consumer."""
 

@@ -566,6 +566,7 @@ class TypedGroup(Generic[T]):
         return f"<bmq.TypedGroup of {self._shape.name}, {self.group!r}>"
 
 
+@live
 class _Values(Generic[T]):
     """One loop over messages, each with a value."""
 
@@ -582,6 +583,7 @@ class _Values(Generic[T]):
         return TypedMessage(await self._messages.__anext__(), self._shape)
 
 
+@live
 class _Batches(Generic[T]):
     """One loop over batches, each with values."""
 

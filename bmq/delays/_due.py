@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
 from bmq import _checks, _world
+from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import timeout
 from bmq._turn import turn_of
@@ -60,6 +61,7 @@ def check_due(
     )
 
 
+@live
 class DueMessages:
     """The messages of a queue, each at its due time.
 

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from bmq._live import live
 from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq.protocol.client.events import SessionEvent
@@ -19,6 +20,7 @@ logger = Log("bmq.client", later=True)
 _MAX_WAITING = 1000
 
 
+@live
 class _Subscriber(AsyncIterator[SessionEvent]):
     def __init__(self, ended: bool) -> None:
         self._waiting: deque[SessionEvent] = deque(maxlen=_MAX_WAITING)

@@ -143,6 +143,9 @@ async def main():
     if "global" in sys.argv:
         globals()["kept"] = session
     queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
+    if "kept posts" in sys.argv:
+        globals()["posts"] = [queue.post_nowait(b"x") for _ in range(500)]
+        return
     for _ in range(500):
         queue.post_nowait(b"x" * 20_000)
     if "raises" in sys.argv:
@@ -174,7 +177,12 @@ def test_a_program_that_forgets_to_close_loses_no_post(
 
 @pytest.mark.parametrize(
     ("start", "arguments"),
-    [*(("asyncio.run", each) for each in ENDS), ("bmq.run", []), ("bmq.run", ["global"])],
+    [
+        *(("asyncio.run", each) for each in ENDS),
+        ("bmq.run", []),
+        ("bmq.run", ["global"]),
+        ("bmq.run", ["kept posts"]),
+    ],
 )
 async def test_posts_without_outcome_are_counted_at_the_end(
     peer: Peer, start: str, arguments: list[str]
@@ -193,6 +201,7 @@ async def test_posts_without_outcome_are_counted_at_the_end(
     _, err = await process.communicate()
     assert process.returncode == (3 if "raises" in arguments else 0)
     assert err.decode().count("500 posts without outcome") == 1, err
+    assert "never retrieved" not in err.decode()
 
 
 async def test_a_dropped_session_still_settles_its_posts(peer: Peer) -> None:

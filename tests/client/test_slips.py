@@ -110,15 +110,34 @@ async def test_with_and_for_name_their_asynchronous_forms(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue: Any = await session.open_queue(URI, read=True)
         consumer: Any = queue.subscribe("a == 1")
-        for each in (
+        typed = queue.typed(dict)
+        loops: list[Any] = [
             queue,
             consumer,
-            queue.typed(dict),
-            queue.typed(dict).subscribe("a == 1"),
+            typed,
+            typed.subscribe("a == 1"),
             queue.group("a"),
-        ):
+            aiter(queue),
+            aiter(typed),
+            queue.batches(),
+            consumer.batches(),
+            typed.batches(),
+            typed.subscribe("a == 1").batches(),
+            session.events(),
+        ]
+        for each in loops:
             with pytest.raises(bmq.UsageError, match="use 'async for'"):
                 list(each)
+        others: list[Any] = [
+            connecting,
+            session,
+            bmq.admin.connect(peer.uri),
+            bmq.App(peer.uri),
+            bmq.broker.Broker(),
+        ]
+        for other in others:
+            with pytest.raises(bmq.UsageError, match="use 'async with'"):
+                list(other)
         asynchronous: Any = session
         for each in (asynchronous, queue, consumer):
             with pytest.raises(bmq.UsageError, match="use 'async with'"), each:

@@ -116,6 +116,34 @@ def test_a_flow_that_stops_is_repeated_at_once_and_reported() -> None:
     assert bench.happened.count(DeliveryRevived(URI)) == 1
 
 
+@pytest.mark.parametrize("window", [1, 2, 5, 20])
+def test_a_repetition_that_releases_one_window_of_two_is_a_result(window: int) -> None:
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = bench.open(URI, READ, subscriptions=[])
+    bench.core.configure_queue(
+        queue,
+        [
+            SubscriptionCore(text, SubscriptionOptions(window, 1 << 20, 0), object())
+            for text in ("x == 1", "x == 2")
+        ],
+        object(),
+        bench.now + 60,
+    )
+    bench.pump()
+    bench.answer()
+    released, waited = 0, 0.0
+    while released < 50 * window:
+        bench.wait(0.005)
+        waited += 0.005
+        if bench.broker.requests:
+            bench.answer()
+            numbers = range(released + 1, released + window + 1)
+            bench.push(queue, *numbers)
+            bench.confirm_many(queue, *numbers)
+            released += window
+    assert waited < 10
+
+
 def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = windowed(bench, 100)

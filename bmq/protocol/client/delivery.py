@@ -81,6 +81,7 @@ class DeliveryWatch:
         "_moved",
         "_outstanding",
         "_pause",
+        "_result",
         "_row",
         "_sent",
         "_took",
@@ -104,6 +105,8 @@ class DeliveryWatch:
         # The agreed subscriptions, and the sum of their windows; none without expressions.
         self._watched: list[SubscriptionCore] = []
         self._window = 0
+        # Messages right after a repetition that are its result: a repetition may fill a single window only.
+        self._result = 0
         # Messages received on this connection whose confirmation was not sent.
         self._outstanding = 0
         # Time of the latest messages, repetition, or new room in the windows; number of messages in a row.
@@ -128,7 +131,9 @@ class DeliveryWatch:
         if watched != self._watched:
             self._until = 0.0  # messages of a new subscription are not the result of a repetition
             self._watched = watched
-        self._window = sum(each.options.max_unconfirmed_messages for each in watched)
+        windows = [each.options.max_unconfirmed_messages for each in watched]
+        self._window = sum(windows)
+        self._result = min(_RESULT, *windows) if windows else 0
         self._moved = now
         self._row = 0
         self._pause = self._at_least(self._after)
@@ -173,7 +178,7 @@ class DeliveryWatch:
             self._pause = self._at_least(max(self._after, self._pause / _FACTOR))
         if now <= self._until:
             self._arrived += count
-            if self._arrived >= min(_RESULT, self._window):
+            if self._arrived >= self._result:
                 self.revived += self._arrived
                 self._until = 0.0
                 self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied it
