@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.arrow import decoding
 from bmq.arrow.decoding import Decoded, TableDecoder, guid_texts
 from bmq.arrow.push import PushColumns
 from bmq.errors import ProtocolError, UsageError
-from bmq.arrow import decoding
 from bmq.wire.constants import PropertyType
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import PropertyValue, encode_properties

@@ -23,7 +23,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 _CONTAINER = r"\b(deque|list|dict|OrderedDict|defaultdict|set|tuple|Lanes)\["
 _MESSAGES = (
-    r"\b(Push|Numbered|Message|MessageBatch|TypedMessage|_Event|Work|Taken|Receipt|Failure|_Item|PushColumns|"
+    r"\b(Push|Numbered|Message|MessageBatch|TypedMessage|_Event|Work|Taken|Receipt|Failure|_Item|Columns|"
     r"RecordBatch|Event)\b"
 )
 _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")

@@ -192,8 +192,8 @@ async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any, b
 
 
 def test_decompressing_oversized_messages_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bmq.arrow.push import PushColumns
     from bmq.arrow import decoding
+    from bmq.arrow.push import PushColumns
 
     limit = 100_000
     monkeypatch.setattr(decoding, "_MOST_INFLATED", 4 * limit)
