@@ -30,8 +30,8 @@ MODULES = {
 #: The start of a module with a docstring, after comments.
 _DOCSTRING = re.compile(r'(?:#.*\n|\n)*r?"""\s*[^"\s]')
 
-#: The domains that an embedded broker has without configuration, for tests too; and what a consumer of columns
-#: needs of the consumer that it extends.
+#: The domains that an embedded broker has without configuration, for tests too; and what a consumer of
+#: columns needs of the consumer that it extends.
 SHARED = {
     "bmq.broker._builtin",
     "bmq.client._definition",
