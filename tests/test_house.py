@@ -30,8 +30,14 @@ MODULES = {
 #: The start of a module with a docstring, after comments.
 _DOCSTRING = re.compile(r'(?:#.*\n|\n)*r?"""\s*[^"\s]')
 
-#: The domains that an embedded broker has without configuration, for tests too.
-SHARED = {"bmq.broker._builtin"}
+#: The domains that an embedded broker has without configuration, for tests too; and what a consumer of
+#: columns needs of the consumer that it extends.
+SHARED = {
+    "bmq.broker._builtin",
+    "bmq.client._definition",
+    "bmq.client._end",
+    "bmq.client._open_queue",
+}
 
 #: Only some users need these, so `import bmq` must not pay for them.
 NOT_ON_IMPORT = {
@@ -177,7 +183,6 @@ PUBLIC = {"_asdict", "_make", "_replace", "_value2member_map_"}
 #: The simulation is an event loop of asyncio, the application of a program is known to Spark's Java only, and
 #: a source reads from tables of its own.
 OPEN = {
-    "arrow/_source.py": {"_confirm_late", "_put_aside"},
     "spark/_application.py": {"_active_spark_context", "_jvm"},
     "testing/_sim_loop.py": {"_cancelled", "_ready", "_set_running_loop"},
     "testing/_sim_network.py": {"_feed_data_to_buffered_proto"},

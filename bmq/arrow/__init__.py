@@ -8,9 +8,9 @@ confirmations by the program. :class:`Tables`, created by :meth:`bmq.Queue.table
 from bmq._version import install
 
 try:
-    from bmq.arrow._source import Confirm, Source, reader
+    from bmq.arrow.source import Confirm, Source, reader
+    from bmq.arrow.tables import Tables
     from bmq.client.options import TablesOptions
-    from bmq.client.tables import Tables
 except ModuleNotFoundError as error:
     missing = str(error.name).partition(".")[0]
     if missing not in ("numpy", "pyarrow"):

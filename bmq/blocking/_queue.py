@@ -32,6 +32,7 @@ from bmq.wire.properties import PropertyInput, encode_properties
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from bmq.arrow.encoding import EncodedPosts
     from bmq.blocking._group import Group
     from bmq.blocking._session import Session
     from bmq.blocking._tables import Tables
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions
     from bmq.subscriptions import ExpressionInput
-    from bmq.wire.table import EncodedPosts
 
 __all__ = ["Queue"]
 

@@ -12,8 +12,8 @@ from bmq._live import live
 from bmq.blocking._line import following
 
 if TYPE_CHECKING:
+    from bmq.arrow.tables import Tables as _Tables
     from bmq.blocking._portal import Portal
-    from bmq.client.tables import Tables as _Tables
 
 __all__ = ["Tables"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bmq.engine.counting import ReceiveCounts
 from bmq.errors import ProtocolError
-from bmq.protocol.client.ports import Arrival, Places, Sink
+from bmq.protocol.client.ports import Arrival, Columns, Places, Sink
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import properties_size, read_properties
@@ -18,7 +18,6 @@ from bmq.wire.push import Push
 
 if TYPE_CHECKING:
     from bmq.subscriptions import Complement, Expression, ExpressionInput
-    from bmq.wire.push_columns import PushColumns
 
 __all__ = [
     "Definition",
@@ -159,7 +158,7 @@ class _Drain:
         if unwanted:
             line.discard(unwanted, arrival)
 
-    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 

@@ -47,7 +47,7 @@ from bmq.client._in_hand import InHand
 from bmq.client.delivered import Delivered, is_stale, push_of
 from bmq.engine.counting import ReceiveCounts
 from bmq.errors import Error, QueueClosed, TimedOut
-from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.push import DATA, GUID, Push
 
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.properties import Properties
-    from bmq.wire.push_columns import PushColumns
 
 __all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line", "LineQueue", "Neighbours"]
 
@@ -433,7 +432,7 @@ class Line(ConsumerLife):
         """Confirm newly arrived messages, without handing them out."""
         self._queue.discard(messages, arrival)
 
-    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 

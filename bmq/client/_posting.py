@@ -36,14 +36,12 @@ from itertools import islice, repeat
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from bmq import _checks
 from bmq.client._extras import importing_arrow
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
 from bmq.client.posts import GuidsOf, PostReport, PutMessage, attach_report
 from bmq.engine.options import check_compression
 from bmq.engine.room import Want
-from bmq.errors import UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -53,9 +51,9 @@ from bmq.wire.properties import NOT_OF_THE_SCHEMA, PropertyInput, encode_propert
 from bmq.wire.put import Outgoing
 
 if TYPE_CHECKING:
+    from bmq.arrow.encoding import EncodedPosts
     from bmq.client._observing import Interception, ObservedPost
     from bmq.engine.driver import Driver
-    from bmq.wire.table import EncodedPosts
 
 __all__ = ["Poster"]
 
@@ -230,31 +228,18 @@ class Poster:
     ) -> Iterator[EncodedPosts]:
         """Encode the rows of a table; see :meth:`bmq.Queue.encode_table`."""
         with importing_arrow():
-            from bmq.wire.table import EncodedPosts, TableEncoder, guids_in, stream_of
-        reader = stream_of(table)
-        new = self._driver.core.new_properties
-        encoder = TableEncoder(reader.schema, value, properties, new=new, name_row=name_row)
-        at = encoder.find(guid) if isinstance(guid, str) else 0
-        first = 0
-        for batch in reader:
-            for start, messages, payload_bytes, part in encoder.slices(batch, first):
-                rows = messages.rows()
-                guids: Any
-                if isinstance(guid, str):
-                    guids = guids_in(part.column(at), guid, start, name_row)
-                else:
-                    guids = _checked_guids(guid(rows), len(rows)) if guid is not None else None
-                yield EncodedPosts.of(
-                    messages,
-                    rows,
-                    payload_bytes,
-                    guids=guids,
-                    new=new,
-                    compression=self._compression,
-                    level=self._level,
-                    threshold=self._threshold,
-                )
-            first += batch.num_rows
+            from bmq.arrow.encoding import encode_table
+        return encode_table(
+            table,
+            value,
+            properties,
+            guid,
+            name_row,
+            new=self._driver.core.new_properties,
+            compression=self._compression,
+            level=self._level,
+            threshold=self._threshold,
+        )
 
     async def _post_as_they_come(
         self, items: AsyncIterable[Any], batch: PostBatch, delayed: Delayed | None
@@ -432,19 +417,6 @@ class Poster:
         return join_application_data(
             data, area, new=new, compression=compression, level=self._level, threshold=self._threshold
         )
-
-
-def _checked_guids(guids: Any, count: int) -> Any:
-    """Return the GUIDs of a function as an array of items of 16 bytes."""
-    import numpy as np
-
-    array: Any = guids
-    if not isinstance(guids, np.ndarray) or array.nbytes != 16 * count or len(array) != count:
-        raise UsageError(
-            f"guid must return a numpy array of 16 bytes for each of {count} messages, not "
-            f"{_checks.shown(array)}"
-        )
-    return array
 
 
 @asynccontextmanager

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from bmq.client._extras import importing_arrow
 
 if TYPE_CHECKING:
+    from bmq.arrow.tables import Tables as Tables
     from bmq.client.options import TablesOptions as TablesOptions
     from bmq.client.queue import Queue
     from bmq.client.requests import Requests as Requests
     from bmq.client.session import Session
-    from bmq.client.tables import Tables as Tables
     from bmq.client.typed import TypedQueue as TypedQueue
     from bmq.codecs import Codec as Codec
     from bmq.groups import Group as Group
@@ -40,7 +40,7 @@ def typed_queue(queue: Queue, of: type[T], codec: str | Codec[Any]) -> TypedQueu
 def tables_of(queue: Queue, expression: ExpressionInput, **options: Unpack[TablesOptions]) -> Tables:
     """Receive tables; see :meth:`bmq.Queue.tables`."""
     with importing_arrow():
-        from bmq.client.tables import Tables
+        from bmq.arrow.tables import Tables
 
     return Tables(queue, expression, **options)
 

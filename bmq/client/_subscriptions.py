@@ -18,7 +18,7 @@ from bmq.client._unclaimed import Unclaimed
 from bmq.engine.counting import ReceiveCounts, size_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
-from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import GUID, Push
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from bmq.engine.driver import Driver
     from bmq.protocol.client.queue import QueueCore
     from bmq.subscriptions import Complement
-    from bmq.wire.push_columns import PushColumns
     from bmq.wire.uri import QueueUri
 
 __all__ = ["SubscribedQueue", "Subscriptions"]
@@ -390,7 +389,7 @@ class Subscriptions:
         self._queue.counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
 
-    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
         self.deliver(list(columns.pushes()), [(0, number)], arrival)
 

@@ -49,12 +49,12 @@ from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.arrow.encoding import EncodedPosts
     from bmq.client._shortcuts import Codec, Group, GroupOptions, Tables, TablesOptions, TypedQueue
     from bmq.client.session import Session
     from bmq.client.stats import QueueStats
     from bmq.engine.driver import Driver
     from bmq.subscriptions import ExpressionInput
-    from bmq.wire.table import EncodedPosts
 
 __all__ = [
     "DEFAULT_MAX_UNCONFIRMED_BYTES",

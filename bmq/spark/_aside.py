@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq.arrow.decoding import TableDecoder
 from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.session import Session
 from bmq.spark._receiving import Arrived, SourceSettings
 from bmq.wire.printable import printable
-from bmq.wire.push_table import TableDecoder
 
 __all__ = ["PutAside"]
 

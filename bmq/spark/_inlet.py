@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bmq._logging import Log
+from bmq.arrow.raw import RawMessages
 from bmq.client.queue import Queue
-from bmq.client.raw import RawMessages
 from bmq.errors import OpenQueueError, StateError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._aside import PutAside

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bmq.arrow.encoding import TableEncoder
 from bmq.errors import InvalidProperty, UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._columns import Columns, check_queue
@@ -21,7 +22,6 @@ from bmq.spark._sink_settings import SinkSettings
 from bmq.spark._typed import TYPES, restored
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.properties import PropertyValue
-from bmq.wire.table import TableEncoder
 
 __all__ = ["InvalidRow", "Sieve", "entries_of", "invalid_row", "this_row"]
 

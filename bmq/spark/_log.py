@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from bmq.arrow.decoding import to_arrow
 from bmq.errors import StateError
 from bmq.spark._arrow import RecordBatch, fs, pa, pc
 from bmq.spark._checkpoint import filesystem
 from bmq.spark._ledger import GuidSets
 from bmq.spark._raw import Source, guid_keys, raw_schema, sources_of
-from bmq.wire.push_table import to_arrow
 
 __all__ = ["BatchLog", "LoggedBatch", "OpenBatch"]
 

@@ -40,7 +40,7 @@ from bmq.spark._sink_settings import OnInvalidRow, SinkSettings, name_row
 from bmq.spark._summary import PartitionReport
 
 if TYPE_CHECKING:
-    from bmq.wire.table import EncodedPosts
+    from bmq.arrow.encoding import EncodedPosts
 
 __all__ = ["SLICE_BYTES", "SLICE_ROWS", "Scope", "post_partition"]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bmq.arrow.decoding import pieces, to_arrow
+from bmq.arrow.push import PushColumns
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.wire.guid import guid_to_text
-from bmq.wire.push_columns import PushColumns
-from bmq.wire.push_table import pieces, to_arrow
 
 if TYPE_CHECKING:
-    from bmq.client.raw import RawBatch
+    from bmq.arrow.raw import RawBatch
 
 __all__ = [
     "Source",

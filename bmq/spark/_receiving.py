@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bmq._logging import Log
+from bmq.arrow.raw import RawBatch, RawMessages
 from bmq.client.drained import Drained
 from bmq.client.queue import Queue
-from bmq.client.raw import RawBatch, RawMessages
 from bmq.client.session import Session
 from bmq.errors import Error, TimedOut
 from bmq.protocol.client.core import SessionState

@@ -13,6 +13,8 @@ from pyspark.sql.pandas import types as arrow_types
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq.arrow.decoding import Decoded, TableDecoder, guid_texts, to_arrow
+from bmq.arrow.push import PushColumns
 from bmq.errors import ProtocolError, UsageError
 from bmq.spark._arrow import RecordBatch, pa, pc
 from bmq.spark._raw import Source, columns_of
@@ -20,8 +22,6 @@ from bmq.spark._typed import TYPES
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable
-from bmq.wire.push_columns import PushColumns
-from bmq.wire.push_table import Decoded, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bmq
+from bmq.arrow.columns import WordWriter, column, dtype_of, fill
+from bmq.arrow.encoding import MAX_BYTES, MAX_MESSAGES, EncodedPosts, TableEncoder, guids_in, stream_of
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.ack import encode_ack
 from bmq.wire.codec import CODECS
-from bmq.wire.columns import WordWriter, column, dtype_of, fill
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.event import read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyValue, SchemaIds, encode_properties
 from bmq.wire.put import PutEvent, decode_puts, encode_puts
-from bmq.wire.table import MAX_BYTES, MAX_MESSAGES, EncodedPosts, TableEncoder, guids_in, stream_of
 from tests.wire.test_codec import FIELDS, STRUCTURES
 
 QUEUE_ID = 7

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.arrow.push import PushColumns, decode_push_columns, read_push_columns
 from bmq.errors import ProtocolError
 from bmq.wire.codec import OPTION_HEADER
 from bmq.wire.constants import EventType
 from bmq.wire.options import LimitedIds, encode_sub_queue_ids
 from bmq.wire.push import decode_pushes
-from bmq.wire.push_columns import PushColumns, decode_push_columns, read_push_columns
 from bmq.wire.shape import Flaw
 from tests.hostile import attempt, damaged
 from tests.performance.server import counted

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bmq.arrow import decoding
+from bmq.arrow.decoding import Decoded, TableDecoder, guid_texts
+from bmq.arrow.push import PushColumns
 from bmq.errors import ProtocolError, UsageError
-from bmq.wire import push_table
 from bmq.wire.constants import PropertyType
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import PropertyValue, encode_properties
 from bmq.wire.push import Push
-from bmq.wire.push_columns import PushColumns
-from bmq.wire.push_table import Decoded, TableDecoder, guid_texts
 
 VALUES: dict[PropertyType, st.SearchStrategy[Any]] = {
     PropertyType.BOOL: st.booleans(),
@@ -200,7 +200,7 @@ def test_usual_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch) ->
         + [push({}, b"without")] * 20
         + [push({"OrderType": "old", "CustomerId": 1}, new=False)] * 20
     )
-    monkeypatch.setattr(push_table, "split_application_data", None)
+    monkeypatch.setattr(decoding, "split_application_data", None)
     decoded = TableDecoder(kinds).decode(PushColumns.of(pushes))
     assert decoded.properties[0].to_pylist() == [*range(999), *[None] * 20, *[1] * 20]
     assert decoded.properties[1].to_pylist()[997:1000] == ["NORMAL", "", None]
@@ -222,7 +222,7 @@ def test_many_kinds_of_messages_are_read() -> None:
 
 def test_compressed_messages_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed messages may be very large when decompressed, so the memory held at once is bounded."""
-    monkeypatch.setattr(push_table, "_MOST_INFLATED", 10_000)
+    monkeypatch.setattr(decoding, "_MOST_INFLATED", 10_000)
     pushes = [push({"a": n}, b"z" * 4000, compression=n % 2) for n in range(20)]
     columns = PushColumns.of(pushes)
     seen: list[Any] = []

@@ -248,7 +248,7 @@ async def test_a_cancelled_receive_loses_no_message(broker: bmq.broker.Broker) -
 async def test_a_batch_respects_the_limit_of_bytes(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.client.tables._MAX_BYTES", 50_000)
+    monkeypatch.setattr("bmq.arrow.tables._MAX_BYTES", 50_000)
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         sizes = [1000] * 200 + [60_000] + [30_000, 30_000, 10]
@@ -305,7 +305,7 @@ async def main():
             await tables.receive(timeout=30)
 
 asyncio.run(main())
-import bmq.spark, bmq.wire.table
+import bmq.spark, bmq.arrow.encoding
 print("pandas" in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 _CONTAINER = r"\b(deque|list|dict|OrderedDict|defaultdict|set|tuple|Lanes)\["
 _MESSAGES = (
-    r"\b(Push|Numbered|Message|MessageBatch|TypedMessage|_Event|Work|Taken|Receipt|Failure|_Item|PushColumns|"
+    r"\b(Push|Numbered|Message|MessageBatch|TypedMessage|_Event|Work|Taken|Receipt|Failure|_Item|Columns|"
     r"RecordBatch|Event)\b"
 )
 _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
@@ -32,15 +32,15 @@ _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
 PLACES = {
     # Counted in the session's backlog, which pauses reading.
     "client/_line.py: Line.messages": "the backlog",
-    "client/_columns.py: ColumnLine._events": "the backlog",
-    "client/_columns.py: _Event.messages": "the backlog",
+    "arrow/consumer.py: ColumnLine._events": "the backlog",
+    "arrow/consumer.py: _Event.messages": "the backlog",
     "client/_unclaimed.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
     # Received from a consumer by a single call or task.
-    "client/_columns.py: Taken.messages": "the rows of a batch",
-    "client/_columns.py: Receipt.messages": "the rows of a batch",
-    "client/tables.py: _Late._receipts": "the limits, which grow by what is left out: GUIDs alone",
-    "client/raw.py: RawMessages._out": "what the application holds: GUIDs alone",
-    "client/tables.py: Tables._out": "what the application holds: GUIDs alone",
+    "arrow/consumer.py: Taken.messages": "the rows of a batch",
+    "arrow/consumer.py: Receipt.messages": "the rows of a batch",
+    "arrow/tables.py: _Late._receipts": "the limits, which grow by what is left out: GUIDs alone",
+    "arrow/raw.py: RawMessages._out": "what the application holds: GUIDs alone",
+    "arrow/tables.py: Tables._out": "what the application holds: GUIDs alone",
     "blocking/_line.py: Line._messages": "a constant",
     "blocking/_outbox.py: Outbox._entries": "Outbox.has_room, and confirmations of messages at hand",
     "blocking/_tables.py: Tables._left": "a batch that a call was cancelled for",

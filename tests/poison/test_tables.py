@@ -192,14 +192,14 @@ async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any, b
 
 
 def test_decompressing_oversized_messages_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bmq.wire import push_table
-    from bmq.wire.push_columns import PushColumns
+    from bmq.arrow import decoding
+    from bmq.arrow.push import PushColumns
 
     limit = 100_000
-    monkeypatch.setattr(push_table, "_MOST_INFLATED", 4 * limit)
+    monkeypatch.setattr(decoding, "_MOST_INFLATED", 4 * limit)
     bomb = zlib.compress(bytes(1_000_000), 9)
     pushes = [(1, (1,), bytes(16), 0, 0, 1, bomb)] * 20
-    decoded = push_table.TableDecoder(None, limit=limit).decode(PushColumns.of(pushes))
+    decoded = decoding.TableDecoder(None, limit=limit).decode(PushColumns.of(pushes))
     assert decoded.rows == len(decoded.errors) == 5
 
 

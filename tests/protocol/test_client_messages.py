@@ -14,7 +14,7 @@ FANOUT = "bmq://bmq.test.mem.fanout/f"
 
 
 class Columns:
-    """As :class:`bmq.wire.push_columns.PushColumns`, without numpy."""
+    """As :class:`bmq.arrow.push.PushColumns`, without numpy."""
 
     class Guids(list[bytes]):
         def tolist(self) -> list[bytes]:

@@ -285,7 +285,7 @@ def test_an_event_of_the_right_length_is_skipped_from_its_first_unreadable_byte(
     """The readable beginning counts, and so does every event before and behind it."""
     bench, reader, writer = session()
     if columns:
-        from bmq.wire.push_columns import read_push_columns
+        from bmq.arrow.push import read_push_columns
 
         bench.core.read_columns = read_push_columns
     (s_id,) = bench.broker.s_ids[reader.q_id]

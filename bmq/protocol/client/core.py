@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
@@ -44,7 +44,7 @@ from bmq.protocol.client.events import (
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.ports import QueueOwner, Waiter
+from bmq.protocol.client.ports import Columns, QueueOwner, Waiter
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared
 from bmq.protocol.client.redelivery import Confirmations
@@ -77,9 +77,6 @@ from bmq.wire.control import (
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event, read_event
 from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
-
-if TYPE_CHECKING:
-    from bmq.wire.push_columns import PushColumns
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
@@ -191,7 +188,7 @@ class ClientCore(Machine):
     """
 
     state: SessionState
-    read_columns: Callable[[bytes, int], PushColumns | None] | None
+    read_columns: Callable[[bytes, int], Columns | None] | None
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
         self.state = SessionState.STARTING
@@ -861,7 +858,7 @@ class ClientCore(Machine):
         columns = self.read_columns(event.data, event.body)
         if columns is None:
             return False
-        deliveries: list[tuple[QueueCore, SubscriptionCore, PushColumns]] = []
+        deliveries: list[tuple[QueueCore, SubscriptionCore, Columns]] = []
         for q_id, ids, some in columns.routes():
             route = self._routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
             if route is None or not route[1].columns or len(ids) > 1:

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass, field
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
+from typing import Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
 
 from bmq.errors import AckStatus, Error
-from bmq.protocol.client.ports import Handle, PostTarget, QueueOwner, Sink, Waiter
+from bmq.protocol.client.ports import Columns, Handle, PostTarget, QueueOwner, Sink, Waiter
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import Push
-
-if TYPE_CHECKING:
-    from bmq.wire.push_columns import PushColumns
 
 __all__ = [
     "Accepted",
@@ -391,7 +388,7 @@ class PushedColumns(Signal):
     :attr:`bmq.protocol.client.core.ClientCore.read_columns` creates the columns from an event.
     """
 
-    deliveries: Sequence[tuple[Handle, SubscriptionCore, PushColumns]]
+    deliveries: Sequence[tuple[Handle, SubscriptionCore, Columns]]
 
 
 @dataclass(slots=True)

@@ -7,16 +7,27 @@ the methods and attributes that it uses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from bmq.errors import AckStatus
     from bmq.protocol.client.counters import PostCounts
     from bmq.wire.push import Push
-    from bmq.wire.push_columns import PushColumns
     from bmq.wire.uri import QueueUri
 
-__all__ = ["NOBODY", "Arrival", "Handle", "Nobody", "Places", "PostTarget", "QueueOwner", "Sink", "Waiter"]
+__all__ = [
+    "NOBODY",
+    "Arrival",
+    "Columns",
+    "Handle",
+    "Nobody",
+    "Places",
+    "PostTarget",
+    "QueueOwner",
+    "Sink",
+    "Waiter",
+]
 
 #: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
 #: a common arrival share the same tuple.
@@ -42,6 +53,28 @@ class Waiter(Protocol):
         ...
 
 
+class Columns(Protocol):
+    """A PUSH event that :attr:`bmq.protocol.client.core.ClientCore.read_columns` has read as columns."""
+
+    @property
+    def guids(self) -> Any:
+        """Array of the GUIDs."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        ...
+
+    def routes(self) -> Iterable[tuple[int, tuple[int, ...], Columns]]:
+        """Return qId, subscription ids and messages of each part of the event."""
+        ...
+
+    def pushes(self) -> Iterator[Push]:
+        """Iterate over the messages."""
+        ...
+
+
 class Sink(Protocol):
     """The receiver of a subscription's messages."""
 
@@ -49,7 +82,7 @@ class Sink(Protocol):
         """Accept newly arrived messages."""
         ...
 
-    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event as columns; ``number`` is the delivery number of the first."""
         ...
 
@@ -111,7 +144,7 @@ class Nobody:
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Leave messages unconfirmed, to be delivered again by the broker."""
 
-    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Leave messages unconfirmed, to be delivered again by the broker."""
 
     def again(self, count: int) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._loop import LoopThread
+from bmq.arrow.tables import Tables
 from bmq.client.connect import connect
 from bmq.client.drained import Drained
 from bmq.client.options import TablesOptions
-from bmq.client.tables import Tables
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.wire.uri import QueueUri

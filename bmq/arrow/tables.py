@@ -15,7 +15,9 @@ from bmq import _checks, _world
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client._columns import ColumnConsumer, Receipt, Taken
+from bmq.arrow.columns import Array
+from bmq.arrow.consumer import ColumnConsumer, Receipt, Taken
+from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, to_arrow
 from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import described
 from bmq.client.left import short, widen
@@ -23,10 +25,8 @@ from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
 from bmq.errors import ProtocolError, TimedOut, UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
-from bmq.wire.columns import Array
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.push_table import MAP, TableDecoder, guid_texts, to_arrow
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bmq.arrow.columns import Array, at_offsets, column, dtype_of
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
-from bmq.wire.columns import Array, at_offsets, column, dtype_of
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, RARE_FLAGS, SUB_IDS, Push, decode_push_runs
 

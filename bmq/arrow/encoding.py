@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bmq import _checks
+from bmq.arrow.columns import Array, WordWriter, dtype_of, fill
+from bmq.arrow.decoding import to_arrow
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
-from bmq.wire.columns import Array, WordWriter, dtype_of, fill
 from bmq.wire.compression import DEFAULT_LEVEL
 from bmq.wire.constants import (
     COMPRESSION_THRESHOLD,
@@ -36,7 +38,6 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
-from bmq.wire.push_table import to_arrow
 from bmq.wire.put import PutEvent, decode_puts
 
 __all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
@@ -796,3 +797,52 @@ def guids_in(
             )
         guids.append(guid)
     return np.frombuffer(b"".join(guids), "V16")
+
+
+def encode_table(
+    table: object,
+    value: str,
+    properties: Sequence[str],
+    guid: str | Callable[[list[bytes]], Any] | None,
+    name_row: Callable[[int], str],
+    *,
+    new: bool,
+    compression: int,
+    level: int,
+    threshold: int,
+) -> Iterator[EncodedPosts]:
+    """Encode the rows of a table; see :meth:`bmq.Queue.encode_table` and :meth:`EncodedPosts.of`."""
+    reader = stream_of(table)
+    encoder = TableEncoder(reader.schema, value, properties, new=new, name_row=name_row)
+    at = encoder.find(guid) if isinstance(guid, str) else 0
+    first = 0
+    for batch in reader:
+        for start, messages, payload_bytes, part in encoder.slices(batch, first):
+            rows = messages.rows()
+            guids: Any = None
+            if isinstance(guid, str):
+                guids = guids_in(part.column(at), guid, start, name_row)
+            elif guid is not None:
+                guids = _checked_guids(guid(rows), len(rows))
+            yield EncodedPosts.of(
+                messages,
+                rows,
+                payload_bytes,
+                guids=guids,
+                new=new,
+                compression=compression,
+                level=level,
+                threshold=threshold,
+            )
+        first += batch.num_rows
+
+
+def _checked_guids(guids: Any, count: int) -> Any:
+    """Return the GUIDs of a function as an array of items of 16 bytes."""
+    array: Any = guids
+    if not isinstance(guids, np.ndarray) or array.nbytes != 16 * count or len(array) != count:
+        raise UsageError(
+            f"guid must return a numpy array of 16 bytes for each of {count} messages, not "
+            f"{_checks.shown(array)}"
+        )
+    return array

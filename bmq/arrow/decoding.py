@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From PUSH messages to the columns of a table: the inverse of :mod:`bmq.wire.table`.
+"""From PUSH messages to the columns of a table: the inverse of :mod:`bmq.arrow.encoding`.
 
 Messages whose properties have the same names and types are read together, with numpy. Compressed, malformed
 and unusual messages are read one by one. Results equal those of :mod:`bmq.wire.properties`, as a property
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bmq.arrow.columns import Array, at_offsets, column, dtype_of
+from bmq.arrow.push import PushColumns
 from bmq.errors import ProtocolError, UsageError
 from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
-from bmq.wire.columns import Array, at_offsets, column, dtype_of
 from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType, PushFlags
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, split_properties
-from bmq.wire.push_columns import PushColumns
 
 __all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "pieces", "to_arrow"]
 

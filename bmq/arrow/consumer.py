@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bmq.arrow.columns import Array
+from bmq.arrow.push import PushColumns, read_push_columns
 from bmq.client._definition import Numbered, compile_expression_input
 from bmq.client.consumer import Consumer
 from bmq.client.delivered import arrival_of, push_of
 from bmq.client.interceptors import hooks_of
 from bmq.client.message import Message, MessageLine
 from bmq.engine.counting import size_of
-from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.client.subscription import SubscriptionOptions
-from bmq.wire.columns import Array
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
-from bmq.wire.push_columns import PushColumns, read_push_columns
 
 if TYPE_CHECKING:
     from bmq.client._end import QueueEnd
@@ -163,6 +163,7 @@ class ColumnLine(MessageLine):
     # arrivals
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+        """Accept newly arrived messages."""
         if not self.active or self._message_by_message or (self.messages and not self._events):
             super().deliver(messages, places, arrival)
         else:
@@ -170,8 +171,9 @@ class ColumnLine(MessageLine):
             self.counts.arrived(messages, size)
             self._wait(_Event(messages, places, arrival), size)
 
-    def deliver_columns(self, columns: PushColumns, number: int, arrival: Arrival) -> None:
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of a newly arrived event."""
+        assert isinstance(columns, PushColumns)
         if not self.active:
             self.end.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
             return
@@ -186,6 +188,7 @@ class ColumnLine(MessageLine):
         self.count(rows, size)
 
     def numbered(self) -> Iterator[Numbered]:
+        """Iterate over the waiting messages with their delivery numbers."""
         self.line_up()
         return super().numbered()
 
@@ -204,6 +207,7 @@ class ColumnLine(MessageLine):
         self._event_rows = 0
 
     def clear(self) -> None:
+        """Drop the waiting messages."""
         self.taken += self._event_rows
         self._events.clear()
         self._event_rows = 0

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import numpy as np
 
 from bmq import _checks, _world
-from bmq.client._columns import ColumnConsumer, Receipt
+from bmq.arrow.columns import Array
+from bmq.arrow.consumer import ColumnConsumer, Receipt
+from bmq.arrow.push import PushColumns
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message
-from bmq.wire.columns import Array
-from bmq.wire.push_columns import PushColumns
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
