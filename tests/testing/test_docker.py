@@ -285,7 +285,8 @@ ENGINE = """case "$*" in
 *version | info) ;;
 *) echo "$*" >>"$SAID" ;;
 esac"""
-PYTHON = 'echo "$BMQ_BROKER_URI: $*" >>"$SAID"'
+#: The second node is the primary.
+PYTHON = 'if [[ $1 == - ]]; then echo "${3:-$2}"; else echo "$BMQ_BROKER_URI: $*" >>"$SAID"; fi'
 
 
 class TestMakeIntegration:
@@ -319,7 +320,10 @@ class TestMakeIntegration:
         assert run.returncode == 0, run.stderr
         assert (tmp_path / "said").read_text().splitlines() == [
             "--profile cluster up --detach node1 node2 node3",
-            f"tcp://127.0.0.1:30124: -m pytest {SUITES} -k something",
+            f"tcp://127.0.0.1:30134: -m pytest {SUITES} -k something",
+            ": -m conformance broker tcp://127.0.0.1:30134 --quiet",
+            "tcp://127.0.0.1:30124: -m pytest tests/integration/features/test_groups.py",
+            "tcp://127.0.0.1:30144: -m pytest tests/integration/features/test_groups.py",
             "--profile cluster down --volumes",
         ]
 
