@@ -27,6 +27,14 @@ FAULTS = {
     "a lost connection and a killed leader": Limits(joined=3, cuts=1, kills=1),
     "everything": Limits(leaves=1, kills=1, cuts=1, pauses=1),
     "clocks that disagree": Limits(pauses=2, drift=True),
+    "a frozen member": Limits(joined=3, freezes=1, deposes=1),
+    "frozen members, and one killed": Limits(freezes=2, deposes=2, kills=1),
+    "a frozen member and a lost connection": Limits(joined=3, freezes=1, deposes=1, cuts=1),
+    "a frozen member whose buckets are taken over": Limits(joined=3, freezes=1, deposes=1, take_over=True),
+    "two frozen members and a leave": Limits(freezes=2, deposes=2, leaves=1, take_over=True),
+    "a frozen member, a killed one, a lost connection": Limits(
+        joined=3, freezes=2, deposes=2, kills=1, cuts=1, take_over=True
+    ),
 }
 
 
