@@ -679,11 +679,17 @@ class Coordinator:
             now = self._reported_at = self._loop.time()
             report = self._member.report(now, stands=self._stand.stands)
             self._post(report, "")
+            for who in self._told:
+                self._post(Order(who, 0, 0, 1, {}), who)
             if now - self._led_at > _LOOK_AFTER * self._lease and not self._leads:
                 self._post(Order(report.who, 0, 0, report.seq, {}), report.who)
 
     def _ordered(self, order: Order) -> None:
         now = self._loop.time()
+        if order.who != self._member.who:
+            if self._leader.mail_returned(order.who):
+                logger.info("member %s of the group of %s is gone", order.who, self._queue.uri)
+            return
         if not order.term and order.seq:
             self._unled(order.seq, now)
             return
@@ -982,6 +988,8 @@ class Coordinator:
             )
         for who in self._told.keys() - silent.keys():
             logger.info("the group of %s waits for member %s no longer", self._queue.uri, who)
+        if silent.keys() - self._told.keys():
+            self._report_soon()  # is the member's connection over?
         self._told = dict.fromkeys(silent)
 
     def _send(self, orders: list[Order]) -> None:

@@ -92,7 +92,7 @@ class GroupOptions(TypedDict, total=False):
         take_over_after: time after which the remaining members go on without a silent member whose connection
             stands (its process is frozen, or its host is gone), at the price of the order of keys: messages
             that the broker has delivered to this member are handled once its connection ends, and may come
-            after later messages of their keys. Twice the lease or more; None to wait for the end of the
+            after later messages of their keys. Three times the lease or more; None to wait for the end of the
             connection (None). All members need the same value.
     """
 
@@ -161,10 +161,10 @@ class Group:
             _checks.function("on_event", on_event, 1, plain=True)
         lease = _checks.seconds("lease", lease, positive=True)
         take_over_after = _checks.optional(_checks.seconds, "take_over_after", take_over_after, positive=True)
-        if take_over_after is not None and take_over_after < 2 * lease:
+        if take_over_after is not None and take_over_after < 3 * lease:
             raise UsageError(
-                f"take_over_after must be twice the lease of {lease:g} s or more, not {take_over_after:g}: "
-                "a member that is only late would lose its buckets, and keys their order"
+                f"take_over_after must be at least three leases of {lease:g} s, and is {take_over_after:g}: a "
+                "member that is only late would lose its buckets, and keys their order"
             )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
         self._control_uri = _control_uri(queue.uri, control_queue)

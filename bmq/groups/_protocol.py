@@ -204,8 +204,8 @@ class Order(_Message, frozen=True):
         behind: the silent former owner, by bucket: its subscription may stand.
         raised: the buckets whose fence is raised.
 
-    An order of term 0 asks a candidate to give way; with a ``seq``, a member has sent it to itself, to see
-    whether the broker delivers.
+    An order of term 0 asks a candidate to give way. With a ``seq``, it only shows whether the broker
+    delivers: to the sender itself, or to a silent member, whose mail comes back once its connection is over.
     """
 
     who: _Name
@@ -645,7 +645,7 @@ class _Owner:
 class _Behind:
     """A silent member whose subscription to a bucket may stand."""
 
-    __slots__ = ("over", "since", "who")
+    __slots__ = ("gone", "over", "since", "who")
 
     def __init__(self, who: str, since: float, *, over: bool = False) -> None:
         self.who = who
@@ -653,6 +653,8 @@ class _Behind:
         self.since = since
         # Whether the bucket was taken over.
         self.over = over
+        # Whether the connection seems to be over: mail for the member came back.
+        self.gone = False
 
 
 class Leader:
@@ -904,12 +906,22 @@ class Leader:
         return changed
 
     def silent(self) -> dict[str, list[int]]:
-        """Return the silent members, each with the buckets whose new owners may have to wait for it."""
+        """Return the silent members, each with the buckets whose new owners may have to wait."""
         found: dict[str, list[int]] = {}
         for bucket, behind in sorted(self.behind.items()):
-            if not behind.over:
+            if not (behind.over or behind.gone):
                 found.setdefault(behind.who, []).append(bucket)
         return found
+
+    def mail_returned(self, who: str) -> bool:
+        """Note that mail for a member came back; return whether a silent member is gone.
+
+        This is no proof: a new primary may return mail for a member before it restores its subscriptions.
+        """
+        found = [behind for behind in self.behind.values() if behind.who == who and not behind.gone]
+        for behind in found:
+            behind.gone = True
+        return bool(found)
 
     def _returned(self, who: str, buckets: Collection[int] = (), now: float = 0.0) -> None:
         """Note what a silent member still has; nothing if its connection is over."""
@@ -943,7 +955,7 @@ class Leader:
             if self._take_over is None:
                 return lease
             waiting = [behind.since + self._take_over for behind in self.behind.values() if not behind.over]
-            return min(lease, *waiting)
+            return min([lease, *waiting])
         return math.inf
 
     def _heard(self, *who: str) -> None:
@@ -996,7 +1008,11 @@ class Leader:
         return [self._order(who, self._wanted(who)) for who in members if who in self.known]
 
     def _order(self, who: str, wanted: dict[int, tuple[int, bool]]) -> Order:
-        behind = {bucket: self.behind[bucket].who for bucket in wanted if bucket in self.behind}
+        behind = {
+            bucket: silent.who
+            for bucket in wanted
+            if (silent := self.behind.get(bucket)) is not None and not silent.gone
+        }
         raised = tuple(bucket for bucket in wanted if bucket in self._raised)
         seq = self.known[who].seq
         return Order(who, self.term, self._number, seq, wanted, self.limit, self._who, behind, raised)
