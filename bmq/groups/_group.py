@@ -163,7 +163,7 @@ class Group:
         take_over_after = _checks.optional(_checks.seconds, "take_over_after", take_over_after, positive=True)
         if take_over_after is not None and take_over_after < 3 * lease:
             raise UsageError(
-                f"take_over_after must be at least three leases of {lease:g} s, and is {take_over_after:g}: a "
+                f"take_over_after must be at least three leases of {lease:g} s, not {take_over_after:g}: a "
                 "member that is only late would lose its buckets, and keys their order"
             )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
