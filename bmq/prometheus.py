@@ -99,6 +99,12 @@ _BY_SESSION = {
     "oldest_unacked_seconds": ("bmq_oldest_unacked_seconds", "Age of the oldest post without outcome"),
     "oldest_unconfirmed_seconds": ("bmq_oldest_unconfirmed_seconds", "Age of the oldest unconfirmed message"),
 }
+_BY_GROUP = {
+    "owned": ("bmq_group_buckets", "Buckets that this member of a group owns"),
+    "behind": ("bmq_group_waiting_buckets", "Owned buckets that may wait for a silent former owner"),
+    "silent": ("bmq_group_silent_members", "Members that are silent, as known to the group's leader"),
+    "granted": ("bmq_group_granted_seconds", "Time since the group's leader answered this member"),
+}
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _SESSIONS = "bmq_sessions", "Sessions by state"
 
@@ -146,6 +152,8 @@ class SessionCollector(Collector):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[Session, SessionStats] = {}
         self._queues: dict[Queue, tuple[str, QueueStats]] = {}
+        # By the label of the queue.
+        self._groups: dict[str, Any] = {}
         self._total = _Counters()
         self._other = _Counters()
         self._labels: dict[str, _Counters] = {}
@@ -240,6 +248,7 @@ class SessionCollector(Collector):
             *(_family(name, *how, labels, now) for name, how in _BY_QUEUE.items()),
             *(self._of_sessions(name, *how) for name, how in _BY_SESSION.items()),
             self._states(),
+            *(self._of_groups(name, *how) for name, how in _BY_GROUP.items()),
         ]
         return self._last
 
@@ -265,6 +274,7 @@ class SessionCollector(Collector):
         """
         from bmq.client.session import driver_of
 
+        self._groups = {}
         here = asyncio.get_running_loop()
         loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
         for session in sessions:
@@ -291,6 +301,8 @@ class SessionCollector(Collector):
 
     def _read_here(self, sessions: list[Session], answer: Future[list[_Read]]) -> None:
         """Read the statistics of sessions of the running event loop."""
+        from bmq.client.queue import members
+
         if not answer.set_running_or_notify_cancel():
             return
         try:
@@ -301,6 +313,11 @@ class SessionCollector(Collector):
                     (queue, queue.stats(), queue.closed) for queue in dict.fromkeys([*known, *session.queues])
                 ]
                 found.append((session, session.stats(), queues))
+                self._groups |= {
+                    queue.uri: group.stats()
+                    for queue, _, closed in queues
+                    if not closed and (group := members.get(queue)) is not None
+                }
             answer.set_result(found)
         except BaseException as error:
             answer.set_exception(error)
@@ -333,6 +350,14 @@ class SessionCollector(Collector):
         values = [getattr(stats, name) or 0 for stats in self._sessions.values()]
         value = max(values, default=0) if name in _AGES else sum(values)
         return GaugeMetricFamily(metric, what, value=value)
+
+    def _of_groups(self, name: str, metric: str, what: str) -> Metric:
+        family = GaugeMetricFamily(metric, what, labels=["queue"])
+        for uri, stats in self._groups.items():
+            value = getattr(stats, name)
+            if uri in self._labels and value is not None:
+                family.add_metric([uri], value)
+        return family
 
     def _states(self) -> Metric:
         family = GaugeMetricFamily(*_SESSIONS, labels=["state"])

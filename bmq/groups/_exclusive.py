@@ -367,6 +367,8 @@ class Coordinator:
         # has come back since.
         self._led_at = -math.inf
         self._delivered_at: float | None = None
+        # When this member deposed a leader: when a message to itself came back before.
+        self._silent_at: float | None = None
         # The silent members that were logged.
         self._told: dict[str, None] = {}
         # When the crown was posted last, when the next report is due, and the seconds between two reports.
@@ -494,7 +496,7 @@ class Coordinator:
         self._candidate = subscribe(_NOTHING, _CANDIDATE)
         await asyncio.gather(mailbox.open(), own.open(), self._candidate.open())
         self._stand = Candidate(who)
-        self._led_at, self._delivered_at = self._loop.time(), None
+        self._led_at, self._delivered_at, self._silent_at = self._loop.time(), None, None
         self._later(_FIRST_STAND * self._lease, self._step, StandInput.WAKE)
         self._life = self._start(self._live((mailbox, own, self._candidate)))
         self._alive = True
@@ -738,6 +740,7 @@ class Coordinator:
             now - self._led_at,
             self._name,
         )
+        self._silent_at = self._delivered_at
         self._led_at, self._delivered_at = now, None
         self._ask_no_more()
         self._stand.depose()
@@ -926,6 +929,7 @@ class Coordinator:
         if claim is not None:
             if not crown.who and crown.term and crown.members is None:
                 self._leader.deposed = self._member.leader or "a former leader"
+                self._leader.deposed_at = self._silent_at or self._loop.time()
             assert self._candidate is not None
             self._step(StandInput.CROWN)
             self._ask_no_more()

@@ -17,6 +17,7 @@ from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
+from bmq.client.queue import members
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
@@ -495,6 +496,7 @@ class Group:
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
+        members[self.queue] = self
         logger.info(
             "%s joins the group of %s: %d buckets, weight %g",
             self.member,

@@ -669,6 +669,7 @@ class Leader:
     Attributes:
         phase: the phase.
         deposed: name of the leader whose place this one has taken; "" if a crown was free.
+        deposed_at: when this leader certainly answered nobody any more.
         behind: the silent former owner of each bucket that may still be subscribed.
         term: term of the crown held or claimed.
         fence: the next fence.
@@ -690,6 +691,7 @@ class Leader:
         "awaited",
         "behind",
         "deposed",
+        "deposed_at",
         "fence",
         "known",
         "limit",
@@ -713,6 +715,7 @@ class Leader:
         self.known: dict[str, _Known] = {}
         self.owners: dict[int, _Owner] = {}
         self._who = self.deposed = ""
+        self.deposed_at = 0.0
         self._take_over = take_over
         self.behind: dict[int, _Behind] = {}
         # Buckets whose next owner is above the silent one.
@@ -873,7 +876,7 @@ class Leader:
             self.phase = Phase.LEADING
             for bucket in self._in_turn if self.deposed else ():
                 if bucket not in self.owners:
-                    self.behind.setdefault(bucket, _Behind(self.deposed, self.until - self._lease))
+                    self.behind.setdefault(bucket, _Behind(self.deposed, self.deposed_at))
         if self.phase is not Phase.LEADING:
             return []
         for who, known in list(self.known.items()):

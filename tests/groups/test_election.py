@@ -98,6 +98,7 @@ class Node(Coordinator):
         self._leader = Leader(1, LEASE)
         self._crown = None
         self._alive = False
+        self._silent_at = None
         self._skipped = False
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._stand = Candidate(who)

@@ -248,3 +248,14 @@ def test_import_without_the_client_names_the_package() -> None:
         "ModuleNotFoundError: bmq.prometheus needs prometheus-client, which is not installed: "
         "pip install 'bmq[prometheus]'"
     )
+
+
+async def test_a_member_of_a_group_tells_its_buckets(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
+    async with queue.group("k", buckets=4, lease=1.0) as group:
+        await eventually(lambda: len(group.owned) == 4)
+        samples = read(exposition(bmq_session))
+        assert of(samples, "bmq_group_buckets", queue=bmq_queue_uri) == 4
+        assert of(samples, "bmq_group_waiting_buckets", queue=bmq_queue_uri) == 0
+        assert of(samples, "bmq_group_silent_members", queue=bmq_queue_uri) == 0
+        assert 0 <= of(samples, "bmq_group_granted_seconds", queue=bmq_queue_uri) < 1
