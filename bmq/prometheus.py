@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks, _copies, _world
-from bmq.client.stats import Histogram, QueueStats, SessionStats
+from bmq.client.stats import Histogram, QueueStats, SessionStats, members
 from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 
@@ -301,8 +301,6 @@ class SessionCollector(Collector):
 
     def _read_here(self, sessions: list[Session], answer: Future[list[_Read]]) -> None:
         """Read the statistics of sessions of the running event loop."""
-        from bmq.client.queue import members
-
         if not answer.set_running_or_notify_cancel():
             return
         try:

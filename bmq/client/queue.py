@@ -19,7 +19,6 @@ from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
-from weakref import WeakKeyDictionary
 
 from bmq import _checks
 from bmq._live import live
@@ -848,8 +847,6 @@ class Queue(OpenQueue):
 
 #: Accessor of the public object of a queue's inner part, for the modules of the client.
 queue_of: Callable[[QueueEnd], Queue] = attrgetter("queue")
-#: The member of a group that reads a queue, for the metrics.
-members: WeakKeyDictionary[Queue, Group] = WeakKeyDictionary()
 
 
 def new_guid(queue: Queue) -> str:

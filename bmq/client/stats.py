@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakKeyDictionary
 
 from bmq import _checks
 from bmq.engine.counting import ReceiveCounts
@@ -15,6 +16,7 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 
 if TYPE_CHECKING:
+    from bmq.client.queue import Queue
     from bmq.engine.driver import Driver
     from bmq.protocol.client.queue import QueueCore
 
@@ -24,9 +26,13 @@ __all__ = [
     "QueueStats",
     "SessionStats",
     "consumer_stats",
+    "members",
     "queue_stats",
     "session_stats",
 ]
+
+#: The member of a group (:class:`bmq.groups.Group`) that reads a queue.
+members: WeakKeyDictionary[Queue, Any] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)

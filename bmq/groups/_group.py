@@ -17,7 +17,7 @@ from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
-from bmq.client.queue import members
+from bmq.client.stats import members
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
