@@ -16,7 +16,6 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 
 if TYPE_CHECKING:
-    from bmq.client.queue import Queue
     from bmq.engine.driver import Driver
     from bmq.protocol.client.queue import QueueCore
 
@@ -31,8 +30,8 @@ __all__ = [
     "session_stats",
 ]
 
-#: The member of a group (:class:`bmq.groups.Group`) that reads a queue.
-members: WeakKeyDictionary[Queue, Any] = WeakKeyDictionary()
+#: The member of a group that reads a queue: from :class:`bmq.Queue` to :class:`bmq.groups.Group`.
+members: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
