@@ -97,6 +97,8 @@ _FIRST_STAND: Final = 0.06
 # itself; and part of the lease until it deposes the leader, from the return of the first such message on.
 _LOOK_AFTER: Final = 0.5
 _DEPOSE_AFTER: Final = 1.0
+# An election takes its time: a member that no leader has answered yet is more patient.
+_PATIENCE: Final = 3.0
 # A leader collects reports, and answers each member once. After the report of a new member, the leader waits
 # for a part of the lease, and for a number of seconds at most: members often start together, and each bucket
 # should move once. After the report of a known member, the pause is a number of seconds for each member that
@@ -727,7 +729,9 @@ class Coordinator:
             return
         if self._delivered_at is None:
             self._delivered_at = now
-        elif now - self._delivered_at >= _DEPOSE_AFTER * self._lease:
+            return
+        after = _DEPOSE_AFTER if self._member.seen > (0, 0) else _PATIENCE
+        if now - self._delivered_at >= after * self._lease:
             self._depose(now)
 
     def _depose(self, now: float) -> None:
