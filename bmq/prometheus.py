@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks, _copies, _world
-from bmq.client.stats import Histogram, QueueStats, SessionStats
+from bmq.client.stats import Histogram, QueueStats, SessionStats, members
 from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 
@@ -107,6 +107,12 @@ _BY_HANDLER = (
     ("bmq_failing_seconds", "Time since the first failure of a handler without a success since then"),
     ("bmq_oldest_in_hand_seconds", "Time that a handler has been at its oldest message, as seen by scrapes"),
 )
+_BY_GROUP = {
+    "owned": ("bmq_group_buckets", "Buckets that this member of a group owns"),
+    "behind": ("bmq_group_waiting_buckets", "Owned buckets that may wait for a silent former owner"),
+    "silent": ("bmq_group_silent_members", "Members that are silent, as known to the group's leader"),
+    "granted": ("bmq_group_granted_seconds", "Time since the group's leader answered this member"),
+}
 _AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 _SESSIONS = "bmq_sessions", "Sessions by state"
 
@@ -157,6 +163,8 @@ class SessionCollector(Collector):
         # By queue, the values of its handlers. By consumer, the oldest message in hand, and when it was seen.
         self._handlers: dict[str, tuple[float, float, float]] = {}
         self._in_hand: WeakKeyDictionary[Consumer, tuple[object, float]] = WeakKeyDictionary()
+        # By the label of the queue.
+        self._groups: dict[str, Any] = {}
         self._total = _Counters()
         self._other = _Counters()
         self._labels: dict[str, _Counters] = {}
@@ -252,6 +260,7 @@ class SessionCollector(Collector):
             *(self._of_sessions(name, *how) for name, how in _BY_SESSION.items()),
             self._states(),
             *(self._of_handlers(place, *how) for place, how in enumerate(_BY_HANDLER)),
+            *(self._of_groups(name, *how) for name, how in _BY_GROUP.items()),
         ]
         return self._last
 
@@ -278,6 +287,7 @@ class SessionCollector(Collector):
         from bmq.client.session import driver_of
 
         self._handlers = {}
+        self._groups = {}
         here = asyncio.get_running_loop()
         loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
         for session in sessions:
@@ -315,6 +325,11 @@ class SessionCollector(Collector):
                     (queue, queue.stats(), queue.closed) for queue in dict.fromkeys([*known, *session.queues])
                 ]
                 found.append((session, session.stats(), queues))
+                self._groups |= {
+                    queue.uri: group.stats()
+                    for queue, _, closed in queues
+                    if not closed and (group := members.get(queue)) is not None
+                }
             answer.set_result(found)
         except BaseException as error:
             answer.set_exception(error)
@@ -375,6 +390,14 @@ class SessionCollector(Collector):
         values = [getattr(stats, name) or 0 for stats in self._sessions.values()]
         value = max(values, default=0) if name in _AGES else sum(values)
         return GaugeMetricFamily(metric, what, value=value)
+
+    def _of_groups(self, name: str, metric: str, what: str) -> Metric:
+        family = GaugeMetricFamily(metric, what, labels=["queue"])
+        for uri, stats in self._groups.items():
+            value = getattr(stats, name)
+            if uri in self._labels and value is not None:
+                family.add_metric([uri], value)
+        return family
 
     def _states(self) -> Metric:
         family = GaugeMetricFamily(*_SESSIONS, labels=["state"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,12 +23,18 @@ from bmq.admin.results import (
     Usage,
 )
 from bmq.admin.words import age, number, several, size
-from bmq.conventions import DUE
+from bmq.conventions import BUCKET, DUE
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
+from bmq.wire.keys import key_bucket
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["Explanation", "Obstacle", "Reader", "is_mover"]
+__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "Reader", "is_mover"]
 
+#: The forms of the expressions of bmq.groups: ``bmq_bucket % 16 == 3``, ``(key - 3) % 16 == 0`` and
+#: ``key % 16 == 0``.
+BUCKET_FORM = re.compile(r"(?:(\w{1,100})|\((\w{1,100}) - (\d{1,9})\)) % (\d{1,9}) == (\d{1,9})(?: && |$)")
+# The name of a client ends with the number of its process, that of a node does not.
+_PROCESS = re.compile(r":\d+")
 # Clients named in a sentence.
 _NAMED = 8
 _RESUMES = "delivery resumes when a fifth of the limit is free again"
@@ -138,11 +145,18 @@ class Explanation:
         """The depth of the queue, and the losses that the broker counted."""
         internals = self._internals
         depth = internals.depth
-        writers = sum(client.writers for client in internals.clients)
+        each = [one for client in internals.clients for one in client.behind or (client,)]
+        nodes = [one.description for one in each if not _PROCESS.search(one.description)]
         yield (
             f"{internals.uri} ({self._domain.mode}) holds {several(depth.messages, 'message')}, "
-            f"{size(depth.bytes)}; {_clients(len(internals.clients))} it open, {number(writers)} for writing."
+            f"{size(depth.bytes)}; {_clients(len(each) - len(nodes))} it open, "
+            f"{number(sum(one.writers for one in each))} for writing."
         )
+        if nodes:
+            yield (
+                f"More clients may have it open behind {', '.join(nodes[:_NAMED])}: --broker with the "
+                "addresses of all nodes counts them."
+            )
         if oldest:
             came = oldest[0].arrival
             ttl = self._domain.configuration.get("messageTtl")
@@ -216,6 +230,46 @@ class Explanation:
             return
         yield from self._held_back(waiting, readers, state)
         yield from self._without_a_turn(app)
+
+    def of_key(self, app: AppDepth, key: str) -> Iterator[str]:
+        """Which member of a group holds a key, and what the key waits for.
+
+        Args:
+            app: the application.
+            key: the key: digits for a group with an integer property, or any text.
+        """
+        found: list[tuple[str, int, int, Reader]] = []
+        for reader in self.readers(app):
+            match = BUCKET_FORM.match(reader.subscription.expression)
+            if match is not None:
+                name, divisor = match[1] or match[2], int(match[4])
+                found.append((name, divisor, int(match[3] or match[5]), reader))
+        buckets = max((divisor for _, divisor, _, _ in found), default=0)
+        if not buckets:
+            yield "No group reads the queue: no client is subscribed to a bucket."
+            return
+        name = next(name for name, divisor, _, _ in found if divisor == buckets)
+        try:
+            bucket = (key_bucket(key) if name == BUCKET else int(key)) % buckets
+        except ValueError:
+            yield f"The group divides the messages by the integer property {name}, and {key!r} is no integer."
+            return
+        owners = [it for _, divisor, of, it in found if divisor == buckets and of == bucket]
+        yield f"Key {key} is in bucket {bucket} of {buckets}."
+        if not owners:
+            yield "No member is subscribed to the bucket: no leader has assigned it yet."
+            return
+        first, later = owners[0], owners[1:]
+        count = number(first.stream.unconfirmed or 0)
+        yield f"{first.client} holds the bucket, and has {count} unconfirmed messages of all its buckets."
+        for reader in later:
+            yield (
+                f"{reader.client} has the bucket next. It receives nothing before {first.client} has "
+                f"confirmed its messages of the bucket, or has lost its connection. If {first.client} hangs, "
+                "or its host is gone, end its process or its connection."
+            )
+        if not later and not first.subscription.max_messages:
+            yield "The bucket changes hands: its messages wait until the new owner may receive them."
 
     def _without_a_turn(self, app: AppDepth) -> Iterator[str]:
         for idle, busy in self.outranked(app):

@@ -12,6 +12,7 @@ import typer
 import bmq
 from bmq.admin import QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, Reader
+from bmq.admin.results import AppDepth
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
 from bmq.cli.cluster import tell
@@ -74,6 +75,14 @@ async def command(
     empty: Annotated[
         bool, typer.Option("--empty", help="Find the consumer of a message without properties.")
     ] = False,
+    group_key: Annotated[
+        str | None,
+        typer.Option(
+            "--group-key",
+            metavar="KEY",
+            help="Name the member of the group that holds a key, and why it waits.",
+        ),
+    ] = None,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Explain why a message is still in its queue: waiting messages, readers, and obstacles.
@@ -88,6 +97,7 @@ async def command(
 
     $ bmq explain bmq://bmq.test.mem.priority/orders
     $ bmq explain bmq://bmq.test.mem.fanout/orders?id=foo -p CustomerId=1234
+    $ bmq explain bmq://bmq.test.mem.priority/orders --group-key 1234
     $ bmq explain bmq://bmq.test.mem.priority/orders 4000000000048D9D0B59A7F0C8ED8C4C
     """
     message = parse_properties(properties) if properties or empty else None
@@ -114,6 +124,10 @@ async def command(
     if guid is not None and not found:
         status = ExitStatus.FAILED
     explanation = Explanation(internals, domain, message, hint=_HINT)
+
+    def of_key(app: AppDepth) -> Iterator[str]:
+        return iter(()) if group_key is None else explanation.of_key(app, group_key)
+
     if output is not Form.TABLE:
         Records(output, FIELDS).write(
             {
@@ -123,7 +137,7 @@ async def command(
                 "words": [*explanation.head(oldest, counted), *_about(guid, found)],
                 "applications": {
                     app.app_id: {
-                        "words": list(explanation.words(app)),
+                        "words": [*explanation.words(app), *of_key(app)],
                         "decision": _names(explanation.decide(app)),
                     }
                     for app in chosen
@@ -136,7 +150,7 @@ async def command(
         console.print(styled(line))
     for app in chosen:
         emit("")
-        for line in explanation.words(app):
+        for line in (*explanation.words(app), *of_key(app)):
             console.print(styled(line))
         _show_readers(explanation.readers(app))
         decision = explanation.decide(app)

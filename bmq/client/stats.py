@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
+from weakref import WeakKeyDictionary
 
 from bmq import _checks
 from bmq.engine.counting import ReceiveCounts
@@ -24,9 +25,13 @@ __all__ = [
     "QueueStats",
     "SessionStats",
     "consumer_stats",
+    "members",
     "queue_stats",
     "session_stats",
 ]
+
+#: The member of a group that reads a queue: from :class:`bmq.Queue` to :class:`bmq.groups.Group`.
+members: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from bmq.admin.explanation import Reader
+from bmq.admin.explanation import BUCKET_FORM, Reader
 
 __all__ = ["group_of"]
 
-# The forms of bmq.groups: ``bmq_bucket % 16 == 3``, ``(key - 3) % 16 == 0`` and ``key % 16 == 0``.
-_BUCKET = re.compile(r"(?:(\w{1,100})|\((\w{1,100}) - (\d{1,9})\)) % (\d{1,9}) == (\d{1,9})(?: && |$)")
 _MOST_BUCKETS = 10_000
 
 
@@ -24,7 +21,7 @@ def group_of(readers: Iterable[Reader]) -> dict[str, Any] | None:
     """
     found: dict[str, dict[tuple[int, int], None]] = {}
     for reader in readers:
-        match = _BUCKET.match(reader.subscription.expression)
+        match = BUCKET_FORM.match(reader.subscription.expression)
         if match is None:
             continue
         divisor = int(match[4])

@@ -3,8 +3,8 @@
 
 A broker evaluates the expressions of a queue in turn until an expression matches. With a subscription for
 each of 128 buckets, the broker evaluates 64 expressions on average. A bundle has the messages of a whole
-class of buckets (see :mod:`bmq.groups._classes`), and a priority above all buckets. The subscriptions of the
-buckets remain: they keep newer owners waiting, see :mod:`bmq.groups._protocol`.
+class of buckets (see :mod:`bmq.groups._classes`), and a priority above all buckets but raised ones. The
+subscriptions of the buckets remain: they keep newer owners waiting, see :mod:`bmq.groups._protocol`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.properties import Properties
 
-__all__ = ["TOP", "Bundles"]
+__all__ = ["BUNDLES", "TOP", "Bundles"]
 
 logger = Log("bmq.groups")
 
-#: The highest priority. The bundles come directly below, and the buckets far below the bundles: fences count
-#: seconds since 2025 at first. A bundle below a bucket of the member only gets fewer messages.
+#: The highest priority.
 TOP: Final = 2**30
+#: Bundles come directly below. Raised buckets are above, and other buckets below zero.
+BUNDLES: Final = 16
 
 
 class Bundles:
@@ -97,7 +98,7 @@ class Bundles:
         consumer = self._queue.subscribe(
             compiled(bucket_expression(self._key, divisor, remainder, self._expression)),
             # The largest classes first: most messages match early.
-            priority=TOP - divisor.bit_length(),
+            priority=BUNDLES - divisor.bit_length(),
             max_unconfirmed_messages=WIDEST_MESSAGES,
             max_unconfirmed_bytes=WIDEST_BYTES,
         )

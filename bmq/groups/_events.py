@@ -87,6 +87,11 @@ class GroupStats:
         unusable: messages handed out with a key in no bucket, by the kind of key.
         strays_held: strays this member holds unconfirmed, see :class:`GroupOptions`.
         strays_handled: strays handled by the function ``strays``.
+        behind: buckets of this member that may have to wait for a silent former owner: no message has
+            arrived in them since, and the broker delivers none while this former owner is connected.
+        silent: members that report no more and may be connected; 0 unless this member leads the group.
+        granted: seconds since the leader answered this member last; None before the first answer, and without
+            a connection.
     """
 
     buckets: int
@@ -99,3 +104,6 @@ class GroupStats:
     unusable: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     strays_held: int = 0
     strays_handled: int = 0
+    behind: int = 0
+    silent: int = 0
+    granted: float | None = None

@@ -74,6 +74,7 @@ logger = Log("bmq.groups")
 _NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
 # Priorities in the control queue. The term is added to the priority of a leader: two crowns of a dead
 # claimant may reach two candidates, and the leader of the higher term then receives every report and crown.
+# Twice the term: whoever deposes a leader is between this leader and the next one.
 _MAILBOX, _LEADER, _CANDIDATE, _OWN = TOP, 3, 2, 1
 # Part of the window at which a bucket counts as full: early enough to react.
 _NEARLY: Final = 0.8
@@ -92,6 +93,12 @@ _FIRST_STEP: Final = 0.01
 # Part of the lease after which a new member becomes a candidate: the crown of the last member may wait in the
 # queue, and hold back the reports of the new member.
 _FIRST_STAND: Final = 0.06
+# Part of the lease after which a member without an order looks whether the broker delivers, by a message to
+# itself; and part of the lease until it deposes the leader, from the return of the first such message on.
+_LOOK_AFTER: Final = 0.5
+_DEPOSE_AFTER: Final = 1.0
+# An election takes its time: a member that no leader has answered yet is more patient.
+_PATIENCE: Final = 3.0
 # A leader collects reports, and answers each member once. After the report of a new member, the leader waits
 # for a part of the lease, and for a number of seconds at most: members often start together, and each bucket
 # should move once. After the report of a known member, the pause is a number of seconds for each member that
@@ -208,7 +215,8 @@ class OwnedLane(Lane):
     async def _perform(self, effect: Effect) -> None:
         if effect.do is Do.SUBSCRIBE:
             self._before = math.inf
-            await self.consumer.configure(priority=TOP - effect.fence, max_unconfirmed_messages=0)
+            priority = effect.fence if effect.raised else -effect.fence
+            await self.consumer.configure(priority=priority, max_unconfirmed_messages=0)
             await self._repeat(effect, self.consumer.open)
             self._done(effect, SeatInput.ANSWERED)
         elif effect.do is Do.OPEN:
@@ -302,6 +310,8 @@ class Coordinator:
         lease: seconds until the buckets of a silent member are assigned again.
         lanes: the buckets.
         bundles: the bundles of the buckets.
+        take_over: seconds until the buckets of a silent member are taken over, although it may be connected;
+            None for never.
 
     Attributes:
         bundles: see above.
@@ -317,6 +327,7 @@ class Coordinator:
         lease: float,
         lanes: list[OwnedLane],
         bundles: Bundles,
+        take_over: float | None = None,
     ) -> None:
         self._queue = queue
         self._control_uri = control_uri
@@ -328,8 +339,8 @@ class Coordinator:
         self.bundles = bundles
         self._bundling: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._member = Member(self._new_name(), weight, lease)
-        self._leader = Leader(len(lanes), lease * _DRIFT)
+        self._member = Member(self._new_name(), weight, lease, take_over)
+        self._leader = Leader(len(lanes), lease * _DRIFT, None if take_over is None else take_over * _DRIFT)
         self._crown: Message | None = None
         # Whether a message was skipped since this member last had a crown.
         self._skipped = False
@@ -356,6 +367,14 @@ class Coordinator:
         self._reporting: asyncio.Handle | None = None
         # When the latest report was sent, and the latest own report that has come back.
         self._reported_at = self._returned = -math.inf
+        # When the latest order arrived, or the life began; and when the first message to this member itself
+        # has come back since.
+        self._led_at = -math.inf
+        self._delivered_at: float | None = None
+        # When this member deposed a leader: when a message to itself came back before.
+        self._silent_at: float | None = None
+        # The silent members that were logged.
+        self._told: dict[str, None] = {}
         # When the crown was posted last, when the next report is due, and the seconds between two reports.
         self._since = self._due = self._step_size = 0.0
         # The session of the control queue, and the task that watches it.
@@ -411,6 +430,23 @@ class Coordinator:
                 f"{sorted(self._member.seats)}: ask for the fence of a bucket while handling its message"
             )
         return seat.fence
+
+    @property
+    def behind(self) -> int:
+        """How many buckets may have to wait for a silent former owner."""
+        return sum(
+            1 for seat in self._member.seats.values() if seat.behind and not (seat.alone or seat.raised)
+        )
+
+    @property
+    def silent(self) -> int:
+        """How many members are silent, as known to this member as the leader."""
+        return len(self._leader.silent())
+
+    @property
+    def granted(self) -> float | None:
+        """Seconds since the latest order; None without one."""
+        return self._loop.time() - self._led_at if self._member.seen > (0, 0) else None
 
     def alone(self, bucket: int) -> bool:
         """Whether a message has arrived by the bucket's own subscription since the bucket was opened."""
@@ -481,6 +517,7 @@ class Coordinator:
         self._candidate = subscribe(_NOTHING, _CANDIDATE)
         await asyncio.gather(mailbox.open(), own.open(), self._candidate.open())
         self._stand = Candidate(who)
+        self._led_at, self._delivered_at, self._silent_at = self._loop.time(), None, None
         self._later(_FIRST_STAND * self._lease, self._step, StandInput.WAKE)
         self._life = self._start(self._live((mailbox, own, self._candidate)))
         self._alive = True
@@ -570,6 +607,8 @@ class Coordinator:
 
     def _look(self, now: float) -> float:
         """Report and lead as far as due; return the seconds until the next look."""
+        if self._give_way(now):
+            return 0.0
         if now >= self._due:
             # While the members elect a leader, a report may reach a member that does not lead.
             led, longest = self._member.seen > (0, 0), self._lease / 3
@@ -580,8 +619,10 @@ class Coordinator:
         if now >= deadline > self._reported_at:
             # The return of the report shows that reports of members would have arrived, too.
             self._report()
-        self._send(self._leader.tick(self._returned))
-        if self._crown is not None and now - self._since >= 4 * self._lease:
+        self._tick()
+        # A leader whose fences are used up assigns nothing.
+        renewed = 4 if self._leader.fence < self._leader.limit else 1
+        if self._crown is not None and now - self._since >= renewed * self._lease:
             self._since = now
             self._post(self._leader.renewed(self._member.who), "")
         deadline = self._leader.deadline()
@@ -619,7 +660,7 @@ class Coordinator:
             self._skip(message, why)
         elif isinstance(what, Order):
             self._ordered(what)
-        elif self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+        elif self._leads:
             self._reported(what)
         else:
             await self._stray(what, again=message.redelivered)
@@ -658,13 +699,30 @@ class Coordinator:
             self._reporting.cancel()
             self._reporting = None
         if self._life is not None:
-            self._reported_at = self._loop.time()
-            self._post(self._member.report(self._reported_at, stands=self._stand.stands), "")
+            now = self._reported_at = self._loop.time()
+            report = self._member.report(now, stands=self._stand.stands)
+            self._post(report, "")
+            for who in self._told:
+                self._post(Order(who, 0, 0, 1, {}), who)
+            if now - self._led_at > _LOOK_AFTER * self._lease and not self._leads:
+                self._post(Order(report.who, 0, 0, report.seq, {}), report.who)
 
     def _ordered(self, order: Order) -> None:
+        now = self._loop.time()
+        if order.who != self._member.who:
+            if self._leader.mail_returned(order.who):
+                logger.info("member %s of the group of %s is gone", order.who, self._queue.uri)
+            return
+        if not order.term and order.seq:
+            self._unled(order.seq, now)
+            return
         if not order.term:
             self._step(StandInput.SMALLER)
             return
+        if self._give_way(now):
+            return
+        if (order.term, order.number) > self._member.seen:
+            self._led_at, self._delivered_at = now, None
         before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
         self._leader.outranked(order.term)
         self._apply(self._member.order(order))
@@ -674,6 +732,52 @@ class Coordinator:
         after = {bucket: seat.state for bucket, seat in self._member.seats.items()}
         if before != after or order.buckets.keys() - after.keys():
             self._report_soon()
+
+    def _give_way(self, now: float) -> bool:
+        """Give up both connections if other members may have messages of this member's buckets."""
+        if not self._alive or not self._member.gone(now):
+            return False
+        why = f"{self._name} was silent for longer than take_over_after, and others have its buckets"
+        drop_connection(self._queue.session, why)
+        self._lost()
+        return True
+
+    def _unled(self, seq: int, now: float) -> None:
+        """A message to this member itself has come back; the report before it has no answer yet."""
+        if self._leads or self._member.sent(seq) == -math.inf:
+            return
+        if self._delivered_at is None:
+            self._delivered_at = now
+            return
+        after = _DEPOSE_AFTER if self._member.seen > (0, 0) else _PATIENCE
+        if now - self._delivered_at >= after * self._lease:
+            self._depose(now)
+
+    def _depose(self, now: float) -> None:
+        """Take the place of a leader that does not answer although the broker delivers."""
+        crown = self._member.deposing_crown(int(_world.time()) - _EPOCH, self._leader.limit)
+        logger.warning(
+            "%s, the leader of the group of %s, has not answered for %.1f s: %s stands in for it",
+            self._member.leader or "a member without a name",
+            self._queue.uri,
+            now - self._led_at,
+            self._name,
+        )
+        self._silent_at = self._delivered_at
+        self._led_at, self._delivered_at = now, None
+        self._ask_no_more()
+        self._stand.depose()
+        self._asking = self._start(self._ask_for(crown))
+
+    async def _ask_for(self, crown: Crown) -> None:
+        """Receive reports and crowns before the leader, and post a crown; at once, or not at all."""
+        candidate, priority = self._candidate, min(_LEADER + 2 * crown.term + 1, _MAILBOX - 1)
+        assert candidate is not None
+        with contextlib.suppress(Error):
+            await candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
+            # The broker keeps one of the crowns of members that do so at the same time.
+            self._post(crown, "", derived_guid("bmq.groups", self._control_uri, "crown", str(crown.term)))
+        self._later(self._lease / 3, self._step, StandInput.WAKE)
 
     async def close(self) -> None:
         """Report the departure, and close the control queue. The data queue is closed already."""
@@ -846,17 +950,21 @@ class Coordinator:
             return
         former, self._crown, self._skipped = self._crown, message, False
         if claim is not None:
+            if not crown.who and crown.term and crown.members is None:
+                self._leader.deposed = self._member.leader or "a former leader"
+                self._leader.deposed_at = self._silent_at or self._loop.time()
             assert self._candidate is not None
             self._step(StandInput.CROWN)
             self._ask_no_more()
             with contextlib.suppress(Error):
-                await self._candidate.configure("", priority=min(_LEADER + claim.term, _MAILBOX - 1))
+                priority = min(_LEADER + 2 * claim.term, _MAILBOX - 1)
+                await self._candidate.configure("", priority=priority)
             self._post(claim, "")
         # The group keeps a crown whatever happens to the post: the present one is not confirmed. A new
         # primary may deliver the present one again.
         if former is not None and former.guid != message.guid:
             former.confirm()
-        if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+        if self._leads:
             early, self._early = self._early, {}
             self._send(self._answers([*early.values()]))
 
@@ -869,12 +977,12 @@ class Coordinator:
     def _answer(self) -> None:
         """Process the collected reports, as late as messages may be."""
         reports = self._taken()
-        if self._leader.phase in (Phase.COLLECTING, Phase.LEADING):
+        if self._leads:
             orders = self._answers(reports)
             own = [self._member.sent(report.seq) for report in reports if report.who == self._member.who]
             self._returned = max(self._returned, *own, -math.inf)
             self._send(orders)
-            self._send(self._leader.tick(self._returned))
+            self._tick()
         else:  # another crown arrived meanwhile
             self._early.update((report.who, report) for report in reports)
 
@@ -886,6 +994,30 @@ class Coordinator:
             if not members or report.who in members:
                 pause = min(pause, _GATHER_EACH * len(members))
             self._gathering = self._loop.call_later(pause, self._answer)
+
+    @property
+    def _leads(self) -> bool:
+        return self._leader.phase in (Phase.COLLECTING, Phase.LEADING)
+
+    def _tick(self) -> None:
+        """Assign the buckets of silent members, and log these members once."""
+        self._send(self._leader.tick(self._returned))
+        silent = self._leader.silent()
+        for who in silent.keys() - self._told.keys():
+            since = min(each.since for each in self._leader.behind.values() if each.who == who)
+            logger.warning(
+                "member %s of the group of %s is silent for %.1f s and holds %d buckets: the remaining "
+                "members take them over. Their messages wait while the silent member is connected",
+                who,
+                self._queue.uri,
+                self._loop.time() - since,
+                len(silent[who]),
+            )
+        for who in self._told.keys() - silent.keys():
+            logger.info("the group of %s waits for member %s no longer", self._queue.uri, who)
+        if silent.keys() - self._told.keys():
+            self._report_soon()  # is the member's connection over?
+        self._told = dict.fromkeys(silent)
 
     def _send(self, orders: list[Order]) -> None:
         for order in orders:

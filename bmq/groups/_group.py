@@ -17,6 +17,7 @@ from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq._waiting import ended
 from bmq.client.message import Message
+from bmq.client.stats import members
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
@@ -89,6 +90,11 @@ class GroupOptions(TypedDict, total=False):
             read and write the control queue, on a further connection with the options of the session.
         lease: time after which the buckets of a silent member go to other members, and after which a member
             without an answer hands out nothing (5).
+        take_over_after: time after which the remaining members go on without a silent member whose connection
+            stands (its process is frozen, or its host is gone), at the price of the order of keys: messages
+            that the broker has delivered to this member are handled once its connection ends, and may come
+            after later messages of their keys. Three times the lease or more; None to wait for the end of the
+            connection (None). All members need the same value.
     """
 
     on_assigned: Hook | None
@@ -100,6 +106,7 @@ class GroupOptions(TypedDict, total=False):
     max_unconfirmed_bytes: int
     control_queue: str | None
     lease: float
+    take_over_after: float | None
 
 
 @live
@@ -135,6 +142,7 @@ class Group:
         max_unconfirmed_bytes: int = WINDOW_BYTES,
         control_queue: str | None = None,
         lease: float = 5.0,
+        take_over_after: float | None = None,
     ) -> None:
         if not callable(getattr(type(queue), "subscribe", None)):
             raise UsageError(f"queue must be an open bmq.Queue, not {_checks.shown(queue)}")
@@ -153,6 +161,12 @@ class Group:
         if on_event is not None:
             _checks.function("on_event", on_event, 1, plain=True)
         lease = _checks.seconds("lease", lease, positive=True)
+        take_over_after = _checks.optional(_checks.seconds, "take_over_after", take_over_after, positive=True)
+        if take_over_after is not None and take_over_after < 3 * lease:
+            raise UsageError(
+                f"take_over_after must be at least three leases of {lease:g} s, not {take_over_after:g}: a "
+                "member that is only late would lose its buckets, and keys their order"
+            )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
         self._control_uri = _control_uri(queue.uri, control_queue)
         self._strays: Strays = strays
@@ -177,7 +191,7 @@ class Group:
         consumers = [lane.consumer for lane in self._owned_lanes]
         bundles = Bundles(queue, self._shared, consumers, key, expression)
         self._coordinator = Coordinator(
-            queue, self._control_uri, self.member, weight, lease, self._owned_lanes, bundles
+            queue, self._control_uri, self.member, weight, lease, self._owned_lanes, bundles, take_over_after
         )
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
@@ -199,6 +213,7 @@ class Group:
         def lane(expression: str | Expression, bucket: int | None, kind: str = "") -> None:
             consumer = queue.subscribe(
                 expression,
+                priority=LOWEST + 2,  # a bucket has another one once it is here
                 max_unconfirmed_messages=self._window,
                 max_unconfirmed_bytes=max_bytes,
             )
@@ -286,6 +301,9 @@ class Group:
             unusable=MappingProxyType(dict(self._reports.unusable)),
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
+            behind=self._coordinator.behind,
+            silent=self._coordinator.silent,
+            granted=self._coordinator.granted,
         )
 
     @property
@@ -486,6 +504,7 @@ class Group:
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
+        members[self.queue] = self
         logger.info(
             "%s joins the group of %s: %d buckets, weight %g",
             self.member,

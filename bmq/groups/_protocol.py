@@ -47,6 +47,17 @@ bucket itself: no older subscription stood then, and a later subscription with a
 granted. A recalled bucket leaves its bundle before the window of its own subscription is closed. Until the
 bucket is withdrawn, its own subscription keeps newer owners waiting, in a bundle or not.
 
+A leader may be frozen: its process stands still while the broker keeps its connection, its crown, and its
+bucket's subscriptions. A member that the leader does not answer, although the broker delivers, *deposes* the
+leader: it takes the leader's place in the control queue by a higher priority, and posts a crown with a higher
+term and with fences above those reserved. This breaks no order: two leaders with different fences are
+safe, see above. The buckets of the frozen member have new owners, whose subscriptions have a lower priority
+and receive nothing while the connection stands. The messages that the broker has delivered to the frozen
+member are with nobody else, and nobody else knows their keys: to go on without them is to give up the order
+of these keys. The group does so only with ``take_over``: the leader then *raises* the bucket, its new fence
+subscribes above all others, and the frozen member gives up its connection once it notices the time. Raised
+fences are in the opposite order: the newest is the highest.
+
 Rejected: standby subscriptions (a new primary restores subscriptions in another order, and messages reach the
 standby); leases without fences (safe only with correct clocks); a message of the control queue for each
 bucket (the loss of a message stops the bucket).
@@ -56,7 +67,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
@@ -138,14 +149,15 @@ class Do(Enum):
 
 
 class Effect(NamedTuple):
-    """An action for a bucket, and the fence of the ownership."""
+    """An action for a bucket, the fence of the ownership, and whether the fence is raised."""
 
     do: Do
     bucket: int
     fence: int
+    raised: bool = False
 
 
-class _Message(Struct, frozen=True, tag_field="kind", tag=str.lower):
+class _Message(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=str.lower):
     """A message of the control queue: types and ranges are checked when a message is read."""
 
 
@@ -161,6 +173,9 @@ class Report(_Message, frozen=True):
         leaving: whether the member has closed its queue, and leaves.
         buckets: fence and name of the state, by bucket.
         stands: whether the member is a candidate, or has a crown.
+        behind: the silent former owner, by bucket, as in the orders; "" if a message has proved that no older
+            subscription stands.
+        raised: the buckets whose fence is raised.
     """
 
     who: _Name
@@ -171,6 +186,8 @@ class Report(_Message, frozen=True):
     leaving: bool
     buckets: dict[_Bucket, tuple[_Fence, _State]]
     stands: bool = False
+    behind: dict[_Bucket, _Name] = {}
+    raised: tuple[_Bucket, ...] = ()
 
 
 class Order(_Message, frozen=True):
@@ -182,8 +199,13 @@ class Order(_Message, frozen=True):
         number: number of the order within the term.
         seq: number of the answered report.
         buckets: fence, and whether the bucket is granted, by bucket.
+        limit: the first fence not reserved by the leader.
+        leader: name of the leader's connection.
+        behind: the silent former owner, by bucket: its subscription may stand.
+        raised: the buckets whose fence is raised.
 
-    An order of term 0 asks a candidate to give way.
+    An order of term 0 asks a candidate to give way. With a ``seq``, it only shows whether the broker
+    delivers: to the sender itself, or to a silent member, whose mail comes back once its connection is over.
     """
 
     who: _Name
@@ -191,13 +213,17 @@ class Order(_Message, frozen=True):
     number: _Number
     seq: _Number
     buckets: dict[_Bucket, tuple[_Fence, bool]]
+    limit: _Fence = 0
+    leader: _Name = ""
+    behind: dict[_Bucket, _Name] = {}
+    raised: tuple[_Bucket, ...] = ()
 
 
 class Crown(_Message, frozen=True):
     """The right to lead.
 
     Attributes:
-        who: name of the leader's connection; "" for the first crown.
+        who: name of the leader's connection; "" for the first crown, and for one that deposes a leader.
         term: term of the leader.
         fence: the first fence not reserved.
         members: names of the remaining members, from a leader that leaves; None if the leader still leads.
@@ -220,15 +246,19 @@ class Seat(Machine):
         since: number of the first report that names the subscription as standing. An order grants the bucket
             only if the order answers this report or a later one: orders of a former leader may arrive late.
         alone: whether a message has arrived by the subscription: no older owner has one.
+        behind: name of the silent former owner, whose subscription may stand; "" if none.
+        raised: whether the subscription is above those of former owners.
     """
 
-    __slots__ = ("alone", "fence", "since")
+    __slots__ = ("alone", "behind", "fence", "raised", "since")
 
-    def __init__(self, fence: int) -> None:
+    def __init__(self, fence: int, behind: str = "", *, raised: bool = False) -> None:
         self.state = _S.ASKED
         self.fence = fence
         self.since = 0
         self.alone = False
+        self.behind = behind
+        self.raised = raised
 
     def _open(self) -> Do:
         return Do.OPEN
@@ -273,6 +303,8 @@ class Member:
         weight: share relative to the other members.
         lease: seconds from the sending of a report until the member hands out nothing, if the report is not
             answered.
+        take_over: seconds from the sending of a report until other members may have messages of this member's
+            buckets although its connection stands; None if they never do.
 
     Attributes:
         who: see above.
@@ -280,11 +312,29 @@ class Member:
         lease_until: end of the lease, by the member's clock.
         seen: term and number of the latest order.
         seq: number of the latest report.
+        leader: name of the leader of the latest order; "" if none.
     """
 
-    __slots__ = ("_fence", "_lease", "_sent", "_was", "_weight", "lease_until", "seats", "seen", "seq", "who")
+    __slots__ = (
+        "_fence",
+        "_lease",
+        "_limit",
+        "_sent",
+        "_take_over",
+        "_term",
+        "_was",
+        "_weight",
+        "leader",
+        "lease_until",
+        "seats",
+        "seen",
+        "seq",
+        "who",
+    )
 
-    def __init__(self, who: str, weight: float = 1.0, lease: float = 5.0) -> None:
+    def __init__(
+        self, who: str, weight: float = 1.0, lease: float = 5.0, take_over: float | None = None
+    ) -> None:
         self.who = who
         self.seats: dict[int, Seat] = {}
         self.lease_until = float("-inf")
@@ -292,9 +342,13 @@ class Member:
         self._was = ""
         self._weight = weight
         self._lease = lease
+        self._take_over = take_over
         self.seq = 0
-        # The first fence above those in the orders, on all connections.
+        self.leader = ""
+        # On all connections: the first fence above those in the orders, the first one that no leader has
+        # reserved (0 if unknown), and the highest term.
         self._fence = 1
+        self._limit = self._term = 0
         # When the unanswered reports were sent, by number.
         self._sent: dict[int, float] = {}
 
@@ -302,8 +356,31 @@ class Member:
         """Return the report to be sent now."""
         self.seq += 1
         self._sent[self.seq] = now
-        buckets = {bucket: (seat.fence, seat.state.name) for bucket, seat in sorted(self.seats.items())}
-        return Report(self.who, self._was, self.seq, self.seen, self._weight, leaving, buckets, stands)
+        seats = sorted(self.seats.items())
+        return Report(
+            self.who,
+            self._was,
+            self.seq,
+            self.seen,
+            self._weight,
+            leaving,
+            {bucket: (seat.fence, seat.state.name) for bucket, seat in seats},
+            stands,
+            {
+                bucket: "" if seat.alone and not seat.raised else seat.behind
+                for bucket, seat in seats
+                if seat.behind
+            },
+            tuple(bucket for bucket, seat in seats if seat.raised),
+        )
+
+    def gone(self, now: float) -> bool:
+        """Whether other members may have messages of this member's buckets: the connection must be given up.
+
+        A message that this member still has may be older than messages of its key that were handled.
+        """
+        over = now - self.lease_until + self._lease
+        return self._take_over is not None and self._take_over <= over < math.inf
 
     def sent(self, seq: int) -> float:
         """Return when a report was sent; minus infinity if unknown, or answered."""
@@ -314,6 +391,9 @@ class Member:
         if order.who != self.who or (order.term, order.number) <= self.seen:
             return []
         self.seen = (order.term, order.number)
+        self.leader = order.leader
+        self._term = max(self._term, order.term)
+        self._limit = max(self._limit, order.limit)
         sent = self._sent.get(order.seq)
         if sent is not None:
             self.lease_until = max(self.lease_until, sent + self._lease)
@@ -323,13 +403,16 @@ class Member:
             fence, granted = order.buckets.get(bucket, (0, False))
             if fence != seat.fence:
                 effects += self._fire(bucket, _I.RECALLED)
-            elif granted and order.seq >= seat.since:
-                effects += self._fire(bucket, _I.GRANTED)
+            else:
+                seat.behind = order.behind.get(bucket, "")
+                if granted and order.seq >= seat.since:
+                    effects += self._fire(bucket, _I.GRANTED)
         for bucket, (fence, _) in sorted(order.buckets.items()):
             self._fence = max(self._fence, fence + 1)
             if bucket not in self.seats:
-                self.seats[bucket] = Seat(fence)
-                effects.append(Effect(Do.SUBSCRIBE, bucket, fence))
+                raised = bucket in order.raised
+                self.seats[bucket] = Seat(fence, order.behind.get(bucket, ""), raised=raised)
+                effects.append(Effect(Do.SUBSCRIBE, bucket, fence, raised))
         return effects
 
     def done(self, bucket: int, fence: int, what: SeatInput) -> list[Effect]:
@@ -352,13 +435,18 @@ class Member:
     @property
     def bundled(self) -> list[int]:
         """The buckets that may be in a bundle, in ascending order."""
-        return sorted(bucket for bucket, seat in self.seats.items() if seat.alone and seat.state is _S.OPEN)
+        return sorted(
+            bucket
+            for bucket, seat in self.seats.items()
+            if seat.alone and seat.state is _S.OPEN and not seat.raised
+        )
 
     def lost(self, who: str) -> list[Effect]:
         """Forget all buckets after the loss of the connection; the next connection has a new name."""
         effects = [effect for bucket in sorted(self.seats) for effect in self._fire(bucket, _I.LOST)]
         self._was, self.who = self.who, who
         self.seen = (0, 0)
+        self.leader = ""
         self.lease_until = float("-inf")
         self.seq = 0
         self._sent = {}
@@ -375,6 +463,16 @@ class Member:
         known = max(limit, self._fence)
         return Crown("", 0, fence if known + 2 * _BLOCK > _FENCES else max(fence, known), members)
 
+    def deposing_crown(self, clock: int, limit: int = 1) -> Crown:
+        """Return a crown above the one of a leader that does not answer.
+
+        Args:
+            clock: seconds since 2025: above the first fence of a leader that is not known to this member.
+            limit: the first fence not reserved, if this member has led.
+        """
+        known = max(clock + _BLOCK, self._limit + _BLOCK, self._fence + 2 * _BLOCK, limit)
+        return Crown("", max(self._term, clock // 60), min(known, _FENCES - 2 * _BLOCK))
+
     def hands_out(self, bucket: int, now: float) -> bool:
         """Whether a message of the bucket may be handed out now."""
         seat = self.seats.get(bucket)
@@ -385,7 +483,7 @@ class Member:
         do = seat.fire(what)
         if seat.state is _S.GONE:
             del self.seats[bucket]
-        return [] if do is None else [Effect(do, bucket, seat.fence)]
+        return [] if do is None else [Effect(do, bucket, seat.fence, seat.raised)]
 
 
 class Stand(Enum):
@@ -394,7 +492,7 @@ class Stand(Enum):
     YIELDED = "only own messages are received: another member leads, or becomes the leader"
     OPENING = "the reports of other members, and crowns, were requested"
     CANDIDATE = "the broker has both subscriptions"
-    POSTED = "the first crown was posted, and neither a crown nor an order has arrived since"
+    POSTED = "a crown was posted, and neither a crown nor an order has arrived since"
     NARROWING = "crowns are being given up"
     WIDENING = "crowns are being given up, and will be requested again"
     CLOSING = "the reports of other members are being given up"
@@ -475,6 +573,10 @@ class Candidate(Machine):
         """Whether an own report with this number, delivered for the first time, is a proof on its return."""
         return self.state is _C.CANDIDATE and seq >= self.since
 
+    def depose(self) -> None:
+        """Begin to receive reports and crowns in place of a leader that does not answer."""
+        self.state = _C.POSTED
+
     def _open(self, seq: int) -> Ask:
         return Ask.OPEN
 
@@ -540,15 +642,35 @@ class _Owner:
         self.recalled = False
 
 
+class _Behind:
+    """A silent member whose subscription to a bucket may stand."""
+
+    __slots__ = ("gone", "over", "since", "who")
+
+    def __init__(self, who: str, since: float, *, over: bool = False) -> None:
+        self.who = who
+        # When the member was heard last.
+        self.since = since
+        # Whether the bucket was taken over.
+        self.over = over
+        # Whether the connection seems to be over: mail for the member came back.
+        self.gone = False
+
+
 class Leader:
     """A leader's view of the group. Every member has a view, and one member leads.
 
     Args:
         buckets: number of buckets.
         lease: seconds without a report after which the buckets of a member are assigned again.
+        take_over: seconds without a report after which these buckets are taken over, although the silent
+            member may be connected; None for never.
 
     Attributes:
         phase: the phase.
+        deposed: name of the leader whose place this one has taken; "" if a crown was free.
+        deposed_at: when this leader certainly answered nobody any more.
+        behind: the silent former owner of each bucket that may still be subscribed.
         term: term of the crown held or claimed.
         fence: the next fence.
         limit: the first fence that is not reserved.
@@ -563,7 +685,13 @@ class Leader:
         "_in_turn",
         "_lease",
         "_number",
+        "_raised",
+        "_take_over",
+        "_who",
         "awaited",
+        "behind",
+        "deposed",
+        "deposed_at",
         "fence",
         "known",
         "limit",
@@ -573,7 +701,7 @@ class Leader:
         "until",
     )
 
-    def __init__(self, buckets: int, lease: float = 5.0) -> None:
+    def __init__(self, buckets: int, lease: float = 5.0, take_over: float | None = None) -> None:
         self.phase = Phase.NONE
         self.term = 0
         self.fence = 1
@@ -586,6 +714,12 @@ class Leader:
         self.until = 0.0
         self.known: dict[str, _Known] = {}
         self.owners: dict[int, _Owner] = {}
+        self._who = self.deposed = ""
+        self.deposed_at = 0.0
+        self._take_over = take_over
+        self.behind: dict[int, _Behind] = {}
+        # Buckets whose next owner is above the silent one.
+        self._raised: set[int] = set()
 
     # the crown
 
@@ -607,6 +741,7 @@ class Leader:
         # With a second crown, a member may be unknown to either former leader.
         alone = self.phase is Phase.NONE and crown.members is not None
         self.resign()
+        self._who = who
         self.awaited = frozenset(crown.members) if alone and crown.members is not None else None
         self.phase = Phase.CLAIMING
         self.term = max(self.term, crown.term) + 1
@@ -640,16 +775,21 @@ class Leader:
     def resign(self) -> None:
         """Lead no more: the connection was lost, or another crown arrived."""
         self.phase = Phase.NONE
-        self.known = {}
-        self.owners = {}
+        self._forget()
         self._number = 0
         self.awaited = None
+        self.deposed = ""
+
+    def _forget(self) -> None:
+        self.known = {}
+        self.owners = {}
+        self.behind = {}
+        self._raised = set()
 
     def outranked(self, term: int) -> None:
         """Forget the members if an order of a higher term has arrived: its sender receives all reports."""
         if term > self.term:
-            self.known = {}
-            self.owners = {}
+            self._forget()
 
     def left(self) -> Crown | None:
         """Return the crown to post in place of the present one when this member has left.
@@ -677,14 +817,17 @@ class Leader:
             return []
         if report.was:
             self._remove(report.was)
+            self._returned(report.was)
         if report.leaving:
             self._remove(report.who)
+            self._returned(report.who)
             self._heard(report.was, report.who)
             return self._orders(self._assign())
         known = self.known.get(report.who)
         if known is not None and report.seq <= known.seq:
             return []
         self.known[report.who] = _Known(report.seq, report.weight, now)
+        self._returned(report.who, report.buckets.keys(), now)
         changed = {report.who: None}
         for bucket, (fence, state) in sorted(report.buckets.items()):
             self.fence = max(self.fence, fence + 1)
@@ -696,6 +839,8 @@ class Leader:
                 owner = _Owner(report.who, fence, state == "OPEN", 0)
                 owner.recalled = state != "OPEN"
                 self.owners[bucket] = owner
+            if owner.who == report.who and owner.fence == fence:
+                self._stands_behind(bucket, report, now)
             if owner.who == report.who and owner.fence == fence and not owner.recalled:
                 if owner.number == 0 and state != "OPEN":
                     # The report that named the ownership of an earlier leader was old: the member has given
@@ -729,19 +874,91 @@ class Leader:
         """
         if self.phase is Phase.COLLECTING and until >= self.until:
             self.phase = Phase.LEADING
+            for bucket in self._in_turn if self.deposed else ():
+                if bucket not in self.owners:
+                    self.behind.setdefault(bucket, _Behind(self.deposed, self.deposed_at))
         if self.phase is not Phase.LEADING:
             return []
         for who, known in list(self.known.items()):
             if until - known.heard >= self._lease:
+                for bucket, owner in self.owners.items():
+                    if owner.who == who:
+                        # Not above the silent one yet: it may still be at work.
+                        self._raised.discard(bucket)
+                        self.behind[bucket] = _Behind(who, known.heard)
                 self._remove(who)
-        return self._orders(self._assign())
+        return self._orders(self._assign() | self._raise(until))
+
+    def _raise(self, until: float) -> dict[str, None]:
+        """Take over the buckets of members that have been silent for long; return the changed members."""
+        changed: dict[str, None] = {}
+        for bucket, behind in self.behind.items() if self._take_over is not None else ():
+            owner = self.owners.get(bucket)
+            if (
+                not behind.over
+                and until >= behind.since + (self._take_over or 0)
+                and owner is not None
+                and not owner.recalled
+                and self.fence < self.limit
+            ):
+                behind.over = True
+                self._raised.add(bucket)
+                self.owners[bucket] = _Owner(owner.who, self.fence, False, self._number + 1)
+                self.fence += 1
+                changed[owner.who] = None
+        return changed
+
+    def silent(self) -> dict[str, list[int]]:
+        """Return the silent members, each with the buckets whose new owners may have to wait."""
+        found: dict[str, list[int]] = {}
+        for bucket, behind in sorted(self.behind.items()):
+            if not (behind.over or behind.gone):
+                found.setdefault(behind.who, []).append(bucket)
+        return found
+
+    def mail_returned(self, who: str) -> bool:
+        """Note that mail for a member came back; return whether a silent member is gone.
+
+        This is no proof: a new primary may return mail for a member before it restores its subscriptions.
+        """
+        found = [behind for behind in self.behind.values() if behind.who == who and not behind.gone]
+        for behind in found:
+            behind.gone = True
+        return bool(found)
+
+    def _returned(self, who: str, buckets: Collection[int] = (), now: float = 0.0) -> None:
+        """Note what a silent member still has; nothing if its connection is over."""
+        for bucket, behind in list(self.behind.items()):
+            if behind.who != who:
+                continue
+            if bucket in buckets:
+                behind.since = max(behind.since, now)
+            else:
+                del self.behind[bucket]
+                self._raised.discard(bucket)
+
+    def _stands_behind(self, bucket: int, report: Report, now: float) -> None:
+        """Learn from the owner of a bucket whether a former owner may be subscribed."""
+        who = report.behind.get(bucket)
+        if who == "":
+            self.behind.pop(bucket, None)
+        if report.seen[0] == self.term:
+            return  # the member repeats what this leader has told, perhaps before a change
+        if bucket in report.raised:
+            self._raised.add(bucket)
+        if who:
+            self.behind.setdefault(bucket, _Behind(who, now, over=bucket in report.raised))
 
     def deadline(self) -> float:
         """Return the earliest time until which reports must be received for a change by :meth:`tick`."""
         if self.phase is Phase.COLLECTING:
             return self.until
         if self.phase is Phase.LEADING:
-            return min((known.heard for known in self.known.values()), default=math.inf) + self._lease
+            lease = min((known.heard for known in self.known.values()), default=math.inf) + self._lease
+            if self._take_over is None:
+                return lease
+            waiting = [behind.since + self._take_over for behind in self.behind.values() if not behind.over]
+            return min([lease, *waiting])
         return math.inf
 
     def _heard(self, *who: str) -> None:
@@ -791,11 +1008,17 @@ class Leader:
     def _orders(self, members: Mapping[str, None]) -> list[Order]:
         """Return the orders for these members, all with the next number."""
         self._number += 1
-        return [
-            Order(who, self.term, self._number, self.known[who].seq, self._wanted(who))
-            for who in members
-            if who in self.known
-        ]
+        return [self._order(who, self._wanted(who)) for who in members if who in self.known]
+
+    def _order(self, who: str, wanted: dict[int, tuple[int, bool]]) -> Order:
+        behind = {
+            bucket: silent.who
+            for bucket in wanted
+            if (silent := self.behind.get(bucket)) is not None and not silent.gone
+        }
+        raised = tuple(bucket for bucket in wanted if bucket in self._raised)
+        seq = self.known[who].seq
+        return Order(who, self.term, self._number, seq, wanted, self.limit, self._who, behind, raised)
 
     def _wanted(self, who: str) -> dict[int, tuple[int, bool]]:
         return {

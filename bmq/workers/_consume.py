@@ -28,7 +28,7 @@ from bmq.client.in_hand import Feeding
 from bmq.client.interceptors import handling_of
 from bmq.client.left import Left
 from bmq.client.message import Message
-from bmq.client.poison import poison_of
+from bmq.client.poison import PoisonKind, poison_of
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
 from bmq.codecs import Codec
@@ -190,8 +190,8 @@ async def consume(
             values. JSON by default.
         undecodable: called instead of the handler, with the message and the :class:`bmq.Undecodable`, if a
             message cannot be decoded. If None, an undecodable message is not retried, and the ``then`` of
-            ``retry`` applies at once. In a group, the message is retried unless ``then`` is a
-            :class:`bmq.DeadLetter` or "discard".
+            ``retry`` applies at once. In a group, the message is retried as after any other error, and later
+            messages of its key wait.
         middlewares: async functions around each attempt, the first outermost.
         grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
             cancelled. Handlers that still run 6 seconds later are left running, and the log names them.
@@ -1365,9 +1365,15 @@ class _GroupWorkers(_LaneWorkers):
     def _pause_after(
         self, message: Message, error: BaseException, attempt: int, began: float
     ) -> float | None:
-        """Retry also what no retry can help: without a decision about the message, its key has to wait."""
+        """Retry also what no retry can help: without a decision about the message, its key has to wait.
+
+        A value that cannot be decoded has all attempts of the policy: another version of the handler, perhaps
+        in another process of a deployment, may decode it.
+        """
         delay = super()._pause_after(message, error, attempt, began)
-        if delay is None and undecided(self._retry):
+        poison = poison_of(message, error) if delay is None else None
+        undecodable = poison is not None and poison.kind is PoisonKind.UNDECODABLE
+        if delay is None and (undecodable or undecided(self._retry)):
             delay = self._retry.delay(attempt, self._clock.time() - began, error)
         return delay
 

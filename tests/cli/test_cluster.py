@@ -70,7 +70,11 @@ def test_explain_lists_readers_on_other_nodes(offline: Bmq, cluster: RecordedClu
     ran = offline("explain", ORDERS, "-b", cluster.uris("node1", "node0"))
     assert ran.status == 0
     assert "The queue has no consumers" not in ran.out
-    assert "node2" in ran.out
+    assert "1 client has it open" in ran.out
+    assert "More clients may have it open behind node2" in ran.out
+    ran = offline("explain", ORDERS, "-b", cluster.uris(*ALL))
+    assert "2 clients have it open" in ran.out
+    assert "More clients" not in ran.out
 
 
 def test_top_names_the_clients_behind_a_node(offline: Bmq, cluster: RecordedCluster) -> None:

@@ -162,6 +162,27 @@ def test_explain_reports_unmatched_messages(
     assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
 
 
+def test_explain_names_the_member_that_holds_a_key(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    """Bucket 2 has a second owner, which waits for the first one."""
+    assert "No group reads the queue" in run("explain", bmq_queue_uri, "--group-key", "1234").out
+    for bucket in (1, 3):
+        _subscribe(aside, reader, f"(CustomerId - {bucket}) % 4 == 0", priority=-5)
+    _subscribe(aside, reader, "(CustomerId - 2) % 4 == 0", priority=-6)
+    _subscribe(aside, reader, "(CustomerId - 2) % 4 == 0 && CustomerId > 0", priority=-9)
+    ran = run("explain", bmq_queue_uri, "--group-key", "1233")
+    assert "Key 1233 is in bucket 1 of 4." in ran.out
+    assert "holds the bucket" in ran.out
+    assert "has the bucket next" not in ran.out
+    (explained,) = run("explain", bmq_queue_uri, "--group-key", "-2", "--json").json
+    words = " ".join(explained["applications"]["__default"]["words"])
+    assert "Key -2 is in bucket 2 of 4." in words
+    assert "has the bucket next" in words
+    assert "No member is subscribed to the bucket" in run("explain", bmq_queue_uri, "--group-key", "4").out
+    assert "'x' is no integer" in run("explain", bmq_queue_uri, "--group-key", "x").out
+
+
 def test_explain_names_the_types_that_it_assumes(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "a", "-p", "CustomerId:string=1234")
     ran = run("explain", bmq_queue_uri, "-p", "CustomerId=1234", "-p", "vip=true", "-p", "n:int32=1")

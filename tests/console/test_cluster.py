@@ -42,7 +42,8 @@ async def test_figures_come_from_the_primary(
     }
     async with http.get(console.url + "api/queue", params={"uri": ORDERS}) as response:
         words = (await response.json())["words"]
-    assert "2 clients have it open" in words[0]
+    assert "1 client has it open" in words[0]
+    assert "behind node2" in words[1]
 
 
 async def test_an_empty_queue_stays_in_the_list(

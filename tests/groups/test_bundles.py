@@ -12,7 +12,7 @@ import pytest
 
 import bmq
 from bmq.client.consumer import Consumer
-from bmq.groups._bundles import TOP, Bundles
+from bmq.groups._bundles import BUNDLES, Bundles
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -25,7 +25,7 @@ def bundles(queue: bmq.Queue) -> list[str]:
         text
         for consumer in queue.consumers
         for text in consumer.expressions
-        if TOP - 16 < consumer.options.priority < TOP
+        if 0 < consumer.options.priority < BUNDLES
     )
 
 
@@ -140,7 +140,7 @@ async def test_a_bucket_whose_former_owner_still_subscribes_stays_out_of_bundles
 ) -> None:
     """A bundle would take the messages away from the former owner, who has earlier ones unconfirmed."""
     former = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    standing = former.subscribe("(k - 3) % 8 == 0", priority=TOP - 1000)
+    standing = former.subscribe("(k - 3) % 8 == 0", priority=-1000)
     await standing.open()
     queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
     async with queue.group("k", **OPTIONS) as group:
@@ -163,7 +163,7 @@ async def test_a_message_put_back_does_not_show_that_the_former_owner_has_gone(
     bmq_connect: Connect, bmq_queue_uri: str, flow: Flow
 ) -> None:
     former = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    await former.subscribe("(k - 3) % 8 == 0", priority=TOP - 1000).open()
+    await former.subscribe("(k - 3) % 8 == 0", priority=-1000).open()
     queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
     async with queue.group("k", **OPTIONS) as group:
         await eventually(lambda: len(group.owned) == 8)
@@ -213,7 +213,7 @@ async def test_a_refused_bundle_is_left_out(
     opened, refused = Consumer.open, list[str]()
 
     async def refuse(self: Consumer) -> Consumer:
-        if TOP - 16 < self.options.priority < TOP:
+        if self.queue is queue and 0 < self.options.priority < BUNDLES:
             refused.append(str(self.expression))
             await self.close()
             raise bmq.ConfigureQueueError("too many subscriptions")

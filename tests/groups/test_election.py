@@ -68,7 +68,7 @@ class _Subscription:
 
     async def configure(self, expression: str, *, priority: int) -> None:
         assert expression == ""
-        self._node.sent.append(("lead", priority - _exclusive._LEADER))
+        self._node.sent.append(("lead", (priority - _exclusive._LEADER) // 2))
         await _Pause()
 
 
@@ -97,6 +97,8 @@ class Node(Coordinator):
         self._member = Member(who, 1.0, LEASE)
         self._leader = Leader(1, LEASE)
         self._crown = None
+        self._alive = False
+        self._silent_at = None
         self._skipped = False
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._stand = Candidate(who)

@@ -281,3 +281,14 @@ async def test_a_blocked_handler_is_measured(
     assert [measure(name) for name in ("bmq_blocked_handlers", "bmq_failing_seconds")] == [0, 0]
     working.cancel()
     await asyncio.wait([working])
+
+
+async def test_a_member_of_a_group_tells_its_buckets(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+    queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
+    async with queue.group("k", buckets=4, lease=1.0) as group:
+        await eventually(lambda: len(group.owned) == 4)
+        samples = read(exposition(bmq_session))
+        assert of(samples, "bmq_group_buckets", queue=bmq_queue_uri) == 4
+        assert of(samples, "bmq_group_waiting_buckets", queue=bmq_queue_uri) == 0
+        assert of(samples, "bmq_group_silent_members", queue=bmq_queue_uri) == 0
+        assert 0 <= of(samples, "bmq_group_granted_seconds", queue=bmq_queue_uri) < 1

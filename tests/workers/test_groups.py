@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 import bmq
@@ -82,6 +83,57 @@ async def test_a_failing_message_holds_its_key_and_no_other(
     assert handled.in_order()
     await stopped(task)
     assert group.closed
+
+
+class Paid(msgspec.Struct):
+    """The old form of a payment has no currency."""
+
+    amount: int
+    currency: str
+
+
+@pytest.mark.parametrize("decided", ["nobody", "retries without an end", "three retries"])
+async def test_a_value_that_cannot_be_decoded_holds_its_key_in_a_group(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, decided: str
+) -> None:
+    """Until the policy gives up; a new version of the handler then takes the message in order."""
+    dead = fresh_queue_uri("bmq.test.mem.priority", "dead")
+    letters = bmq.DeadLetter(dead)
+    policy = {
+        "nobody": FAST,
+        "retries without an end": bmq.Backoff(every=0.02, retries=None, then=letters),
+        "three retries": bmq.Backoff(every=0.02, retries=3, then=letters),
+    }[decided]
+    failures: list[Failure] = []
+    paid: list[tuple[str, int]] = []
+
+    async def new(payment: Paid, message: bmq.Message) -> None:
+        paid.append((str(message.properties["k"]), payment.amount))
+
+    async def both(message: bmq.Message) -> None:
+        paid.append((str(message.properties["k"]), msgspec.json.decode(message.data)["amount"]))
+
+    for key, data in (
+        (1, b'{"amount":1}'),
+        (1, b'{"amount":2,"currency":"EUR"}'),
+        (2, b'{"amount":3,"currency":"EUR"}'),
+    ):
+        await writer.post(data, properties={"k": key})
+    group = await member(bmq_connect, bmq_queue_uri, buckets=1)
+    consuming = bmq.consume(group, new, concurrency=2, retry=policy, on_error=failures.append)
+    task = asyncio.create_task(consuming)
+    if decided == "three retries":
+        await eventually(lambda: ("1", 2) in paid)
+        assert [failure.retry_in is None for failure in failures] == [False, False, False, True]
+    else:
+        await eventually(lambda: len(failures) > 5)
+        assert paid == [("2", 3)]
+        await stopped(task)
+        group = await member(bmq_connect, bmq_queue_uri, buckets=1)
+        task = asyncio.create_task(bmq.consume(group, both, concurrency=2, retry=policy))
+        await eventually(lambda: len(paid) == 3)
+        assert paid == [("2", 3), ("1", 1), ("1", 2)]
+    await stopped(task)
 
 
 async def test_a_leaving_member_gives_a_waiting_message_to_the_next_owner(

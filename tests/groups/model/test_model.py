@@ -27,6 +27,14 @@ FAULTS = {
     "a lost connection and a killed leader": Limits(joined=3, cuts=1, kills=1),
     "everything": Limits(leaves=1, kills=1, cuts=1, pauses=1),
     "clocks that disagree": Limits(pauses=2, drift=True),
+    "a frozen member": Limits(joined=3, freezes=1, deposes=1),
+    "frozen members, and one killed": Limits(freezes=2, deposes=2, kills=1),
+    "a frozen member and a lost connection": Limits(joined=3, freezes=1, deposes=1, cuts=1),
+    "a frozen member whose buckets are taken over": Limits(joined=3, freezes=1, deposes=1, take_over=True),
+    "two frozen members and a leave": Limits(freezes=2, deposes=2, leaves=1, take_over=True),
+    "a frozen member, a killed one, a lost connection": Limits(
+        joined=3, freezes=2, deposes=2, kills=1, cuts=1, take_over=True
+    ),
 }
 
 
@@ -166,6 +174,30 @@ def _a_bundle_replaces_subscriptions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(World, "_do_request", request)
 
 
+def _a_frozen_member_ignores_the_time(patch: pytest.MonkeyPatch) -> None:
+    """It works on what it has after others took its buckets over."""
+    gone, hands_out = Member.gone, Member.hands_out
+    patch.setattr(World, "_do_give_way", lambda self, i: None)
+
+    def hand_out(self: Member, bucket: int, now: float) -> bool:
+        seat = self.seats.get(bucket)
+        taken = gone(self, 0.0) and seat is not None and seat.state is _S.OPEN
+        return taken or hands_out(self, bucket, now)
+
+    patch.setattr(Member, "hands_out", hand_out)
+
+
+def _a_deposing_crown_has_old_fences(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Member, "deposing_crown", lambda self, clock, limit: Crown("", clock, 1))
+
+
+def _raises_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Buckets are taken over from a member that has a lease."""
+    patch.setattr(World, "_may_take_over", lambda self, who: True)
+    patch.setattr(World, "_may_expire", lambda self, who: True)
+    patch.setattr(Member, "gone", lambda self, now: False)
+
+
 MISTAKES: dict[str, Callable[[Any], None]] = {
     "withdraws at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.LEAVING),
     "gone at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.GONE),
@@ -187,6 +219,9 @@ MISTAKES: dict[str, Callable[[Any], None]] = {
     "a bucket drains before it leaves the bundle": _the_bundle_leaves_with_the_withdrawal,
     "a bundle outlives the connection": _bundles_outlive_the_connection,
     "a bundle replaces subscriptions": _a_bundle_replaces_subscriptions,
+    "a frozen member ignores the time": _a_frozen_member_ignores_the_time,
+    "a deposing crown has old fences": _a_deposing_crown_has_old_fences,
+    "takes over from a member with a lease": _raises_at_once,
 }
 
 

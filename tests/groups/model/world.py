@@ -7,12 +7,19 @@ window blocks lower priorities; the messages of a lost connection come first aga
 higher priority than the subscriptions to single buckets. Each bucket joins and leaves bundles by itself: this
 stands for any grouping of buckets.
 
-Checked at each delivery of a message: no other node has an unconfirmed message of the bucket.
+A node may be frozen: it takes no step, its connection stands, and the broker delivers to it. Its lease ends
+meanwhile. Another node may depose a leader at any time, frozen or not. With ``take_over=True``, the leader
+raises the buckets of a silent node, whose clock then tells it to give up its connection before anything else.
+
+Checked at each delivery of a message: no other node has an unconfirmed message of the bucket, except for one
+whose buckets were taken over.
 
 Checked at each hand-out of a message:
 
-- every earlier message of the bucket is finished;
-- no member has handed out a message of the bucket under a higher fence.
+- every earlier message of the bucket is finished, except for those that a node had whose buckets were taken
+  over;
+- no member has handed out a message of the bucket under a higher fence;
+- no other node that runs and has a lease has a message of the bucket in hand.
 
 Checked in each state without a further step: every message is confirmed, every bucket is open at a living
 member, and the shares are fair.
@@ -46,6 +53,8 @@ from bmq.groups._protocol import (
 __all__ = ["Limits", "Violation", "World", "explore", "walk"]
 
 LEASE = 10.0
+_TAKE_OVER = 2 * LEASE
+_LONG_AGO = -100 * LEASE
 # Random walks put these steps off: losses are noticed late, and messages wait.
 _OFTEN = {
     "notice": 0.02,
@@ -58,6 +67,9 @@ _OFTEN = {
     "pause": 0.05,
     "expire": 0.1,
     "unbundle": 0.05,
+    "freeze": 0.05,
+    "thaw": 0.03,
+    "depose": 0.05,
 }
 
 
@@ -85,6 +97,9 @@ class Limits:
     cuts: int = 0
     pauses: int = 0
     drift: bool = False
+    freezes: int = 0
+    deposes: int = 0
+    take_over: bool = False
     bundles: int = 4  # how often nodes ask for bundles with a bucket, or without one that is not recalled
     prompt: bool = False  # whether reports are not delayed, and at most two orders are: fewer states
 
@@ -92,15 +107,18 @@ class Limits:
 class Node:
     """A process with a member, a leader, and a connection."""
 
-    def __init__(self, name: str, buckets: int) -> None:
+    def __init__(self, name: str, limits: Limits) -> None:
+        take_over = _TAKE_OVER if limits.take_over else None
         self.name = name
         self.life = "absent"  # absent, up, gone, dead
         self.connected = False  # at the broker
         self.notices = True  # whether the process knows the state of the connection
         self.connections = 0
         self.dirty = False
-        self.member = Member(f"{name}0", 1.0, LEASE)
-        self.leader = Leader(buckets, LEASE)
+        self.frozen = self.slept = False
+        self.crowned = False  # has a crown
+        self.member = Member(f"{name}0", 1.0, LEASE, take_over)
+        self.leader = Leader(limits.buckets, LEASE, take_over)
         self.requests: tuple[Any, ...] = ()  # to the broker: effects, bundles and confirmations
         self.bundled: tuple[int, ...] = ()  # the buckets of the bundles asked for
         self.line: tuple[tuple[int, int], ...] = ()
@@ -116,6 +134,8 @@ class Node:
         other.leader = copy(self.leader)
         other.leader.known = {who: copy(known) for who, known in self.leader.known.items()}
         other.leader.owners = {bucket: copy(owner) for bucket, owner in self.leader.owners.items()}
+        other.leader.behind = {bucket: copy(behind) for bucket, behind in self.leader.behind.items()}
+        other.leader._raised = set(self.leader._raised)
         return other
 
 
@@ -124,21 +144,25 @@ class World:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.nodes = [Node("abc"[i], limits.buckets) for i in range(limits.members)]
+        self.nodes = [Node("abc"[i], limits) for i in range(limits.members)]
         self.posted = 0
         self.queue: tuple[tuple[int, int], ...] = ()  # undelivered messages
         self.delivered: dict[str, tuple[tuple[int, int], ...]] = {}  # by node, unconfirmed
-        self.subscriptions: dict[tuple[int, str], tuple[int, bool]] = {}  # fence and whether open
+        # fence, whether open, and whether raised
+        self.subscriptions: dict[tuple[int, str], tuple[int, bool, bool]] = {}
         self.bundles: frozenset[tuple[int, str]] = frozenset()  # buckets in bundles, at the broker
         self.finished: frozenset[tuple[int, int]] = frozenset()
         self.confirmed: frozenset[tuple[int, int]] = frozenset()
         self.highest: dict[int, int] = {}
         self.crown: Crown | None = Crown("", 0, 1, ())  # None while a node holds the crown
+        self.stale: tuple[Crown, ...] = ()  # returned crowns of deposed leaders
+        self.late: frozenset[tuple[int, int]] = frozenset()  # messages of nodes that were taken over
         self.holder = ""
         self.unread: tuple[Report, ...] = ()
         self.mail: dict[str, tuple[Order, ...]] = {}
         self.left = {"join": limits.members - limits.joined, "leave": limits.leaves, "kill": limits.kills}
         self.left |= {"cut": limits.cuts, "pause": limits.pauses, "beat": 3, "bundle": limits.bundles}
+        self.left |= {"freeze": limits.freezes, "depose": limits.deposes}
         for node in self.nodes[: limits.joined]:
             self._join(node)
 
@@ -155,7 +179,11 @@ class World:
     # the state as a key: numbers that only grow are replaced by their ranks
 
     def key(self) -> object:
-        fences: set[int] = {0, *self.highest.values(), *(fence for fence, _ in self.subscriptions.values())}
+        fences: set[int] = {
+            0,
+            *self.highest.values(),
+            *(fence for fence, _, _ in self.subscriptions.values()),
+        }
         stamps: set[tuple[int, int]] = {(0, 0)}
         orders = [order for mail in self.mail.values() for order in mail]
         reports = list(self.unread)
@@ -177,7 +205,13 @@ class World:
         fence_of = {fence: rank for rank, fence in enumerate(sorted(fences))}
         rank = {stamp: number for number, stamp in enumerate(sorted(stamps))}
         ordered = {
-            id(each): (each.who, rank[each.term, each.number], _items(each.buckets, fence_of))
+            id(each): (
+                each.who,
+                rank[each.term, each.number],
+                _items(each.buckets, fence_of),
+                tuple(sorted(each.behind.items())),
+                each.raised,
+            )
             for each in orders
         }
         reported = {
@@ -188,6 +222,8 @@ class World:
                 each.leaving,
                 rank[each.seen],
                 _items(each.buckets, fence_of),
+                tuple(sorted(each.behind.items())),
+                each.raised,
             )
             for each in reports
         }
@@ -210,9 +246,15 @@ class World:
                 rank[node.member.seen],
                 node.member.lease_until > 0,
                 tuple(
-                    (b, fence_of[s.fence], s.state.name, s.alone)
+                    (b, fence_of[s.fence], s.state.name, s.alone, s.behind, s.raised)
                     for b, s in sorted(node.member.seats.items())
                 ),
+                node.frozen,
+                node.slept,
+                node.crowned,
+                node.member.gone(0.0),
+                tuple((b, each.who, each.over) for b, each in sorted(node.leader.behind.items())),
+                tuple(sorted(node.leader._raised)),
                 node.leader.phase.name,
                 node.leader.awaited and tuple(sorted(node.leader.awaited)),
                 tuple((who, known.weight) for who, known in sorted(node.leader.known.items())),
@@ -236,8 +278,11 @@ class World:
             self.queue,
             tuple(sorted(self.delivered.items())),
             tuple(
-                (at, fence_of[fence], opened) for at, (fence, opened) in sorted(self.subscriptions.items())
+                (at, fence_of[fence], opened, raised)
+                for at, (fence, opened, raised) in sorted(self.subscriptions.items())
             ),
+            len(self.stale),
+            self.late,
             tuple(sorted(self.bundles)),
             self.finished,
             self.confirmed,
@@ -274,6 +319,27 @@ class World:
         for i, node in enumerate(self.nodes):
             if node.life != "up":
                 continue
+            if node.frozen:
+                yield from self._of_frozen(i, node)
+                continue
+            if self.left["freeze"] and node.connected and node.notices:
+                yield "freeze", (i,)
+            if node.connected and self.left["depose"] and self.holder not in ("", node.name):
+                yield "depose", (i,)
+            if node.connected and self.stale and self.holder == node.name:
+                yield "stale", (i,)
+            if node.connected and node.notices and node.member.gone(0.0):
+                yield "give_way", (i,)
+                continue
+            if node.leader.phase is Phase.LEADING and node.leader.limit <= node.leader.fence:
+                yield "renew", (i,)
+            if node.leader.phase is Phase.LEADING and self.limits.take_over:
+                owners = node.leader.owners
+                owned = {bucket for bucket, owner in owners.items() if not owner.recalled}
+                waiting = {it.who for b, it in node.leader.behind.items() if b in owned and not it.over}
+                for who in sorted(waiting):
+                    if self._may_take_over(who):
+                        yield "take_over", (i, who)
             known = node.notices  # a process whose connection is lost without notice works on what is here
             if node.connected and self.crown is not None:
                 yield "crown", (i,)
@@ -311,11 +377,26 @@ class World:
                     yield "leave", (i,)
                 if self.left["kill"] and self._others(node):
                     yield "kill", (i,)
-                if self.left["cut"]:
+                # A member that was silent and is heard again finishes its messages under a new lease.
+                if self.left["cut"] and not node.slept:
                     yield "cut", (i,)
             unaware = not node.connected and not node.notices
             if (self.left["pause"] or unaware) and node.member.lease_until > 0:
                 yield "pause", (i,)
+
+    def _of_frozen(self, i: int, node: Node) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        yield "thaw", (i,)
+        if node.connected and node.requests:
+            yield "request", (i,)
+        if node.member.lease_until > 0:
+            yield "pause", (i,)
+        if node.connected and self.left["kill"] and self._others(node):
+            yield "kill", (i,)
+
+    def _may_take_over(self, who: str) -> bool:
+        """Whether the time of a silent member is over, by its own clock."""
+        node = self._node_of(who)
+        return node is None or node.life != "up" or node.member.lease_until < 0
 
     def _others(self, node: Node) -> bool:
         return any(other is not node and other.life == "up" for other in self.nodes)
@@ -330,7 +411,7 @@ class World:
             return True
         if self.limits.drift and node.connected and self.left["pause"]:
             return True
-        return node.member.lease_until < 0 and not node.connected
+        return node.member.lease_until < 0 and (not node.connected or node.frozen)
 
     def _may_end_collecting(self, leader: Node) -> bool:
         return all(
@@ -375,10 +456,8 @@ class World:
     def _do_crown(self, i: int) -> None:
         node, crown = self.nodes[i], self.crown
         assert crown is not None
-        claim = node.leader.crown(node.member.who, crown, 0.0)
-        assert claim is not None
-        node.leader.crown(node.member.who, claim, 0.0)
-        self.crown, self.holder = None, node.name
+        self.crown = None
+        self._crowned(node, crown)
         node.reports = self.unread
         self.unread = ()
         while self.limits.prompt and node.reports:
@@ -386,17 +465,70 @@ class World:
         for other in self.nodes:  # the next beat of every member
             other.dirty = other.life == "up"
 
+    def _crowned(self, node: Node, crown: Crown) -> None:
+        claim = node.leader.crown(node.member.who, crown, 0.0)
+        if claim is not None:
+            node.leader.crown(node.member.who, claim, 0.0)
+        self.holder, node.crowned = node.name, True
+
+    def _do_renew(self, i: int) -> None:
+        """A leader without fences renews its crown."""
+        node = self.nodes[i]
+        node.leader.crown(node.member.who, node.leader.renewed(node.member.who), 0.0)
+        self._send_all(node, node.leader.tick(0.0))
+
+    def _do_stale(self, i: int) -> None:
+        crown, self.stale = self.stale[0], self.stale[1:]
+        self._crowned(self.nodes[i], crown)
+        for other in self.nodes:
+            other.dirty = other.life == "up"
+
+    def _do_freeze(self, i: int) -> None:
+        self.left["freeze"] -= 1
+        self.nodes[i].frozen = self.nodes[i].slept = True
+
+    def _do_thaw(self, i: int) -> None:
+        self.nodes[i].frozen = False
+        self.nodes[i].dirty = True
+
+    def _do_depose(self, i: int) -> None:
+        """Reports reach this node from now on; those sent before stay with the former leader."""
+        self.left["depose"] -= 1
+        clock = 20_000 * (self.limits.deposes - self.left["depose"])  # above the terms of earlier leaders
+        node = self.nodes[i]
+        former = next(other for other in self.nodes if other.name == self.holder)
+        self._crowned(node, node.member.deposing_crown(clock, node.leader.limit))
+        node.leader.deposed = former.member.who
+        for other in self.nodes:
+            other.dirty = other.life == "up"
+
+    def _do_take_over(self, i: int, who: str) -> None:
+        node, silent = self.nodes[i], self._node_of(who)
+        if silent is not None and silent.life == "up":
+            silent.member.lease_until = _LONG_AGO
+        for behind in node.leader.behind.values():
+            if behind.who == who:
+                behind.since = _LONG_AGO
+        self._send_all(node, node.leader.tick(0.0))
+
+    def _do_give_way(self, i: int) -> None:
+        """Both connections are given up before anything else."""
+        node = self.nodes[i]
+        self._drop(node)
+        node.notices = False
+        self._do_notice(i)
+
     def _do_request(self, i: int) -> None:
         node = self.nodes[i]
         request, node.requests = node.requests[0], node.requests[1:]
         if isinstance(request, Effect):
             at = (request.bucket, node.name)
             if request.do is Do.SUBSCRIBE:
-                self.subscriptions[at] = (request.fence, False)
+                self.subscriptions[at] = (request.fence, False, request.raised)
             elif request.do is Do.WITHDRAW:
                 self.subscriptions.pop(at, None)
             elif at in self.subscriptions:
-                self.subscriptions[at] = (request.fence, request.do is Do.OPEN)
+                self.subscriptions[at] = (request.fence, request.do is Do.OPEN, request.raised)
             self._arrive(node, request)
         elif isinstance(request, Bundle):
             self.bundles = self.bundles - {(request.bucket, node.name)}
@@ -410,25 +542,28 @@ class World:
     def _deliver(self) -> None:
         rest: list[tuple[int, int]] = []
         by_bucket: dict[int, list[tuple[int, str, bool]]] = {}
-        for (bucket, name), (fence, opened) in self.subscriptions.items():
-            by_bucket.setdefault(bucket, []).append((fence, name, opened))
+        for (bucket, name), (fence, opened, raised) in self.subscriptions.items():
+            by_bucket.setdefault(bucket, []).append((fence if raised else -fence, name, opened))
         bundles = dict(sorted(self.bundles))
         for message in self.queue:
             bucket = message[0]
-            name = bundles.get(bucket, "")
+            found = by_bucket.get(bucket)
+            top = max(found) if found else None
+            name = bundles.get(bucket, "") if top is None or top[0] < 0 else ""
+            by_bundle = bool(name)
             if not name:
-                found = by_bucket.get(bucket)
-                top = min(found) if found else None
                 if top is None or not top[2]:
                     rest.append(message)
                     continue
                 name = top[1]
             node = next(node for node in self.nodes if node.name == name)
             for other, delivered in self.delivered.items():
-                if other != name and any(each[0] == bucket for each in delivered):
+                if any(it.name == other and it.member.gone(0.0) for it in self.nodes):
+                    self.late |= set(delivered)
+                elif other != name and any(each[0] == bucket for each in delivered):
                     raise Violation(f"{message} reaches {name} before {other} has confirmed")
             self._arrive(node, message)
-            if bucket not in bundles:
+            if not by_bundle:
                 node.member.arrived(bucket)
             self.delivered[node.name] += (message,)
         self.queue = tuple(rest)
@@ -493,7 +628,7 @@ class World:
                 self.unread += (what,)
             else:
                 holder.reports += (what,)
-                if self.limits.prompt and holder.connected:
+                if self.limits.prompt and holder.connected and not holder.frozen:
                     self._do_lead(self.nodes.index(holder))
 
     def _do_lead(self, i: int) -> None:
@@ -510,6 +645,7 @@ class World:
         who = node.member.who
         order, self.mail[who] = self.mail[who][0], self.mail[who][1:]
         before = {bucket: seat.state for bucket, seat in node.member.seats.items()}
+        node.leader.outranked(order.term)
         self._apply(node, node.member.order(order))
         after = {bucket: seat.state for bucket, seat in node.member.seats.items()}
         # The next beat: an order that leaves the member as it is changes nothing at the leader either, except
@@ -523,13 +659,18 @@ class World:
         node.hand += (message,)
         fence = node.member.seats[bucket].fence
         for number in range(message[1]):
-            if number % self.limits.buckets == bucket and (bucket, number) not in self.finished:
+            earlier = (bucket, number)
+            if number % self.limits.buckets == bucket and earlier not in self.finished | self.late:
                 raise Violation(f"{node.name} hands out {message} before {number} is finished")
         if self.highest.get(bucket, 0) > fence:
             raise Violation(
                 f"{node.name} hands out {message} under fence {fence} after {self.highest[bucket]}"
             )
         self.highest[bucket] = fence
+        for other in self.nodes:
+            zombie = other.frozen or other.member.lease_until < 0 or not other.connected
+            if other is not node and not zombie and any(each[0] == bucket for each in other.hand):
+                raise Violation(f"{node.name} hands out {message} while {other.name} has one of the bucket")
 
     def _do_finish(self, i: int, bucket: int) -> None:
         node = self.nodes[i]
@@ -574,6 +715,8 @@ class World:
         node.connected = False
         node.requests = ()
         back = self.delivered.get(node.name, ())
+        if node.member.gone(0.0):
+            self.late |= set(back)
         self.delivered[node.name] = ()
         self.queue = back + self.queue
         for at in [at for at in self.subscriptions if at[1] == node.name]:
@@ -583,6 +726,9 @@ class World:
             self.holder = ""
             self.crown = left or Crown("", node.leader.term, node.leader.limit)
             self.unread += node.reports
+        elif node.crowned:
+            self.stale += (Crown("", node.leader.term, node.leader.limit),)
+        node.crowned = False
         self._deliver()
 
     def _do_notice(self, i: int) -> None:
@@ -621,9 +767,9 @@ class World:
     def _do_pause(self, i: int) -> None:
         """The lease ends before the next order."""
         node = self.nodes[i]
-        if node.connected or node.notices:
+        if (node.connected or node.notices) and not node.frozen:
             self.left["pause"] -= 1
-        node.member.lease_until = float("-inf")
+        node.member.lease_until = -1.0
         node.member._sent = {}  # a late answer to an earlier report does not renew the lease
         node.dirty = True
 
