@@ -3,7 +3,7 @@
 
 usage: python docs/pictures.py [cli] [console]
 
-Without an argument, the program draws all pictures. The extras cli, console and load are required, and
+Without an argument, the program draws all pictures. The extras cli, console and bench are required, and
 Chromium for the console. The program starts a broker of its own, and reads no configuration of its user.
 """
 
@@ -38,7 +38,7 @@ TARGET = Path(__file__).parent / "assets" / "cli"
 CONSOLE = Path(__file__).parent / "assets" / "console"
 WITH_HELP = (
     *("post", "tail", "top", "bench", "explain", "doctor", "console"),
-    *("contexts", "contexts add", "move", "load", "domains", "diff", "dead", "queues"),
+    *("contexts", "contexts add", "move", "domains", "domains diff", "dead", "queues"),
 )
 COLUMNS = 100
 LETTERS = "bmq://bmq.test.mem.priority/notes"
@@ -246,11 +246,11 @@ def commands(uri: str, scene: Scene) -> None:
     )
     show("contexts", "contexts", "list")
     folders()
-    show("diff", "diff", "staging", "production")
+    show("diff", "domains", "diff", "staging", "production")
     scene.do(scene.plan())
     show("plan", "domains", "plan", "config")
     (Path(SETTINGS.name) / "workload.toml").write_text(LOAD)
-    show("load", "load", "workload.toml")
+    show("workload", "bench", "--workload", "workload.toml")
     arguments = ["check", "x > 0 && exists(OrderType)", "x == 1", "-P", "5", "-P", "10", "-p", "x=1"]
     shown = terminal(*arguments, uri=uri) + "$ bmq check 'x = 1'\n" + terminal("check", "x = 1", uri=uri)
     picture("check", shlex.join(["bmq", *arguments]), shown)

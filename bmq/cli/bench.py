@@ -24,6 +24,7 @@ from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.workload import run_workload
 
 __all__ = ["FIELDS", "command"]
 
@@ -50,7 +51,7 @@ _TURN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate:
+class _PhaseRate:
     """Amount of work, and the rate."""
 
     messages: int
@@ -86,6 +87,20 @@ async def command(
             "--phase", metavar="PHASE", help="Only this phase: produce, consume or roundtrip. Repeatable."
         ),
     ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            "--workload", metavar="FILE", help="Run the producers and consumers of this TOML file instead."
+        ),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option("--save", metavar="FILE", help="Write the result of --workload as JSON to this file."),
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", metavar="FILE", help="Compare --workload with a result of --save."),
+    ] = None,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Measure a broker with this client.
@@ -94,12 +109,25 @@ async def command(
     confirmation and the end of the queue. roundtrip: one message at a time, from post to acknowledgement and
     from post to delivery.
 
+    --workload: a duration in seconds, an array of tables "producers" with queue, rate, size, properties and
+    count, and an array of tables "consumers" with queue, expression, max_unconfirmed and count. Latencies
+    count from the time at which each message was due. Consumers confirm all messages of their queues: use
+    queues without other users. The exit status is 1 if a message was refused.
+
     [bold]Examples[/]
 
     $ bmq bench
     $ bmq bench --size 1024 --properties 2 --json | jq .produce.messages_per_second
     $ bmq bench bmq://bmq.test.mmap.priority/bench --phase produce --phase consume
+    $ bmq bench --workload workload.toml --save before.json
+    $ bmq bench --workload workload.toml --compare before.json
     """
+    if workload is not None:
+        if queue is not None or phases:
+            raise BadInput("--workload names its queues and has no phases: give no QUEUE and no --phase")
+        return await run_workload(target, workload, save, compare, output)
+    if save is not None or compare is not None:
+        raise BadInput("--save and --compare are for --workload FILE")
     chosen = phases or list(_PHASES)
     if unknown := set(chosen) - set(_PHASES):
         raise BadInput(f"unknown phase {', '.join(sorted(unknown))}; use one of: {', '.join(_PHASES)}")
@@ -121,7 +149,7 @@ async def command(
         "python": sys.version.split()[0],
         "bmq": bmq.__version__,
     }
-    rates: dict[str, _Rate] = {}
+    rates: dict[str, _PhaseRate] = {}
     acks: list[float] = []
     pushes: list[float] = []
     if queue is not None and chosen != ["produce"]:
@@ -177,13 +205,13 @@ def _progress() -> Progress:
     )
 
 
-def _rate(messages: int, payload: int, seconds: float, cpu: float) -> _Rate:
-    return _Rate(messages, seconds, messages / seconds, messages * payload / seconds, cpu)
+def _rate(messages: int, payload: int, seconds: float, cpu: float) -> _PhaseRate:
+    return _PhaseRate(messages, seconds, messages / seconds, messages * payload / seconds, cpu)
 
 
 async def _produce(
     target: BrokerTarget, uri: str, message: bmq.PutMessage, count: int, progress: Progress
-) -> _Rate:
+) -> _PhaseRate:
     task = progress.add_task("produce", total=count)
 
     def items() -> Iterator[bmq.PutMessage]:
@@ -201,7 +229,9 @@ async def _produce(
     return _rate(count, len(message.data), seconds, cpu)
 
 
-async def _consume(target: BrokerTarget, uri: str, payload: int, count: int, progress: Progress) -> _Rate:
+async def _consume(
+    target: BrokerTarget, uri: str, payload: int, count: int, progress: Progress
+) -> _PhaseRate:
     task = progress.add_task("consume", total=count)
     async with target.connect() as session:
         opened = await session.open_queue(
@@ -249,7 +279,7 @@ async def _round_trips(
     return acks, pushes
 
 
-def _show_rate(phase: str, rate: _Rate) -> None:
+def _show_rate(phase: str, rate: _PhaseRate) -> None:
     emit(
         f"{phase:<8}  {number(rate.messages_per_second):>9} messages/s  {size(rate.bytes_per_second):>10}/s  "
         f"{rate.seconds:7.2f} s, {rate.cpu_seconds:.2f} s of CPU"

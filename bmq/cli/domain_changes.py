@@ -8,6 +8,7 @@ of 2026, except the deduplication time and the delivery attempts, which were rea
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -16,7 +17,7 @@ from typing import Any
 from bmq.admin.words import number, several, size
 from bmq.cli.domain_files import UNKNOWN, Settings
 
-__all__ = ["Change", "Facts", "Weight", "compare"]
+__all__ = ["Change", "Facts", "Weight", "change_lines", "change_object", "compare", "shown_value"]
 
 
 class Weight(IntEnum):
@@ -274,3 +275,35 @@ _RULES: dict[str, Callable[[Any, Any, Facts, bool], _Judged]] = {
     "deduplicationTimeMs": _deduplication,
     "consistency": _consistency,
 }
+
+
+# ---- showing
+
+_MARKS = {Weight.NOTE: " ", Weight.WARNING: "!", Weight.DELETES: "!!", Weight.REFUSED: "!!"}
+
+
+def shown_value(value: Any) -> str:
+    """Return a value of a setting as text."""
+    if value is None:
+        return "(absent)"
+    if type(value) in (list, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def change_lines(change: Change) -> list[str]:
+    """Return a difference and the consequences as lines of text."""
+    lines = [f"    {change.path.lstrip('?')}: {shown_value(change.before)} -> {shown_value(change.after)}"]
+    lines += [f"      {_MARKS[change.weight]:<2} {each}" for each in change.consequences]
+    return lines
+
+
+def change_object(change: Change) -> dict[str, Any]:
+    """Return a difference for JSON."""
+    return {
+        "path": change.path.lstrip("?"),
+        "before": change.before,
+        "after": change.after,
+        "weight": change.weight.name.lower(),
+        "consequences": list(change.consequences),
+    }

@@ -9,15 +9,13 @@ in the wrong folder.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,8 +23,9 @@ import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
 from bmq.cli.confirming import confirmed
-from bmq.cli.domain_changes import Change, Weight, compare
-from bmq.cli.domain_files import domain_folder, read_domains, running_settings
+from bmq.cli.domain_changes import change_lines, change_object, compare, shown_value
+from bmq.cli.domain_diff import diff
+from bmq.cli.domain_files import DomainFile, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import Plan, Step, make_plan, running_domain
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, emit_json, note
@@ -34,7 +33,7 @@ from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
 
-__all__ = ["APPLIED", "FIELDS", "Action", "change_lines", "change_object", "command"]
+__all__ = ["APPLIED", "FIELDS", "SUBCOMMANDS", "command"]
 
 #: Fields of a line of ``plan`` as CSV, and of ``apply``.
 FIELDS = ("name", "file", "action", "writes", "findings", "notes", "changes")
@@ -44,69 +43,106 @@ APPLIED = ("name", "done", "problems")
 _CHANGES = 2
 
 
-class Action(StrEnum):
-    """The action of the verb."""
-
-    PLAN = "plan"
-    APPLY = "apply"
-
-
-def _plan_status(arguments: dict[str, Any], status: ExitStatus) -> ExitStatus:
+def _plan_status(_: dict[str, Any], status: ExitStatus) -> ExitStatus:
     """Errors of ``plan`` have the status 1, because 2 means changes."""
-    return ExitStatus.FAILED if arguments.get("action") is Action.PLAN and status < _SIGNALS else status
+    return ExitStatus.FAILED if status < _SIGNALS else status
 
 
 _SIGNALS = 128
+_FOLDER = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="Folder with one file for each name, or one such file.")
+]
+_CONFIG_DIR = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-dir",
+        "-c",
+        metavar="FOLDER",
+        help="The broker's configuration on this machine, which apply writes.",
+    ),
+]
 
 
-@verb("domains", on_error=_plan_status)
-async def command(
+@verb("domains plan", on_error=_plan_status)
+async def plan_changes(
     target: BrokerTarget,
-    action: Annotated[Action, typer.Argument(help="plan shows the differences, apply removes them.")],
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder with one file for each name, or one such file.")
-    ],
-    config_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--config-dir",
-            "-c",
-            metavar="FOLDER",
-            help="The broker's configuration on this machine, which apply writes.",
-        ),
-    ] = None,
+    folder: _FOLDER,
+    config_dir: _CONFIG_DIR = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no broker: check the files, and compare with --config-dir.")
     ] = False,
     output: OUTPUT = Form.TABLE,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before apply.")] = False,
 ) -> int:
-    """Compare files of domains with the broker, and apply the differences to the running broker.
+    """Compare files of domains with the broker, and show the differences with their consequences.
 
-    The files have the broker's own format. Each difference has a list of consequences for existing
-    queues: expired or dropped messages, refused posts, refused changes.
-
-    The exit status of plan is 0 without differences, 2 with differences, and 1 if a file is wrong, the broker
-    would refuse a change, or the broker cannot be asked. The exit status of apply is 0 if the brokers have
-    all settings of the folder, and 1 otherwise.
+    The exit status is 0 without differences, 2 with differences, and 1 if a file is wrong, the broker would
+    refuse a change, or the broker cannot be asked.
 
     [bold]Examples[/]
 
     $ bmq domains plan config/
     $ bmq domains plan config/ --output json | jq .summary
+    """
+    async with _planned(target, folder, config_dir, offline=offline) as (plan, _):
+        _show(plan, output)
+        return ExitStatus.FAILED if plan.wrong else _CHANGES if plan.changes else ExitStatus.OK
+
+
+@verb("domains apply")
+async def apply(
+    target: BrokerTarget,
+    folder: _FOLDER,
+    config_dir: _CONFIG_DIR = None,
+    output: OUTPUT = Form.TABLE,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> int:
+    """Apply files of domains to the running broker, after showing the plan.
+
+    The exit status is 0 if the brokers have all settings of the folder, and 1 otherwise.
+
+    [bold]Examples[/]
+
     $ bmq domains apply config/ --config-dir /etc/bmqbrkr
     """
-    if offline and action is Action.APPLY:
-        raise BadInput("apply needs the broker: --offline is for plan")
+    async with _planned(target, folder, config_dir) as (plan, nodes):
+        return await _apply(plan, nodes, config_dir, output, yes=yes)
+
+
+#: The actions: function and purpose.
+SUBCOMMANDS: Final = {
+    "plan": (plan_changes, "Show the differences between files and the broker."),
+    "apply": (apply, "Apply the differences to the running broker."),
+    "diff": (diff, "Compare the domains of two folders, files or brokers."),
+}
+
+
+def command() -> None:
+    """Compare files of domains with a broker, apply the differences, or compare two folders or brokers.
+
+    The files have the broker's own format. Each difference has a list of consequences for existing
+    queues: expired or dropped messages, refused posts, refused changes.
+
+    [bold]Examples[/]
+
+    $ bmq domains plan config/
+    $ bmq domains apply config/ --config-dir /etc/bmqbrkr
+    $ bmq domains diff staging/domains production/domains
+    """
+
+
+def _read_files(folder: Path, config_dir: Path | None) -> list[DomainFile]:
     if config_dir is not None and not config_dir.is_dir():
         raise BadInput(f"--config-dir must be a folder that exists, not {config_dir}")
-    files = read_domains(folder)
+    return read_domains(folder)
+
+
+@asynccontextmanager
+async def _planned(
+    target: BrokerTarget, folder: Path, config_dir: Path | None, *, offline: bool = False
+) -> AsyncGenerator[tuple[Plan, dict[str, Admin]]]:
+    files = _read_files(folder, config_dir)
     async with _brokers(target, offline=offline) as (nodes, whole):
-        plan = await make_plan(files, nodes, config_dir, whole)
-        if action is Action.PLAN:
-            _show(plan, output)
-            return ExitStatus.FAILED if plan.wrong else _CHANGES if plan.changes else ExitStatus.OK
-        return await _apply(plan, nodes, config_dir, output, yes=yes)
+        yield await make_plan(files, nodes, config_dir, whole), nodes
 
 
 @asynccontextmanager
@@ -129,7 +165,6 @@ async def _brokers(
 
 # ---- showing
 
-_MARKS = {Weight.NOTE: " ", Weight.WARNING: "!", Weight.DELETES: "!!", Weight.REFUSED: "!!"}
 _HEADS = {
     "none": "no change",
     "change": "change",
@@ -137,32 +172,6 @@ _HEADS = {
     "refused": "REFUSED by the broker",
     "invalid": "INVALID",
 }
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "(absent)"
-    if type(value) in (list, dict):
-        return json.dumps(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def change_lines(change: Change) -> list[str]:
-    """Return a difference and the consequences as lines of text."""
-    lines = [f"    {change.path.lstrip('?')}: {_value(change.before)} -> {_value(change.after)}"]
-    lines += [f"      {_MARKS[change.weight]:<2} {each}" for each in change.consequences]
-    return lines
-
-
-def change_object(change: Change) -> dict[str, Any]:
-    """Return a difference for JSON."""
-    return {
-        "path": change.path.lstrip("?"),
-        "before": change.before,
-        "after": change.after,
-        "weight": change.weight.name.lower(),
-        "consequences": list(change.consequences),
-    }
 
 
 def _step_lines(step: Step, unchanged: bool) -> list[str]:
@@ -264,7 +273,7 @@ async def _apply(
         emit_json({"done": done, "failed": failures})
     for name, problems in failures.items():
         for problem in problems:
-            note(f"bmq domains: {name}: {problem}")
+            note(f"bmq domains apply: {name}: {problem}")
     return ExitStatus.FAILED if failures else ExitStatus.OK
 
 
@@ -315,8 +324,8 @@ async def _difference(broker: str, admin: Admin, step: Step) -> list[str]:
         return []
     first = rest[0]
     return [
-        f"{broker} still has {first.path} {_value(first.before)} instead of {_value(first.after)}: the "
-        "broker reads another file; copy the files to the broker's folder, or give --config-dir"
+        f"{broker} still has {first.path} {shown_value(first.before)} instead of {shown_value(first.after)}: "
+        "the broker reads another file; copy the files to the broker's folder, or give --config-dir"
     ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates of messages: text with placeholders, such as ``{{counter}}``, for ``bmq post`` and ``bmq load``.
+"""Templates of messages: text with placeholders, such as ``{{counter}}``, for ``bmq post`` and ``bmq bench``.
 
 A template is parsed once, before the first message: an unknown placeholder, a wrong argument and a missing
 column are errors with their position.

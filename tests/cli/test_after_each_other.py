@@ -30,9 +30,7 @@ WITHOUT_A_QUEUE = {
     "spark",
     "broker",
     "contexts",
-    "diff",
     "domains",
-    "load",
 }
 #: The first words of some steps: a verb may have several.
 SEVERAL = {"tail and confirm": "tail"}

@@ -55,8 +55,8 @@ LOOKS: list[tuple[int, tuple[str, ...]]] = [
 ]
 #: Verbs that change a queue, that have other queues, or that have none.
 NO_LOOKS = {
-    *("post", "move", "mover", "purge", "load", "run", "spark", "domains"),
-    *("check", "contexts", "diff", "decode", "new", "docs", "broker"),
+    *("post", "move", "mover", "purge", "run", "spark", "domains"),
+    *("check", "contexts", "decode", "new", "docs", "broker"),
     *("exporter", "console"),  # the tests of both have a bystander, too
 }
 

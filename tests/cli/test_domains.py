@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bmq domains and bmq diff: files checked by the schema, differences with consequences, and applying."""
+"""bmq domains: files checked by the schema, differences with consequences, and applying."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_missing_folder_is_an_error_of_plan(offline: Bmq, tmp_path: Path) -> N
     for folder in (tmp_path / "missing", tmp_path):
         ran = offline("domains", "plan", str(folder), "--offline")
         assert (ran.status, ran.out) == (1, "")
-        assert ran.err.startswith("bmq domains: ")
+        assert ran.err.startswith("bmq domains plan: ")
     assert offline("domains", "apply", str(tmp_path), "--offline").status == 2
     assert (
         offline("domains", "plan", str(fill(tmp_path, d_x=PRIORITY)), "-b", "tcp://127.0.0.1:1").status == 1
@@ -155,19 +155,19 @@ def test_differences_of_two_folders(offline: Bmq, tmp_path: Path) -> None:
     old = fill(tmp_path / "old", d_x=PRIORITY, d_y=PRIORITY, d_gone=PRIORITY)
     changed = edited(PRIORITY, with_(messageTtl=60, maxConsumers=0))
     new = fill(tmp_path / "new", d_x=changed, d_y=PRIORITY, d_more={"redirect": "d.x"})
-    ran = offline("diff", str(old), str(new))
+    ran = offline("domains", "diff", str(old), str(new))
     assert (ran.status, ran.err) == (1, "")
     assert ran.lines[:2] == [f"d.gone: only in {old}", f"d.more: only in {new}"]
     assert ran.lines[2:4] == ["d.x:", "    messageTtl: 300 -> 60"]
     assert "d.y" not in ran.out
-    found = {each["name"]: each for each in offline("diff", str(old), str(new), "-o", "json").json}
+    found = {each["name"]: each for each in offline("domains", "diff", str(old), str(new), "-o", "json").json}
     assert found["d.x"]["changes"][0]["weight"] == "deletes"
     assert (found["d.gone"]["only"], found["d.x"]["only"]) == (str(old), None)
-    assert offline("diff", str(old), str(old)).status == 0
-    assert offline("diff", str(old / "domains" / "d.x.json"), str(new)).status == 1
-    assert offline("diff", str(old), str(tmp_path / "missing")).status == 2
+    assert offline("domains", "diff", str(old), str(old)).status == 0
+    assert offline("domains", "diff", str(old / "domains" / "d.x.json"), str(new)).status == 1
+    assert offline("domains", "diff", str(old), str(tmp_path / "missing")).status == 2
     fill(tmp_path / "wrong", d_x="{")
-    assert offline("diff", str(old), str(tmp_path / "wrong")).status == 2
+    assert offline("domains", "diff", str(old), str(tmp_path / "wrong")).status == 2
 
 
 def test_each_change_has_its_consequence(offline: Bmq, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_each_change_has_its_consequence(offline: Bmq, tmp_path: Path) -> None:
     for number, (edit, weight, sentence) in enumerate(cases):
         old = fill(tmp_path / f"old{number}", d_x=fanout)
         new = fill(tmp_path / f"new{number}", d_x=edited(fanout, edit))
-        ran = offline("diff", str(old), str(new), "-o", "json")
+        ran = offline("domains", "diff", str(old), str(new), "-o", "json")
         changes = [change for each in ran.json for change in each["changes"]]
         assert [change["weight"] for change in changes[:1]] == ([weight] if weight else []), number
         assert sentence in " ".join(text for change in changes for text in change["consequences"]), number
@@ -256,7 +256,7 @@ def test_plan_and_apply_on_a_running_broker(
         assert run("apply", str(wanted), "-c", str(etc), "--yes").status == 0
     with bmq.blocking.connect(broker.uri) as session:
         session.open_queue(f"{URI}?id=c", read=True)
-    assert offline("diff", broker.uri, str(wanted)).status == 0
+    assert offline("domains", "diff", broker.uri, str(wanted)).status == 0
     assert [each.name for each in (etc / "domains").iterdir() if not each.name.endswith(".json")] == []
 
 

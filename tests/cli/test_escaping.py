@@ -222,7 +222,10 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["domains", "plan", "DIRECTORY", "--offline"], ""),
         (["domains", "plan", "DIRECTORY", "--output", "json"], ""),
     ],
-    "diff": [(["diff", "DIRECTORY", "DIRECTORY"], ""), (["diff", "DIRECTORY", HOSTILE], "")],
+    "domains diff": [
+        (["domains", "diff", "DIRECTORY", "DIRECTORY"], ""),
+        (["domains", "diff", "DIRECTORY", HOSTILE], ""),
+    ],
     "contexts": [
         (["contexts", "add", "a", "URI"], ""),
         (["contexts", "add", HOSTILE, HOSTILE], ""),
@@ -234,7 +237,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["conformance", "list", "--only", "2.3"], ""),
         (["conformance", "list", "--only", HOSTILE], ""),
     ],
-    "load": [(["load", "WORKLOAD"], "")],
+    "bench --workload": [(["bench", "--workload", "WORKLOAD"], "")],
     "move": [(["move", OTHER, f"{DOMAIN}/moved", "--idle", "0.02", "--output", "csv"], "")],
     "admin": [
         (["admin", "HELP"], ""),
@@ -245,12 +248,12 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 #: Verbs without output from a broker, such as the embedded broker.
 _OTHERS = {"broker"}
 #: Verbs whose output contains nothing of a broker, nor of a recorded conversation.
-_ALONE = {"check", "conformance list", "diff", "docs", "new", "run", "spark"}
+_ALONE = {"check", "conformance list", "domains diff", "docs", "new", "run", "spark"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
 # Seconds until a verb fails the test because it does not end.
 _LONGEST = 60
-_OFFLINE = {"check", "conformance list", "contexts", "decode", "diff", "docs", "new", "run", "spark"}
+_OFFLINE = {"check", "conformance list", "contexts", "decode", "domains diff", "docs", "new", "run", "spark"}
 _WORKLOAD = f"""
 duration = 0.1
 [[producers]]
@@ -284,7 +287,7 @@ handle.__doc__ = "1 " + {HOSTILE!r}
 
 def test_every_verb_is_tested() -> None:
     actions = {f"conformance {action}" for action in ("list", "record", "replay")}
-    assert set(COMMANDS) | _OTHERS == set(VERBS) | actions
+    assert set(COMMANDS) | _OTHERS == set(VERBS) | actions | {"domains diff", "bench --workload"}
 
 
 def _awaited(awaited: Any) -> Iterator[str]:

@@ -16,11 +16,10 @@ from bmq.cli import (
     check,
     contexts,
     decode,
-    diff,
     doctor,
+    domain_diff,
     domains,
     explain,
-    load,
     move,
     peek,
     post,
@@ -28,6 +27,7 @@ from bmq.cli import (
     queues,
     stat,
     top,
+    workload,
 )
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput
 from bmq.cli.records import Form, Records, form_of
@@ -43,12 +43,12 @@ FIELDS = {
     "contexts": contexts.FIELDS,
     "dead": MESSAGE_FIELDS,
     "decode": decode.FIELDS,
-    "diff": diff.FIELDS,
+    "domains diff": domain_diff.DIFFERENCE,
     "doctor": doctor.FIELDS,
     "domains plan": domains.FIELDS,
     "domains apply": domains.APPLIED,
     "explain": explain.FIELDS,
-    "load": load.FIELDS,
+    "bench --workload": workload.WORKLOAD_FIELDS,
     "move": move.FIELDS,
     "peek": peek.FIELDS,
     "post --guids": post.FIELDS,
@@ -188,12 +188,12 @@ def test_differences_of_domains_are_one_record_in_every_form(
     offline: Bmq, folders: tuple[Path, Path]
 ) -> None:
     before, after = map(str, folders)
-    (record,) = offline("diff", before, after, "--json").json
-    (row,) = read(offline("diff", before, after, "--output", "csv").out)
-    assert tuple(row) == diff.FIELDS
+    (record,) = offline("domains", "diff", before, after, "--json").json
+    (row,) = read(offline("domains", "diff", before, after, "--output", "csv").out)
+    assert tuple(row) == domain_diff.DIFFERENCE
     assert json.loads(row["changes"]) == record["changes"]
     assert record["changes"][0]["before"] == 300
-    assert read(offline("diff", before, before, "--output", "csv").out) == []
+    assert read(offline("domains", "diff", before, before, "--output", "csv").out) == []
 
 
 def test_a_plan_has_a_line_for_each_domain_as_csv(
@@ -217,7 +217,7 @@ def test_a_plan_has_a_line_for_each_domain_as_csv(
         ("tail", QUEUE, "--idle", "inf"),
         ("move", QUEUE, "bmq://bmq.test.mem.priority/other", "--rate", "inf"),
         ("queues", "--timeout", "inf"),
-        ("diff", "a", "b", "--timeout", "inf"),
+        ("domains", "diff", "a", "b", "--timeout", "inf"),
     ],
 )
 def test_no_option_takes_infinity(offline: Bmq, words: tuple[str, ...]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq diff``: the domains of two folders, files or brokers."""
+"""``bmq domains diff``: the domains of two folders, files or brokers."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ import typer
 
 import bmq
 from bmq.admin import Admin
-from bmq.cli.domain_changes import compare
+from bmq.cli.domain_changes import change_lines, change_object, compare
 from bmq.cli.domain_files import Settings, read_domains, running_settings
 from bmq.cli.domain_plan import running_domain
-from bmq.cli.domains import change_lines, change_object
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline, target_of
 
-__all__ = ["FIELDS", "command"]
+__all__ = ["DIFFERENCE", "diff"]
 
 #: Fields of a record: a domain that differs.
-FIELDS = ("name", "only", "changes")
+DIFFERENCE = ("name", "only", "changes")
 
 
 @dataclass
-class _Side:
+class _ComparedSide:
     """A side of the comparison."""
 
     name: str
@@ -37,8 +36,8 @@ class _Side:
     admin: Admin | None = None
 
 
-@offline("diff")
-async def command(
+@offline("domains diff")
+async def diff(
     before: Annotated[
         str, typer.Argument(metavar="A", help="Folder or file, tcp://HOST:PORT, or a broker's name.")
     ],
@@ -57,9 +56,9 @@ async def command(
 
     [bold]Examples[/]
 
-    $ bmq diff staging/domains production/domains
-    $ bmq diff tcp://localhost:30114 config/
-    $ bmq diff staging production --output json
+    $ bmq domains diff staging/domains production/domains
+    $ bmq domains diff tcp://localhost:30114 config/
+    $ bmq domains diff staging production --output json
     """
     one, two = await _read(before, timeout), await _read(after, timeout)
     try:
@@ -71,7 +70,7 @@ async def command(
                 await side.admin.close()
     # A broker drops unknown members.
     unknown = one.admin is None and two.admin is None
-    records = None if output is Form.TABLE else Records(output, FIELDS)
+    records = None if output is Form.TABLE else Records(output, DIFFERENCE)
     different = False
     for name in sorted({*one.domains, *two.domains}):
         left, right = one.domains.get(name), two.domains.get(name)
@@ -90,31 +89,31 @@ async def command(
     return ExitStatus.FAILED if different else ExitStatus.OK
 
 
-def _read_files(path: Path) -> _Side | None:
+def _read_files(path: Path) -> _ComparedSide | None:
     """Read a folder or a file; return no domains for a broker."""
     if not path.exists():
         return None
-    side = _Side(str(path))
+    side = _ComparedSide(str(path))
     for file in read_domains(path):
         for finding in file.findings:
-            note(f"bmq diff: {file.path}: {finding}")
+            note(f"bmq domains diff: {file.path}: {finding}")
         if not file.valid:
             raise BadInput(f"{file.path} is not a valid file of a domain")
         side.domains[file.name] = file.settings
     return side
 
 
-async def _read(text: str, timeout: float) -> _Side:
+async def _read(text: str, timeout: float) -> _ComparedSide:
     if "://" not in text and (side := _read_files(Path(text))) is not None:
         return side
     if "://" not in text and ("/" in text or text.endswith(".json")):
         raise BadInput(f"{text} does not exist")
-    target = target_of("diff", {"broker": text}, timeout=timeout)
+    target = target_of("domains diff", {"broker": text}, timeout=timeout)
     admin = await target.admin()
-    return _Side(text, {}, admin)
+    return _ComparedSide(text, {}, admin)
 
 
-async def _complete(side: _Side, other: _Side) -> None:
+async def _complete(side: _ComparedSide, other: _ComparedSide) -> None:
     """Ask a broker for the loaded domains, and for the domains of the second side."""
     if side.admin is None:
         return
@@ -123,7 +122,7 @@ async def _complete(side: _Side, other: _Side) -> None:
         try:
             info = await running_domain(side.admin, name)
         except bmq.errors.AdminError as error:
-            note(f"bmq diff: {side.name} does not show {name}: {error.broker_message}")
+            note(f"bmq domains diff: {side.name} does not show {name}: {error.broker_message}")
             continue
         if info is not None and info.name == name:
             side.domains[name] = running_settings(info.configuration, info.cluster)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq load``: the workload file, the figures, and the comparison with an earlier result."""
+"""``bmq bench --workload``: the workload file, the figures, and the comparison with an earlier result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.cli.load import FIELDS
+from bmq.cli.workload import WORKLOAD_FIELDS
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
 
@@ -32,17 +32,17 @@ def workload(folder: Path, text: str) -> str:
 def test_figures_and_comparison(offline: Bmq, broker: BackgroundBroker, tmp_path: Path) -> None:
     file = workload(tmp_path, "duration = 0.2\n" + PRODUCER + CONSUMER)
     saved = str(tmp_path / "result.json")
-    ran = offline("load", file, "--save", saved, "--json", "--broker", broker.uri)
+    ran = offline("bench", "--workload", file, "--save", saved, "--json", "--broker", broker.uri)
     assert ran.status == 0, ran.err
     (result,) = ran.json
-    assert tuple(result) == FIELDS
+    assert tuple(result) == WORKLOAD_FIELDS
     assert result == json.loads(Path(saved).read_text(encoding="utf-8"))
     assert result["posted"] == result["accepted"] == result["delivered"] == 40
     for name in ("ack_ms", "delivery_ms"):
         found = result[name]
         assert found["count"] == 40
         assert 0 < found["p50"] <= found["p90"] <= found["p99"] <= found["p99.9"] <= found["p99.99"]
-    ran = offline("load", file, "--compare", saved, "--broker", broker.uri)
+    ran = offline("bench", "--workload", file, "--compare", saved, "--broker", broker.uri)
     assert ran.status == 0, ran.err
     assert "before" in ran.out
     assert "%" in ran.out
@@ -50,7 +50,7 @@ def test_figures_and_comparison(offline: Bmq, broker: BackgroundBroker, tmp_path
 
 def test_absent_broker_is_one_line(offline: Bmq, tmp_path: Path) -> None:
     file = workload(tmp_path, "duration = 0.2\n" + CONSUMER + PRODUCER)
-    ran = offline("load", file, "--broker", "tcp://127.0.0.1:1", "--timeout", "0.2")
+    ran = offline("bench", "--workload", file, "--broker", "tcp://127.0.0.1:1", "--timeout", "0.2")
     assert (ran.status, "Traceback" in ran.err) == (3, False)
 
 
@@ -72,7 +72,7 @@ def test_absent_broker_is_one_line(offline: Bmq, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_workloads_are_errors(offline: Bmq, tmp_path: Path, text: str, error: str) -> None:
-    ran = offline("load", workload(tmp_path, text), "--broker", "tcp://127.0.0.1:1")
+    ran = offline("bench", "--workload", workload(tmp_path, text), "--broker", "tcp://127.0.0.1:1")
     assert (ran.status, ran.out) == (2, "")
     assert error in ran.err
 
@@ -80,4 +80,16 @@ def test_wrong_workloads_are_errors(offline: Bmq, tmp_path: Path, text: str, err
 def test_wrong_files_are_errors(offline: Bmq, tmp_path: Path) -> None:
     file = workload(tmp_path, "duration = 1\n" + PRODUCER)
     for words in (["/nowhere"], [file, "--compare", file], [file, "--save", "/nowhere/at/all"]):
-        assert offline("load", *words, "--broker", "tcp://127.0.0.1:1").status == 2
+        assert offline("bench", "--workload", *words, "--broker", "tcp://127.0.0.1:1").status == 2
+
+
+@pytest.mark.parametrize(
+    "words", [["--save", "x"], ["--workload", "FILE", QUEUE], ["--workload", "FILE", "--phase", "produce"]]
+)
+def test_options_that_do_not_belong_together_are_errors(
+    offline: Bmq, tmp_path: Path, words: list[str]
+) -> None:
+    file = workload(tmp_path, "duration = 1\n" + PRODUCER)
+    given = [file if word == "FILE" else word for word in words]
+    ran = offline("bench", *given, "--broker", "tcp://127.0.0.1:1")
+    assert (ran.status, "--workload" in ran.err) == (2, True)

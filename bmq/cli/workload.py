@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq load``: a workload file of producers and consumers, and the latencies under this load.
+"""``bmq bench --workload``: producers and consumers of a file, and the latencies under this load.
 
 Each producer has a schedule that does not depend on answers: message number N is due N divided by the rate
 seconds after the start. Latencies count from this time, also for a message that left late. A slow broker
@@ -17,9 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
-
-import typer
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq import _world
 from bmq._version import install
@@ -27,20 +25,20 @@ from bmq.admin.words import number
 from bmq.cli.consoles import out, table
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, note
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
 from bmq.cli.template import Template
 
 if TYPE_CHECKING:
     import bmq
+    from bmq.cli.target import BrokerTarget
 
-__all__ = ["FIELDS", "command"]
+__all__ = ["WORKLOAD_FIELDS", "run_workload"]
 
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 _LATENCIES: Final = ("ack_ms", "delivery_ms")
 #: Fields of the result; ``ack_ms`` and ``delivery_ms`` are objects with p50 to p99.99, max, mean and count.
-FIELDS: Final = (
+WORKLOAD_FIELDS: Final = (
     *("workload", "broker", "bmq", "seconds", "posted", "accepted", "refused", "delivered"),
     *("posted_per_second", "delivered_per_second", "behind_ms", *_LATENCIES),
 )
@@ -95,32 +93,10 @@ class _Figures:
     behind: float = 0.0
 
 
-@verb("load")
-async def command(
-    target: BrokerTarget,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The workload, a TOML file.", show_default=False)
-    ],
-    save: Annotated[
-        str | None, typer.Option("--save", metavar="FILE", help="Write the result as JSON to this file.")
-    ] = None,
-    compare: Annotated[
-        str | None, typer.Option("--compare", metavar="FILE", help="Compare with a result of --save.")
-    ] = None,
-    output: OUTPUT = Form.TABLE,
-) -> int:
-    """Put a load on a broker, and measure latencies from the time at which each message was due.
-
-    The file has a duration in seconds, an array of tables "producers" with queue, rate, size, properties and
-    count, and an array of tables "consumers" with queue, expression, max_unconfirmed and count. Consumers
-    confirm all messages of their queues: use queues without other users. The exit status is 1 if a message
-    was refused.
-
-    [bold]Examples[/]
-
-    $ bmq load workload.toml --save before.json
-    $ bmq load workload.toml --compare before.json
-    """
+async def run_workload(
+    target: BrokerTarget, file: str, save: str | None, compare: str | None, output: Form
+) -> ExitStatus:
+    """Run the workload of a file, and show its figures; FAILED if a message was refused."""
     workload = _read(file, target.domain)
     earlier = _earlier(compare) if compare is not None else None
     _check_folder(save)
@@ -132,12 +108,12 @@ async def command(
     result = _result(figures, file, target.uri, seconds)
     _write(save, result)
     if output is not Form.TABLE:
-        Records(output, FIELDS).write(result)
+        Records(output, WORKLOAD_FIELDS).write(result)
     else:
         _show(result, earlier)
     if figures.behind > 0.1:
         note(
-            f"bmq load: posts left up to {figures.behind:.1f} s behind their schedule, because this process "
+            f"bmq bench: posts left up to {figures.behind:.1f} s behind their schedule, because this process "
             "or the broker is too slow for the rates; the latencies include the delay"
         )
     return ExitStatus.FAILED if figures.refused else ExitStatus.OK
@@ -258,7 +234,7 @@ def _histogram() -> Any:
     try:
         library: Any = importlib.import_module("hdrh.histogram")
     except ModuleNotFoundError:
-        raise BadInput(f"bmq load needs an extra: {install('load')}") from None
+        raise BadInput(f"bmq bench --workload needs an extra: {install('bench')}") from None
     return library.HdrHistogram(1, _HIGHEST, 3)
 
 
@@ -413,7 +389,7 @@ def _earlier(name: str) -> dict[str, Any]:
         raise BadInput(f"the earlier result {name} cannot be read: {error}") from None
     found = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     if not all(isinstance(found.get(each), dict) for each in _LATENCIES):
-        raise BadInput(f"{name} is not a result of bmq load --save")
+        raise BadInput(f"{name} is not a result of bmq bench --save")
     return found
 
 
