@@ -17,6 +17,7 @@ the pages, 30114 and 8080, are replaced by free ports.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -120,14 +121,17 @@ def run(
         "PYTHONDONTWRITEBYTECODE": "1",
         "COLUMNS": "100",
         "NO_COLOR": "1",
-        "BMQ_CONFIG": str(folder / ".bmq.toml"),
+        "XDG_CONFIG_HOME": str(folder / ".config"),
         **(variables or {}),
     }
     # The default port of the command line, 30114, is a different port here.
     port = re.search(r"ready on tcp://127.0.0.1:(\d+)", text)
     if port is not None:
-        broker = f'default = "here"\n[brokers.here]\nuri = "tcp://127.0.0.1:{port[1]}"\n'
-        (folder / ".bmq.toml").write_text(broker, encoding="utf-8")
+        entry = {"uri": f"tcp://127.0.0.1:{port[1]}"}
+        contexts = folder / ".config" / "bmq" / "contexts.json"
+        contexts.parent.mkdir(parents=True, exist_ok=True)
+        contexts.touch(0o600)
+        contexts.write_text(json.dumps({"version": 1, "current": "here", "contexts": {"here": entry}}))
         text = re.sub(r"^\$ bmq broker\b", f"$ bmq broker --port {port[1]}", text, flags=re.MULTILINE)
     running: list[Running] = []
     done: list[str] = []

@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from bmq._version import install
 from bmq.cli.messages import BadInput
 
-__all__ = ["KEYS", "Contexts", "check_name", "config_folder", "contexts_file", "edit", "read"]
+__all__ = ["KEYS", "Contexts", "check_name", "contexts_file", "edit", "read"]
 
 #: Members of a context; all values are strings.
 KEYS: Final = {
@@ -48,20 +48,15 @@ class Contexts:
     entries: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]], repr=False)
 
 
-def config_folder() -> Path:
-    """Return the user's folder for the configuration of bmq.
+def contexts_file() -> Path:
+    """Return the path of the file, in the user's folder for the configuration of bmq.
 
     The folder is ``bmq`` in XDG_CONFIG_HOME, on Windows otherwise in APPDATA, elsewhere in ``~/.config``.
     """
     home = os.environ.get("XDG_CONFIG_HOME")
     if not home and os.name == "nt":
         home = os.environ.get("APPDATA")
-    return (Path(home or "~/.config") / "bmq").expanduser()
-
-
-def contexts_file() -> Path:
-    """Return the path of the file."""
-    return config_folder() / "contexts.json"
+    return (Path(home or "~/.config") / "bmq" / "contexts.json").expanduser()
 
 
 def check_name(name: str) -> str:

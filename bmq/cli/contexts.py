@@ -17,22 +17,14 @@ from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import (
-    Chosen,
-    brokers,
-    complete_contexts,
-    configuration_file,
-    current_broker,
-    offline,
-    target_of,
-)
+from bmq.cli.target import complete_contexts, offline, target_of
 
 __all__ = ["FIELDS", "SUBCOMMANDS", "command"]
 
 #: Fields of the records of ``list`` and ``show``.
 FIELDS: Final = (
     *("name", "current", "address", "domain", "user", "password", "ca", "cert", "key", "server_name"),
-    *("mechanism", "source"),
+    "mechanism",
 )
 _COLUMNS: Final = ("name", "address", "domain", "user", "password")
 _STORES: Final = ("keyring", "file")
@@ -55,16 +47,16 @@ _SOME_NAME = Annotated[
 
 @offline("contexts list")
 def list_contexts(output: OUTPUT = Form.TABLE) -> int:
-    """List the contexts, and the brokers of the configuration. An asterisk marks the one in use.
+    """List the contexts. An asterisk marks the one in use.
 
     [bold]Examples[/]
 
     $ bmq contexts list
     $ bmq contexts list --output json | jq -r .name
     """
-    found, current = brokers(), current_broker()
-    chosen = os.environ.get("BMQ_CONTEXT") or current
-    records = [_record(each, chosen) for _, each in sorted(found.items())]
+    contexts = read()
+    chosen = os.environ.get("BMQ_CONTEXT") or contexts.current
+    records = [_record(name, entry, chosen) for name, entry in sorted(contexts.entries.items())]
     if output is not Form.TABLE:
         writer = Records(output, FIELDS)
         for record in records:
@@ -91,16 +83,14 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
     return ExitStatus.OK
 
 
-def _record(each: Chosen, current: str) -> dict[str, Any]:
+def _record(name: str, entry: dict[str, str], current: str) -> dict[str, Any]:
     """Return a context without its secrets: only where the password is."""
-    entry = each.entry
     return {
-        "name": each.name,
-        "current": each.name == current,
+        "name": name,
+        "current": name == current,
         "address": entry["uri"],
         "password": _place(entry),
-        "source": each.source,
-        **{name: entry.get(name) for name in ("domain", "user", "ca", "cert", "key", "server_name")},
+        **{key: entry.get(key) for key in ("domain", "user", "ca", "cert", "key", "server_name")},
         "mechanism": entry.get("mechanism"),
     }
 
@@ -127,8 +117,8 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
 
     $ bmq contexts show prod
     """
-    each = _existing(name)
-    record = _record(each, os.environ.get("BMQ_CONTEXT") or current_broker())
+    found, entry, current = _existing(name)
+    record = _record(found, entry, current)
     if output is not Form.TABLE:
         Records(output, FIELDS).write(record)
         return ExitStatus.OK
@@ -140,17 +130,14 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
     return ExitStatus.OK
 
 
-def _existing(name: str | None) -> Chosen:
-    found = brokers()
-    wanted = name if name is not None else os.environ.get("BMQ_CONTEXT") or current_broker()
+def _existing(name: str | None) -> tuple[str, dict[str, str], str]:
+    """Return the name and the entry of a context, by default of the one in use, and the name in use."""
+    contexts = read()
+    current = os.environ.get("BMQ_CONTEXT") or contexts.current
+    wanted = name if name is not None else current
     if not wanted:
         raise BadInput("no context is in use: give a name, or choose one with bmq contexts use NAME")
-    if wanted not in found:
-        known = ", ".join(sorted(found)) or "none"
-        raise BadInput(
-            f"no context has the name {wanted!r} (known names: {known}); bmq contexts add adds one"
-        )
-    return found[wanted]
+    return wanted, _own(contexts, wanted), current
 
 
 def _own(contexts: Contexts, name: str) -> dict[str, str]:
@@ -161,10 +148,8 @@ def _own(contexts: Contexts, name: str) -> dict[str, str]:
     """
     if name in contexts.entries:
         return contexts.entries[name]
-    if name in brokers():
-        raise BadInput(f"{name} is an entry of {configuration_file()}: edit the file")
     known = ", ".join(sorted(contexts.entries)) or "none"
-    raise BadInput(f"no context has the name {name!r} (known names: {known})")
+    raise BadInput(f"no context has the name {name!r} (known names: {known}); bmq contexts add adds one")
 
 
 @offline("contexts add")
@@ -310,8 +295,6 @@ def _save(
 def _check_free(contexts: Contexts, name: str, *, replace: bool) -> None:
     if name in contexts.entries and not replace:
         raise BadInput(f"the context {name} exists: --replace replaces it")
-    if name not in contexts.entries and name in brokers():
-        raise BadInput(f"{configuration_file()} has a broker {name}: choose another name, or edit the file")
 
 
 def _entry(
@@ -442,10 +425,10 @@ async def try_context(
     """
     from bmq.cli.doctor import examine
 
-    each = _existing(name)
+    found, entry, _ = _existing(name)
     if output is Form.TABLE:
-        note(f"context {each.name}, {each.entry['uri']}")
-    return await examine(target_of("contexts", {"context": each.name}, timeout=timeout), None, output)
+        note(f"context {found}, {entry['uri']}")
+    return await examine(target_of("contexts", {"context": found}, timeout=timeout), None, output)
 
 
 #: The actions: function and purpose.

@@ -13,14 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
-from bmq.cli.context_file import config_folder
+from bmq.cli import context_file
 from bmq.cli.messages import BadInput
 from bmq.cli.output import log_to_stderr, note, write_utf8
 from bmq.cli.records import JSON_FLAG, Form, form_of
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_URI",
     "BrokerTarget",
-    "Chosen",
-    "brokers",
     "complete_contexts",
-    "configuration_file",
-    "current_broker",
     "is_broker_address",
     "offline",
     "status_of",
@@ -64,7 +60,7 @@ class BrokerTarget:
         credentials: credentials; None to connect without.
         named: whether --broker or --context names the broker.
         domain: domain of queues that are given without one; empty for none.
-        context: name of the context or of the configuration's entry; empty for an address.
+        context: name of the context; empty for an address.
     """
 
     uri: str
@@ -109,118 +105,35 @@ class BrokerTarget:
         )
 
 
-# ---- configuration
+# ---- the choice of the broker
 
 
-def configuration_file() -> Path:
-    """Return the path of the configuration: BMQ_CONFIG, or the user's ``bmq/config.toml``."""
-    if named := os.environ.get("BMQ_CONFIG"):
-        return Path(named).expanduser()
-    return config_folder() / "config.toml"
+def _find(broker: str | None, context: str | None = None) -> tuple[str, dict[str, str]]:
+    """Return the name and the entry of the broker; an address has no name.
 
-
-_KEYS = {
-    *("uri", "ca", "cert", "key", "server_name", "mechanism", "user"),
-    *("password_file", "password_env", "password_command", "domain"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A named broker, or an address.
-
-    Attributes:
-        entry: members as in the configuration.
-        name: name; empty for an address.
-        source: the file or the variable with the entry; empty for an option or the default.
+    The broker comes from the options, from the variables, from the contexts, or is the default.
     """
-
-    entry: dict[str, str] = field(repr=False)
-    name: str = ""
-    source: str = ""
-
-
-def _configuration() -> tuple[str, dict[str, dict[str, str]]]:
-    path = configuration_file()
-    try:
-        text = path.read_text(encoding="utf-8")
-        import tomllib  # here, because most users have no such file
-
-        content = tomllib.loads(text)
-    except FileNotFoundError:
-        if os.environ.get("BMQ_CONFIG"):
-            raise BadInput(f"BMQ_CONFIG names {path}, which does not exist") from None
-        return "", {}
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from error
-    brokers: dict[str, Any] = content.get("brokers", {})
-    for name, entry in brokers.items():
-        if not isinstance(entry, dict) or not isinstance(cast("dict[str, Any]", entry).get("uri"), str):
-            raise BadInput(f'{path}: brokers.{name} needs a uri, for example uri = "{DEFAULT_URI}"')
-        if unknown := set(cast("dict[str, Any]", entry)) - _KEYS:
-            known = ", ".join(sorted(_KEYS))
-            raise BadInput(
-                f"{path}: brokers.{name} has unknown {', '.join(sorted(unknown))}; known names: {known}"
-            )
-    default = content.get("default", "")
-    if default and default not in brokers:
-        raise BadInput(f"{path}: default is {default!r}, which is not one of the brokers in the file")
-    return default, brokers
-
-
-def brokers() -> dict[str, Chosen]:
-    """Return all named brokers: the contexts, and the entries of the configuration.
-
-    Raises:
-        BadInput: a file cannot be read, or both files have an entry of one name.
-    """
-    return _all_brokers()[0]
-
-
-def _all_brokers() -> tuple[dict[str, Chosen], str]:
-    """Return all named brokers, and the name of the one that is used without an option."""
-    from bmq.cli.context_file import contexts_file, read
-
-    contexts = read()
-    default, configured = _configuration()
-    if both := sorted(set(contexts.entries) & set(configured)):
-        raise BadInput(
-            f"{both[0]!r} is both a context and a broker of {configuration_file()}: bmq contexts remove "
-            f"{both[0]}, or rename the entry of the configuration"
-        )
-    found = {name: Chosen(entry, name, str(contexts_file())) for name, entry in contexts.entries.items()}
-    found |= {name: Chosen(entry, name, str(configuration_file())) for name, entry in configured.items()}
-    return found, contexts.current or default
-
-
-def current_broker() -> str:
-    """Return the name of the broker that is used without an option and without a variable; empty for none."""
-    return _all_brokers()[1]
-
-
-def _find(broker: str | None, context: str | None = None) -> Chosen:
-    """Return the chosen broker: from the options, from the variables, from the files, or the default."""
     if broker is not None and context is not None:
         raise BadInput(f"give one broker: --broker {broker} or --context {context}")
     if broker is not None and "://" in broker:
-        return Chosen({"uri": broker})
+        return "", {"uri": broker}
     name, source = (broker if broker is not None else context), ""
     if name is None and os.environ.get(_CONTEXT_VARIABLE):
         name, source = os.environ[_CONTEXT_VARIABLE], f" ({_CONTEXT_VARIABLE} has this name)"
     if name is None and os.environ.get(_VARIABLE):
-        return Chosen({"uri": os.environ[_VARIABLE]}, source=_VARIABLE)
-    found, current = _all_brokers()
+        return "", {"uri": os.environ[_VARIABLE]}
+    contexts = context_file.read()
     if name is None:
-        name = current
+        name = contexts.current
         if not name:
-            return Chosen({"uri": DEFAULT_URI})
-    if name not in found:
-        known = ", ".join(sorted(found)) or "none"
+            return "", {"uri": DEFAULT_URI}
+    if name not in contexts.entries:
+        known = ", ".join(sorted(contexts.entries)) or "none"
         raise BadInput(
-            f"no context and no broker in {configuration_file()} has the name {name!r}{source} (known names: "
-            f"{known}); bmq contexts add adds one, and a URI looks like {DEFAULT_URI}"
+            f"no context has the name {name!r}{source} (known names: {known}); bmq contexts add adds one, "
+            f"and a URI looks like {DEFAULT_URI}"
         )
-    return found[name]
+    return name, contexts.entries[name]
 
 
 def _target(
@@ -237,13 +150,12 @@ def _target(
     *,
     keyring: bool = True,
 ) -> BrokerTarget:
-    chosen = _find(broker, context)
-    entry = chosen.entry
+    name, entry = _find(broker, context)
     if user is not None and user != entry.get("user"):
         # The stored password belongs to another user.
         entry = {key: value for key, value in entry.items() if key not in ("password", "password_store")}
     given = {"user": user, "password_file": password_file, "ca": ca, "cert": cert, "key": key}
-    entry = entry | {name: value for name, value in given.items() if value is not None}
+    entry = entry | {key: value for key, value in given.items() if value is not None}
     if server_name is not None:
         entry["server_name"] = server_name
     ssl = _ssl(entry)
@@ -255,10 +167,10 @@ def _target(
         timeout=timeout,
         ssl=ssl,
         server_hostname=entry.get("server_name"),
-        credentials=_credentials(entry, chosen.name, keyring=keyring),
+        credentials=_credentials(entry, name, keyring=keyring),
         named=broker is not None or context is not None,
         domain=entry.get("domain", ""),
-        context=chosen.name,
+        context=name,
     )
 
 
@@ -358,8 +270,7 @@ def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> 
 
         return getpass.getpass(f"Password of {user}: ")
     raise BadInput(
-        f"no password for {user}: set {variable}, give --password-file, or set password_command in the "
-        "configuration or in a context"
+        f"no password for {user}: set {variable}, give --password-file, or set password_command in a context"
     )
 
 
@@ -371,16 +282,16 @@ _BROKER = Annotated[
         "--broker",
         "-b",
         metavar="NAME|URI",
-        help="URI of the broker, or the name of a context or of a broker in the configuration.",
+        help="URI of the broker, or the name of a context.",
         rich_help_panel=_PANEL,
     ),
 ]
 
 
 def complete_contexts(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return named brokers that begin with the incomplete word."""
+    """Return contexts that begin with the incomplete word."""
     with suppress(Exception):
-        return sorted(each for each in brokers() if each.startswith(incomplete))
+        return sorted(each for each in context_file.read().entries if each.startswith(incomplete))
     return []
 
 

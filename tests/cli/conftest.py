@@ -31,7 +31,6 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     names = (
         "BMQ_BROKER_URI",
         "BMQ_CONTEXT",
-        "BMQ_CONFIG",
         "BMQ_USER",
         "BMQ_PASSWORD",
         "FORCE_COLOR",

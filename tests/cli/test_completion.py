@@ -156,7 +156,7 @@ def test_verbs_are_completed_without_a_broker(
 def test_without_a_broker_a_tab_is_silent(
     uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("BMQ_CONFIG", "/nowhere/at/all")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere/at/all")
     assert tab("bmq tail bmq://", uri or "name", monkeypatch, capsys) == []
 
 

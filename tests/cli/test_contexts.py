@@ -83,7 +83,6 @@ def credentials(**options: str | None) -> str:
         ),
         ({"context": "a"}, {"BMQ_CONTEXT": "b", "BMQ_BROKER_URI": "tcp://variable"}, "tcp://a"),
         ({"broker": "a"}, {}, "tcp://a"),
-        ({"broker": "file"}, {}, "tcp://file"),
         ({}, {"BMQ_CONTEXT": "b", "BMQ_BROKER_URI": "tcp://variable"}, "tcp://b"),
         ({}, {"BMQ_BROKER_URI": "tcp://variable"}, "tcp://variable"),
         ({}, {}, "tcp://a"),
@@ -98,14 +97,12 @@ def test_precedence(
 ) -> None:
     offline("contexts", "add", "a", "tcp://a", "--use")
     offline("contexts", "add", "b", "tcp://b")
-    config = contexts_file().parent / "config.toml"
-    config.write_text('default = "file"\n[brokers.file]\nuri = "tcp://file"\n', encoding="utf-8")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert target_of("test", options, timeout=1).uri == uri
     offline("contexts", "use", "--none")
     if uri == "tcp://a" and not options:
-        assert target_of("test", options, timeout=1).uri == "tcp://file"
+        assert target_of("test", options, timeout=1).uri == "tcp://localhost:30114"
 
 
 def test_two_brokers_are_refused(offline: Bmq) -> None:
@@ -113,18 +110,6 @@ def test_two_brokers_are_refused(offline: Bmq) -> None:
     assert (ran.status, "give one broker" in ran.err) == (2, True)
     ran = offline("queues", "--context", "nobody")
     assert (ran.status, "'nobody'" in ran.err, "bmq contexts add" in ran.err) == (2, True, True)
-
-
-def test_name_in_both_files_is_refused(offline: Bmq) -> None:
-    offline("contexts", "add", "a", "tcp://a")
-    config = contexts_file().parent / "config.toml"
-    config.write_text('[brokers.a]\nuri = "tcp://other"\n', encoding="utf-8")
-    ran = offline("queues", "--context", "a")
-    assert (ran.status, "both a context and a broker" in ran.err) == (2, True)
-    config.write_text('[brokers.b]\nuri = "tcp://other"\n', encoding="utf-8")
-    ran = offline("contexts", "add", "b", "tcp://a")
-    assert (ran.status, "choose another name" in ran.err) == (2, True)
-    assert "edit the file" in offline("contexts", "remove", "b").err
 
 
 def test_context_with_a_default_domain_completes_queues(offline: Bmq) -> None:

@@ -231,16 +231,9 @@ def test_a_truncated_recording_is_decoded_up_to_its_end(offline: Bmq, tmp_path: 
 # ---- the choice of the broker
 
 
-def config(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config" / "bmq").mkdir(parents=True)
-    (tmp_path / "config" / "bmq" / "config.toml").write_text(text)
-
-
-def test_a_broker_is_found_by_its_name(offline: Bmq, uri: str, tmp_path: Path) -> None:
-    config(
-        tmp_path,
-        f'default = "here"\n[brokers.here]\nuri = "{uri}"\n[brokers.there]\nuri = "tcp://127.0.0.1:1"',
-    )
+def test_a_broker_is_found_by_its_name(offline: Bmq, uri: str) -> None:
+    offline("contexts", "add", "here", uri, "--use")
+    offline("contexts", "add", "there", "tcp://127.0.0.1:1")
     assert offline("admin", "CLUSTERS LIST").status == 0
     assert offline("admin", "CLUSTERS LIST", "--broker", "here").status == 0
     assert offline("admin", "CLUSTERS LIST", "--broker", "there").status == 3
@@ -257,23 +250,6 @@ def test_the_environment_names_a_broker_and_the_command_line_wins(
     assert offline("queues", "--broker", "tcp://127.0.0.1:1").status == 3
     monkeypatch.setenv("BMQ_BROKER_URI", "tcp://127.0.0.1:1")
     assert offline("queues", "--broker", uri).status == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[brokers", "cannot be read"),
-        ("[brokers.x]\nport = 1", "needs a uri"),
-        ('[brokers.x]\nuri = "tcp://h"\npassword = "secret"', "unknown password"),
-        ('default = "y"\n[brokers.x]\nuri = "tcp://h"', "not one of the brokers"),
-    ],
-)
-def test_an_invalid_configuration_is_an_error(offline: Bmq, tmp_path: Path, text: str, words: str) -> None:
-    config(tmp_path, text)
-    ran = offline("queues")
-    assert ran.status == 2
-    assert words in ran.err
-    assert "secret" not in ran.err
 
 
 def test_certificates_need_tls(offline: Bmq, tmp_path: Path) -> None:
