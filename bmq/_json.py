@@ -1,14 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON library: orjson, or a stand-in where orjson cannot be installed.
+"""The JSON library: orjson, or msgspec where orjson cannot be installed.
 
-orjson has no wheels for free-threaded interpreters. Everything in bmq imports the library from here.
+orjson has no wheels for free-threaded interpreters and for the browser. Everything in bmq imports the library
+from here.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+__all__ = ["MsgspecJson", "orjson"]
+
+_Default = Callable[[Any], Any]
+
+
+class MsgspecJson:
+    """The part of orjson that bmq uses, on msgspec. ``docs/supported.md`` lists the differences."""
+
+    JSONDecodeError = json.JSONDecodeError
+    JSONEncodeError = TypeError
+    OPT_INDENT_2 = 1
+    OPT_PASSTHROUGH_DATACLASS = 2048
+
+    @staticmethod
+    def loads(data: bytes | bytearray | memoryview | str) -> Any:
+        """Return the value of a JSON text.
+
+        Raises:
+            JSONDecodeError: the text is not JSON, not UTF-8, or nested too deeply.
+        """
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            problem = str(error)
+        place = re.search(r"\(byte (\d+)\)", problem)
+        before = (data.encode() if isinstance(data, str) else bytes(data))[: int(place[1]) if place else 0]
+        text = before.decode("utf-8", "ignore")
+        raise json.JSONDecodeError(problem, text, len(text))
+
+    @staticmethod
+    def dumps(value: object, default: _Default | None = None, option: int | None = None) -> bytes:
+        """Return a value as JSON.
+
+        Args:
+            value: the value.
+            default: replaces a value of another type.
+            option: the sum of options.
+
+        Raises:
+            JSONEncodeError: a value or a key has another type, or a text has half of a surrogate pair.
+        """
+
+        def replaced(other: Any) -> Any:
+            for plain in (str, int, float):
+                if isinstance(other, plain):  # of a class derived from it
+                    return plain(other)
+            problem = f"Type is not JSON serializable: {type(other).__name__}"
+            if default is None:
+                raise TypeError(problem)
+            try:
+                return default(other)
+            except Exception as error:
+                raise TypeError(problem) from error
+
+        option = option or 0
+        try:
+            if option & MsgspecJson.OPT_PASSTHROUGH_DATACLASS and default is not None:
+                value = _without_dataclasses(value, default)
+            made = msgspec.json.encode(value, enc_hook=replaced)
+        except (ValueError, RecursionError) as error:
+            raise TypeError(str(error)) from None
+        return msgspec.json.format(made, indent=2) if option & MsgspecJson.OPT_INDENT_2 else made
+
+
+def _without_dataclasses(value: Any, default: _Default) -> Any:
+    while dataclasses.is_dataclass(value):
+        value = default(value)
+    if isinstance(value, dict):
+        return {key: _without_dataclasses(each, default) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, list | tuple):
+        return [_without_dataclasses(each, default) for each in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
 try:
     import orjson
 except ModuleNotFoundError:  # pragma: no cover
-    from bmq import _plain_json as orjson  # type: ignore[no-redef]
-
-__all__ = ["orjson"]
+    orjson = MsgspecJson  # type: ignore[assignment]

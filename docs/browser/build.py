@@ -38,7 +38,7 @@ FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zi
 #: Parts of bmq without a use in a browser.
 LEFT_OUT = ("admin", "arrow", "blocking", "cli", "console", "inbox", "otel", "spark")
 #: Names in the browser, and the files of this folder.
-PROGRAMS = {"cafe.py": "cafe.py", "desk.py": "desk.py", "orjson.py": "orjson_stub.py"}
+PROGRAMS = {"cafe.py": "cafe.py", "desk.py": "desk.py"}
 SCRIPTS = ("run.mjs", "playground.mjs", "worker.mjs", "browser.css")
 TARGET = "assets/browser"
 

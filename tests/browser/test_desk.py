@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of the documentation as the page runs them, without a browser; and the stand-in for orjson."""
+"""Programs of the documentation as the page runs them, without a browser."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from bmq._json import orjson
 from tests.browser import ROOT, load
 
 PROGRAM = re.compile(r'```python(?: title="([^"]+)")?\n(.*?)```', re.S)
@@ -117,19 +115,3 @@ def test_the_program_of_the_first_page(reader: Reader) -> None:
     reader.run("first", source)
     assert reader.after(1) == {"first": False}
     assert reader.text["first"] == "b'one coffee'\n"
-
-
-@pytest.mark.parametrize(
-    "value", [None, True, 1, -1.5, 'ü \n"', [1, [], {}], {"b": 1, "a": {"é": None}}, 2**53]
-)
-def test_json_as_orjson_writes_it(value: Any) -> None:
-    stub = load("orjson_stub")
-    assert stub.dumps(value) == orjson.dumps(value)
-    assert stub.dumps(value, option=stub.OPT_INDENT_2) == orjson.dumps(value, option=orjson.OPT_INDENT_2)
-    assert stub.loads(memoryview(orjson.dumps(value))) == value
-
-
-@pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"[1,]"])
-def test_json_that_is_none(text: bytes) -> None:
-    with pytest.raises(load("orjson_stub").JSONDecodeError):
-        load("orjson_stub").loads(text)
