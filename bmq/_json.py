@@ -40,9 +40,13 @@ class MsgspecJson:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             problem = str(error)
         place = re.search(r"\(byte (\d+)\)", problem)
-        before = (data.encode() if isinstance(data, str) else bytes(data))[: int(place[1]) if place else 0]
-        text = before.decode("utf-8", "ignore")
-        raise json.JSONDecodeError(problem, text, len(text))
+        try:
+            text = data if isinstance(data, str) else str(data, "utf-8")
+            end = int(place[1]) - ("trailing characters" in problem) if place else None
+            pos = len(text.encode()[:end].decode(errors="ignore"))
+        except UnicodeError:
+            text, pos = "", 0
+        raise json.JSONDecodeError(problem, text, pos)
 
     @staticmethod
     def dumps(value: object, default: _Default | None = None, option: int | None = None) -> bytes:
@@ -71,8 +75,8 @@ class MsgspecJson:
 
         option = option or 0
         try:
-            if option & MsgspecJson.OPT_PASSTHROUGH_DATACLASS and default is not None:
-                value = _without_dataclasses(value, default)
+            if option & MsgspecJson.OPT_PASSTHROUGH_DATACLASS:
+                value = _without_dataclasses(value, replaced)
             made = msgspec.json.encode(value, enc_hook=replaced)
         except (ValueError, RecursionError) as error:
             raise TypeError(str(error)) from None

@@ -109,14 +109,13 @@ def test_the_documented_differences() -> None:
     assert plain.loads(b"18446744073709551616") == 2**64
 
 
-@pytest.mark.parametrize("text", ["[1]x", '{"a":1}\x00\x00', '"é"x', "[1,]", '["é" 1]'])
+@pytest.mark.parametrize("text", ["[1]x", '{"a":1}\x00\x00', '"é"x', '["é" x]', "{", "nul"])
 def test_an_error_has_its_place(text: str) -> None:
     with pytest.raises(orjson.JSONDecodeError) as theirs:
         orjson.loads(text)
     with pytest.raises(plain.JSONDecodeError) as ours:
         plain.loads(text)
-    assert ours.value.doc == text[: ours.value.pos]
-    assert abs(ours.value.pos - theirs.value.pos) <= 1
+    assert (ours.value.doc, ours.value.pos) == (text, theirs.value.pos)
 
 
 @pytest.mark.parametrize("value", ["\ud800", object(), ["\udfff"], [10**5000]])

@@ -193,7 +193,7 @@ def test_unregistered_content_type_is_an_error_with_the_registered_ones() -> Non
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"{", "EOF|unexpected end|Expecting property name"),
+        (b"{", "unexpected end|truncated"),
         (b"[]", "expected an object .Order., got an array"),
         (b'{"customer": 7, "express": true}', "Order has no address"),
         ({"customer": "7"}, "customer: expected an integer, got a string"),
