@@ -185,33 +185,30 @@ def _list(letters: list[bmq.Message]) -> None:
 
 def _is_dead_letter(letter: bmq.Message) -> bool:
     import bmq
-    from bmq.client.dead_letters import OF_LETTERS
 
     try:
-        return any(name.startswith(OF_LETTERS) for name in letter.properties)
+        return any(name.startswith(DEAD_PREFIX) for name in letter.properties)
     except bmq.ProtocolError:
         return False
 
 
 def _text(letter: bmq.Message, name: str) -> str:
     import bmq
-    from bmq.client.dead_letters import of_letter
 
     try:
-        return printable(str("" if (value := of_letter(letter.properties, name)) is None else value))
+        return printable(str("" if (value := letter.properties.get(name)) is None else value))
     except bmq.ProtocolError:
         return "?"
 
 
 def _show(letter: bmq.Message) -> None:
     """Print a dead letter in full."""
-    from bmq.client.dead_letters import OF_LETTERS
 
     emit(f"GUID        {letter.guid}")
     for name in ("queue", "guid", "attempts", "error", "properties", "raw"):
         if text := _text(letter, DEAD_PREFIX + name):
             emit(f"{name:<11} {text}")
-    own = {n: v for n, v in letter.properties.items() if not n.startswith(OF_LETTERS)}
+    own = {n: v for n, v in letter.properties.items() if not n.startswith(DEAD_PREFIX)}
     if own:
         emit(f"has         {property_text(own)}")
     emit("")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import keyword
-import os
 import re
 import shlex
 import sys
@@ -34,17 +33,11 @@ _VERSION: Final = "bmq.new.version"
 #: Prefix of the template of a file whose name begins with a dot.
 _DOT: Final = "dot_"
 _LICENSE: Final = "SPDX-License-Identifier"
-_LONGEST: Final = 64
 #: Packages that a project imports or installs, beside those of the standard library.
 _TAKEN: Final = frozenset(
     {"bmq", "construct", "google", "hatchling", "orjson", "pip", "pyarrow", "pyspark", "pytest"}
     | {"pytest_asyncio", "rich", "setuptools", "src", "test", "tests", "typer", "wheel", "wheels"}
 )
-#: Names that Windows reserves for devices.
-_DEVICES: Final = frozenset(
-    {"aux", "con", "nul", "prn"} | {f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10)}
-)
-_SHOWN: Final = 5
 
 
 class Kind(StrEnum):
@@ -83,16 +76,12 @@ def command(
             show_default=False,
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Add the missing files to a folder with files; overwrites nothing."),
-    ] = False,
 ) -> None:
     """Create a project that runs: a program, its tests, a container file, and a workflow for GitHub Actions.
 
     A service is an app of workers with a typed handler, retries, dead letters and a simulation. A pipeline is
     a job of Spark from queue to queue. A test project has integration tests for the embedded broker and for a
-    broker in Docker. The command prints the names of the files, and never overwrites a file.
+    broker in Docker. The command prints the names of the files, and refuses a folder with files.
 
     [bold]Examples[/]
 
@@ -100,20 +89,15 @@ def command(
 
     $ bmq new pipeline prices --directory jobs/prices
 
-    $ bmq new test shop-tests --directory . --force
+    $ bmq new test shop-tests --directory .
     """
     module = module_of(name)
     folder = Path(name) if directory is None else directory
+    _check_empty(folder)
     made = files(kind, name, module)
-    kept = _kept(folder, made, force=force)
-    new = {path: text for path, text in made.items() if path not in kept}
-    _write(folder, new)
-    emit(*(printable(str(folder / path)) for path in new))
-    for path in kept:
-        note(f"bmq new: {printable(str(folder / path))} exists, and stays as it is")
-    if not new:
-        note("bmq new: all files exist, none was written")
-        return
+    for path, text in made.items():
+        _write(folder / path, text)
+    emit(*(printable(str(folder / path)) for path in made))
     where = "" if folder == Path() else f"cd {printable(str(folder))} && "
     steps = [".venv/bin/pip install --find-links wheels --editable '.[test]'", ".venv/bin/pytest"]
     if source := _source():
@@ -142,37 +126,15 @@ def module_of(name: str) -> str:
     Raises:
         BadInput: the name cannot be used for a project.
     """
-    shown = printable(repr(name))
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name):
-        proposal = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        hint = f", for example {proposal}" if proposal and proposal != name else ", for example shop-orders"
-        if "/" in name or os.sep in name:
-            hint += "; --directory names the folder"
+    if not re.fullmatch(r"[A-Za-z]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
         raise BadInput(
-            "NAME must be of letters of ASCII, digits, '-', '_' and '.', and begin and end with a letter or "
-            f"a digit{hint}; got {shown}"
+            "NAME must be of up to 64 letters of ASCII, digits, '-', '_' and '.', begin with a letter, and "
+            "end with a letter or a digit, for example shop-orders; --directory names the folder; got "
+            f"{printable(repr(name))}"
         )
-    if len(name) > _LONGEST:
-        raise BadInput(f"NAME must have at most {_LONGEST} characters; got {len(name)}")
     module = re.sub(r"[-_.]+", "_", name).lower()
-    if module[0].isdigit():
-        raise BadInput(
-            f"NAME must begin with a letter, because it is the name of a package of Python, for example "
-            f"project-{name}; got {shown}"
-        )
-    reason = (
-        "is a word of Python"
-        if keyword.iskeyword(module)
-        else "is a module of Python's standard library"
-        if module in sys.stdlib_module_names
-        else "is the name of a package that the project uses"
-        if module in _TAKEN
-        else "is the name of a device on Windows"
-        if name.split(".")[0].lower() in _DEVICES
-        else ""
-    )
-    if reason:
-        raise BadInput(f"NAME must be free, for example my-{name.lower()}: {module} {reason}")
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN:
+        raise BadInput(f"NAME must be free, such as my-{name.lower()}: Python or the project has {module}")
     return module
 
 
@@ -206,62 +168,19 @@ def _filled(text: str, name: str, module: str) -> str:
     return text.replace(_PROJECT, name).replace(_MODULE, module).replace(_VERSION, __version__)
 
 
-def _kept(folder: Path, made: dict[Path, str], *, force: bool) -> list[Path]:
-    """Return the files of the project that exist.
-
-    Raises:
-        BadInput: the folder cannot be used, or has files, without ``force``.
-    """
-    for parent in (folder, *folder.parents):
-        if os.path.lexists(parent) and not parent.is_dir():
-            raise BadInput(f"{printable(str(parent))} exists and is not a folder: --directory names another")
-    # A new repository counts as empty.
+def _check_empty(folder: Path) -> None:
+    """Refuse a folder with files; a new repository counts as empty."""
     there = sorted(each.name for each in folder.iterdir() if each.name != ".git") if folder.is_dir() else []
-    kept = [path for path in made if os.path.lexists(folder / path)]
-    for path in made:
-        for parent in path.parents:
-            if os.path.lexists(folder / parent) and not (folder / parent).is_dir():
-                raise BadInput(
-                    f"{printable(str(folder / parent))} exists and is not a folder: move it away first"
-                )
-    if there and not force:
-        shown = [str(path) for path in kept] or there
-        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-        raise BadInput(
-            f"{printable(str(folder))} has files already: {printable(', '.join(shown[:_SHOWN]))}{more}. Name "
-            "another folder with --directory, or add the missing files with --force, which overwrites nothing"
-        )
-    return kept
+    if there:
+        shown = printable(f"{folder} has files already, such as {there[0]}")
+        raise BadInput(f"{shown}: name another folder with --directory")
 
 
-def _write(folder: Path, texts: dict[Path, str]) -> None:
-    """Write all files, or none.
-
-    Raises:
-        BadInput: a file cannot be written.
-    """
-    written: list[Path] = []
-    folders: list[Path] = []
-    path = folder
+def _write(path: Path, text: str) -> None:
     try:
-        for relative, text in texts.items():
-            path = folder / relative
-            for parent in reversed([path.parent, *path.parent.parents]):
-                if not parent.exists():
-                    parent.mkdir()
-                    folders.append(parent)
-            # Mode x fails if another program has created the file meanwhile.
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                written.append(path)
-                file.write(text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Mode x fails if another program has created the file meanwhile.
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
     except OSError as error:
-        for each in reversed(written):
-            each.unlink(missing_ok=True)
-        for each in reversed(folders):
-            try:
-                each.rmdir()
-            except OSError:
-                pass  # another program has created a file in the folder
-        raise BadInput(
-            f"cannot write {printable(str(path))}: {error.strerror}; nothing was written"
-        ) from None
+        raise BadInput(f"cannot write {printable(str(path))}: {error.strerror}") from None

@@ -70,26 +70,12 @@ def test_a_folder_with_files_is_refused_and_nothing_is_written(offline: Bmq) -> 
     before = content(Path("shop"))
     ran = offline("new", "service", "shop")
     assert ran.status == 2
-    assert "shop has files already: .dockerignore" in ran.err
+    assert "shop has files already, such as .dockerignore" in ran.err
     assert "--directory" in ran.err
-    assert "--force" in ran.err
     assert content(Path("shop")) == before
 
 
-def test_force_adds_what_is_missing_and_overwrites_nothing(offline: Bmq) -> None:
-    Path("shop").mkdir()
-    Path("shop/README.md").write_text("mine")
-    ran = offline("new", "service", "shop", "--force")
-    assert ran.status == 0
-    assert f"{Path('shop/README.md')} exists, and stays as it is" in ran.err
-    assert Path("shop/README.md").read_text() == "mine"
-    assert content(Path("shop")).keys() >= EVERY
-    again = offline("new", "service", "shop", "--force")
-    assert (again.status, again.out) == (0, "")
-    assert "none was written" in again.err
-
-
-def test_an_empty_folder_and_a_new_repository_need_no_force(offline: Bmq) -> None:
+def test_an_empty_folder_and_a_new_repository_are_used(offline: Bmq) -> None:
     Path(".git").mkdir()
     ran = offline("new", "service", "shop", "-d", ".")
     assert ran.status == 0
@@ -99,38 +85,14 @@ def test_an_empty_folder_and_a_new_repository_need_no_force(offline: Bmq) -> Non
     assert Path("a/b/c/shop/app.py").exists()
 
 
-@pytest.mark.parametrize("arguments", [["shop"], ["shop", "-d", "file"], ["shop", "-d", "file/x", "--force"]])
+@pytest.mark.parametrize("arguments", [["shop"], ["shop", "-d", "file"], ["shop", "-d", "file/x"]])
 def test_a_file_in_the_place_of_a_folder_is_named(offline: Bmq, arguments: list[str]) -> None:
     Path("file").write_text("")
     Path("shop").symlink_to("nowhere")
     ran = offline("new", "service", *arguments)
     assert ran.status == 2
-    assert "is not a folder" in ran.err
+    assert "cannot write" in ran.err
     assert sorted(os.listdir()) == ["file", "shop"]
-
-
-def test_a_file_in_the_place_of_a_folder_of_the_project_is_named(offline: Bmq) -> None:
-    Path("shop").mkdir()
-    Path("shop/tests").write_text("mine")
-    ran = offline("new", "service", "shop", "--force")
-    assert ran.status == 2
-    assert f"{Path('shop/tests')} exists and is not a folder" in ran.err
-    assert list(content(Path("shop"))) == ["tests"]
-
-
-def test_a_failure_leaves_nothing_behind(offline: Bmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Path.open
-
-    def full(path: Path, *arguments: object, **options: object) -> object:
-        if path.name == "app.py" and arguments == ("x",):
-            raise OSError(28, "No space left on device")
-        return opened(path, *arguments, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(Path, "open", full)
-    ran = offline("new", "service", "shop")
-    assert ran.status == 2
-    assert f"cannot write {Path('shop/shop/app.py')}: No space left on device" in ran.err
-    assert os.listdir() == []
 
 
 @pytest.mark.parametrize(
@@ -152,27 +114,16 @@ def test_a_name_makes_a_package(name: str, module: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("my shop", "for example my-shop; got 'my shop'"),
-        ("", "NAME must be"),
-        (".", "NAME must be"),
-        ("..", "NAME must be"),
-        (".shop", "for example shop;"),
-        ("shop-", "for example shop;"),
-        ("-x", "for example x;"),
-        ("café", "NAME must be of letters of ASCII"),
-        ("a\x1bb", "NAME must be"),
-        ("shop\n", "for example shop;"),
+        *(
+            (name, "NAME must be of up to 64 letters")
+            for name in ("my shop", "", ".", ".shop", "shop-", "-x")
+        ),
+        *((name, "NAME must be of up to 64 letters") for name in ("café", "a\x1bb", "a\n", "3d", "x" * 65)),
         ("a/b", "--directory names the folder"),
-        ("3d-shop", "for example project-3d-shop"),
-        ("class", "for example my-class: class is a word of Python"),
-        ("json", "json is a module of Python's standard library"),
-        ("bmq", "bmq is the name of a package that the project uses"),
-        ("tests", "tests is the name of a package"),
-        ("Con", "con is the name of a device on Windows"),
-        ("x" * 65, "at most 64 characters; got 65"),
+        *((name, f"such as my-{name}") for name in ("class", "json", "bmq", "tests")),
     ],
 )
-def test_odd_names_are_refused_with_a_proposal(name: str, said: str) -> None:
+def test_odd_names_are_refused(name: str, said: str) -> None:
     with pytest.raises(BadInput) as caught:
         module_of(name)
     assert said in str(caught.value)
@@ -184,6 +135,6 @@ def test_wrong_words_are_refused(offline: Bmq) -> None:
     assert offline("new", "service", "-x").status == 2
     ran = offline("new", "service", "--", "-x")
     assert ran.status == 2
-    assert "for example x; got '-x'" in ran.err
+    assert "got '-x'" in ran.err
     assert offline("new", "service").status == 2
     assert os.listdir() == []
