@@ -8,7 +8,6 @@ from typing import Protocol, cast
 
 from bmq._logging import Log
 from bmq.broker._schedule import Schedule
-from bmq.protocol.broker.actions import Action
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings
@@ -58,10 +57,6 @@ class Host(Protocol):
 
     def deliver(self) -> None:
         """Deliver all deliverable messages."""
-        ...
-
-    def authorize(self, action: Action) -> bool:
-        """Return whether a client may perform an action."""
         ...
 
     def note_refusal(self, peer: str) -> None:
@@ -161,8 +156,6 @@ class BrokerConnection(asyncio.Protocol):
         self._after_work(session)
 
     def _after_work(self, session: BrokerSession) -> None:
-        while (actions := session.question) is not None:
-            session.decide(all(map(self._host.authorize, actions)), self._schedule.clock())
         self._note_deadline(session)
         if session.closed:
             if session.refused and not self._withheld:

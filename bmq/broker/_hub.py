@@ -69,7 +69,9 @@ class Hub:
         self.schedule = Schedule(clock, self.node)
         self.connections: dict[BrokerConnection, None] = {}
         self.faults = Faults(self.node, self.connections, posts, self.schedule)
-        self.settings = replace(settings, admit=self.faults.admit, authorizes=authorize is not None)
+        self.settings = replace(
+            settings, admit=self.faults.admit, authorize=None if authorize is None else self._authorizes
+        )
         self._authorize = authorize
         # Unfinished connections: establishing TLS takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
@@ -204,10 +206,9 @@ class Hub:
         if not self.connections:
             self._all_gone.set()
 
-    def authorize(self, action: Action) -> bool:
+    def _authorizes(self, action: Action) -> bool:
         """Return whether a client may perform an action. Without a clear yes, the answer is no."""
-        if self._authorize is None:
-            return True
+        assert self._authorize is not None
         try:
             answer = cast("object", self._authorize(action))
         except Exception as error:

@@ -33,14 +33,13 @@ from bmq.conventions import (
 from bmq.errors import PostError, ProtocolError, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
-from bmq.wire.properties import PlainValue, PropertyInput, PropertyValue, encode_properties
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue
 
 __all__ = [
-    "OF_LETTERS",
     "DeadLetter",
     "Failure",
     "GiveUp",
@@ -48,13 +47,9 @@ __all__ = [
     "described",
     "error_text",
     "letter_of",
-    "of_letter",
     "origin_of",
     "provenance",
 ]
-
-#: Prefixes of the properties added by dead letters: today, and before the first release.
-OF_LETTERS: Final = (DEAD_PREFIX, "deadletter.")
 
 _MAX_ERROR_TEXT: Final = 1000
 _MAX_LINE: Final = 300
@@ -189,7 +184,7 @@ def letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
     if not data:
         return message.raw, {**added, DEAD_RAW: "the payload is empty"}
     letter = {**properties, **added}
-    if any(name.startswith(OF_LETTERS) for name in properties) or not _legal(letter):
+    if any(name.startswith(DEAD_PREFIX) for name in properties) or not _legal(letter):
         letter = _with_the_rest_in_one(properties, added)
         if not _legal(letter):
             return message.raw, {
@@ -215,7 +210,7 @@ def _with_the_rest_in_one(
     letter: dict[str, PropertyInput] = {}
     rest: list[tuple[str, str, object]] = []
     for name, value in properties.items():
-        if name.startswith(OF_LETTERS) or len(letter) == room or not _legal({name: value}):
+        if name.startswith(DEAD_PREFIX) or len(letter) == room or not _legal({name: value}):
             assert isinstance(value, PropertyValue)
             plain = base64.b64encode(value.value).decode() if isinstance(value.value, bytes) else value.value
             rest.append((name, value.type.name, plain))
@@ -232,12 +227,6 @@ def provenance(failure: Failure) -> dict[str, PropertyInput]:
         DEAD_GUID: origin_of(failure.message),
         DEAD_QUEUE: failure.message.queue_uri,
     }
-
-
-def of_letter(properties: Mapping[str, PlainValue], name: str) -> PlainValue | None:
-    """Return a property added by a dead letter, by the present or the old name; None if missing."""
-    value = properties.get(name)
-    return properties.get("deadletter." + name.removeprefix(DEAD_PREFIX)) if value is None else value
 
 
 def origin_of(message: Message) -> str:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from bmq.client.dead_letters import OF_LETTERS
-from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
+from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
 from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns
@@ -62,7 +61,7 @@ def letter_of(row: InvalidRow) -> Letter:
     rest: list[tuple[str, PropertyInput]] = []
     for name, value in row.properties.items():
         if (
-            str(name).startswith(OF_LETTERS)
+            str(name).startswith(DEAD_PREFIX)
             or len(kept) == MAX_PROPERTIES - _ADDED
             or not _legal(name, value)
         ):

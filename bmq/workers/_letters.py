@@ -8,10 +8,18 @@ import json
 from typing import Any, cast
 
 from bmq import _checks
-from bmq.client.dead_letters import OF_LETTERS, of_letter
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
-from bmq.conventions import DEAD_GUID, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW, ORIGIN, derived_guid, is_guid
+from bmq.conventions import (
+    DEAD_GUID,
+    DEAD_PREFIX,
+    DEAD_PROPERTIES,
+    DEAD_QUEUE,
+    DEAD_RAW,
+    ORIGIN,
+    derived_guid,
+    is_guid,
+)
 from bmq.errors import UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
@@ -42,10 +50,10 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     properties = _checks.choice("letter", letter, Message).properties
     if queue is not None:
         QueueUri.parse(queue)
-    origin = of_letter(properties, DEAD_QUEUE)
+    origin = properties.get(DEAD_QUEUE)
     if not isinstance(origin, str):
         raise UsageError(f"message {letter.guid} is not a dead letter: it has no {DEAD_QUEUE}")
-    raw = of_letter(properties, DEAD_RAW)
+    raw = properties.get(DEAD_RAW)
     if raw is not None:
         raise UsageError(
             f"dead letter {letter.guid} has an unreadable original, which cannot be posted again: {raw!s}"
@@ -56,11 +64,11 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
             "reach all applications; name another queue"
         )
     uri = queue if queue is not None else origin
-    restored = {n: v for n, v in properties.typed().items() if not n.startswith(OF_LETTERS)}
-    for name, value in _rest(of_letter(properties, DEAD_PROPERTIES)):
+    restored = {n: v for n, v in properties.typed().items() if not n.startswith(DEAD_PREFIX)}
+    for name, value in _rest(properties.get(DEAD_PROPERTIES)):
         if len(restored) < MAX_PROPERTIES and _legal(name, value):
             restored[name] = value
-    first = of_letter(properties, DEAD_GUID)
+    first = properties.get(DEAD_GUID)
     if is_guid(first) and len(restored) < MAX_PROPERTIES:
         restored[ORIGIN] = first
     return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))

@@ -8,7 +8,7 @@ heartbeats, and selects input to be ignored without an answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import chain
@@ -168,8 +168,6 @@ class BrokerSession(Machine):
         self._error: ProtocolError | None = None
         # Whether other clients are served next, even without postponed events.
         self._enough = False
-        # The actions of the input that waits for an answer, and the continuation.
-        self._question: tuple[tuple[Action, ...], Callable[[bool, float], None]] | None = None
         self._complaints = 0
         self._guids = guids
         self._legacy = False
@@ -205,19 +203,7 @@ class BrokerSession(Machine):
     @property
     def waiting(self) -> bool:
         """Whether input is left; call :meth:`resume` after serving other clients."""
-        return bool(self._rest) or self._enough or self._question is not None
-
-    @property
-    def question(self) -> tuple[Action, ...] | None:
-        """Actions to be authorized before further input is processed; answer with :meth:`decide`."""
-        return None if self._question is None else self._question[0]
-
-    def decide(self, allowed: bool, now: float) -> None:
-        """Answer the question: carry out or refuse the input, and process the remaining input."""
-        question, self._question = self._question, None
-        if question is not None and self.state is not BrokerState.CLOSED:
-            question[1](allowed, now)
-            self.resume(now)
+        return bool(self._rest) or self._enough
 
     def resume(self, now: float) -> None:
         """Process the remaining input."""
@@ -283,7 +269,7 @@ class BrokerSession(Machine):
                 self.fire(_I.BAD_LENGTH, now)
                 break
         if self.state is BrokerState.CLOSED:
-            self._rest, self._enough, self._question = [], False, None
+            self._rest, self._enough = [], False
         self.backend.deliver(now)
 
     def _handle(self, events: list[Event], now: float) -> int:
@@ -291,7 +277,7 @@ class BrokerSession(Machine):
         at, count, requests = 0, len(events), 0
         self._enough = False
         enough = self.backend.effort + _EFFORT_AT_ONCE
-        while at < count and self.state is not BrokerState.CLOSED and self._question is None:
+        while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
             first, kind = at, event.type
             at += 1
@@ -340,20 +326,12 @@ class BrokerSession(Machine):
             self.fire(_I.OTHER, [event], now)
 
     def _receive_known_request(self, message: ControlMessage, now: float) -> None:
-        actions = self._actions(message) if self.settings.authorizes else ()
-        if not actions:
+        if self.settings.authorize is None or all(map(self.settings.authorize, self._actions(message))):
             self.fire(_I.REQUEST, message, now)
-            return
-
-        def go_on(allowed: bool, later: float) -> None:
-            if allowed:
-                self.fire(_I.REQUEST, message, later)
-            elif isinstance(message.body, AdminCommand):
-                self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
-            else:
-                self._respond(message, _UNAUTHORIZED_QUEUE)
-
-        self._question = actions, go_on
+        elif isinstance(message.body, AdminCommand):
+            self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
+        else:
+            self._respond(message, _UNAUTHORIZED_QUEUE)
 
     def _actions(self, message: ControlMessage) -> tuple[Action, ...]:
         """Return the actions of a request that need a permission."""
@@ -390,21 +368,18 @@ class BrokerSession(Machine):
             self.fire(_I.STRANGER, now)
         elif self.settings.admit is not None and (refusal := self.settings.admit(identity)) is not None:
             self.fire(_I.UNWANTED_CLIENT, identity, refusal, now)
-        elif self.settings.authorizes:
-            admin = identity.client_type is ClientType.E_TCPADMIN
-            kind = ActionKind.CONNECT_ADMIN if admin else ActionKind.CONNECT_CLIENT
-            self._question = (Action(kind, self._user),), partial(self._go_on, identity)
-        else:
-            self._go_on(identity, True, now)
-
-    def _go_on(self, identity: ClientIdentity, allowed: bool, now: float) -> None:
-        """Continue a negotiation, after the client was authorized."""
-        if not allowed:
+        elif not self._may_connect(identity):
             self.fire(_I.UNWANTED_CLIENT, identity, _UNAUTHORIZED, now)
         elif identity.client_type is ClientType.E_TCPADMIN:
             self.fire(_I.ADMIN_CLIENT, identity, Status(), now)
         else:
             self.fire(_I.CLIENT, identity, _support(identity), now)
+
+    def _may_connect(self, identity: ClientIdentity) -> bool:
+        admin = identity.client_type is ClientType.E_TCPADMIN
+        kind = ActionKind.CONNECT_ADMIN if admin else ActionKind.CONNECT_CLIENT
+        authorize = self.settings.authorize
+        return authorize is None or authorize(Action(kind, self._user))
 
     def _receive_credentials(self, event: Event, now: float) -> None:
         # A negotiated, but never authenticated client has no credentials to renew.

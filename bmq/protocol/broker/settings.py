@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from bmq import _checks
 from bmq.errors import UsageError
+from bmq.protocol.broker.actions import Action
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control.messages import (
     UNRELEASED_VERSION,
@@ -118,7 +119,8 @@ class BrokerSettings:
         max_handshake_size: largest event accepted before the end of the negotiation, in bytes.
         high_water: pending bytes of PUSH messages at which a client receives no more.
         authentication: the rules for credentials.
-        authorizes: whether the owner of a session answers its questions; see :attr:`BrokerSession.question`.
+        authorize: called with each action that needs a permission; returns whether it is allowed. None allows
+            all actions. The function never raises.
         admit: called with each client's identity; returns the reason for a refusal, or None.
     """
 
@@ -136,5 +138,5 @@ class BrokerSettings:
     max_handshake_size: int = 64 * 1024
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
-    authorizes: bool = False
+    authorize: Callable[[Action], bool] | None = None
     admit: Callable[[ClientIdentity], Status | None] | None = None
