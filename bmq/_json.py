@@ -7,7 +7,6 @@ from here.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -26,7 +25,6 @@ class MsgspecJson:
     JSONDecodeError = json.JSONDecodeError
     JSONEncodeError = TypeError
     OPT_INDENT_2 = 1
-    OPT_PASSTHROUGH_DATACLASS = 2048
 
     @staticmethod
     def loads(data: bytes | bytearray | memoryview | str) -> Any:
@@ -55,7 +53,7 @@ class MsgspecJson:
         Args:
             value: the value.
             default: replaces a value of another type.
-            option: the sum of options.
+            option: OPT_INDENT_2, or None.
 
         Raises:
             JSONEncodeError: a value or a key has another type, or a text has half of a surrogate pair.
@@ -73,24 +71,11 @@ class MsgspecJson:
             except Exception as error:
                 raise TypeError(problem) from error
 
-        option = option or 0
         try:
-            if option & MsgspecJson.OPT_PASSTHROUGH_DATACLASS:
-                value = _without_dataclasses(value, replaced)
             made = msgspec.json.encode(value, enc_hook=replaced)
         except (ValueError, RecursionError) as error:
             raise TypeError(str(error)) from None
-        return msgspec.json.format(made, indent=2) if option & MsgspecJson.OPT_INDENT_2 else made
-
-
-def _without_dataclasses(value: Any, default: _Default) -> Any:
-    while dataclasses.is_dataclass(value):
-        value = default(value)
-    if isinstance(value, dict):
-        return {key: _without_dataclasses(each, default) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, list | tuple):
-        return [_without_dataclasses(each, default) for each in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
+        return msgspec.json.format(made, indent=2) if option == MsgspecJson.OPT_INDENT_2 else made
 
 
 try:
