@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from bmq.blocking._portal import Portal
 from bmq.client.consumer import Consumer
-from bmq.client.message import Message, MessageBatch, line_of
+from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 
 __all__ = ["Line", "following"]
@@ -127,7 +127,7 @@ class Line:
             self._waiting -= 1
         if not self._waiting and message.consumer.buffered:
             # Do not use receive_many(): a cancellation would lose the message in hand.
-            self._messages.extend(line_of(message).pop_many(_AHEAD))
+            self._messages.extend(message._line.pop_many(_AHEAD))
         return message
 
     def _put_back(self, message: Message) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from bmq.client.consumer import Consumer, line_of
 from bmq.client.delivered import counts_of
 from bmq.client.message import Message, MessageLine
-from bmq.client.message import line_of as message_line
 from bmq.wire.push import GUID
 
 __all__ = ["Feeding"]
@@ -49,7 +48,7 @@ class Feeding:
         """Allow unconfirmed messages to be handed out again after their handling."""
         for message in messages:
             if not message.confirmed:
-                message_line(message).end.subscriptions.in_hand.release((message,))
+                message._line.end.subscriptions.in_hand.release((message,))
 
     def close(self) -> None:
         """Stop feeding; restore the consumers."""

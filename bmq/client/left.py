@@ -15,7 +15,7 @@ from bmq import _world
 from bmq._checks import INT32_MAX, INT64_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.message import Message, line_of
+from bmq.client.message import Message
 from bmq.errors import Error, StateError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Left:
     def skip(self, message: Message) -> None:
         """Leave a message outside the limits: raise the limits by the skipped messages, in the background."""
         self.forget(message)
-        line_of(message).end.subscriptions.in_hand.release((message,))
+        message._line.end.subscriptions.in_hand.release((message,))
         self.skipped[message.guid] = len(message.raw)
         self._size += len(message.raw)
         self._report()
@@ -138,7 +138,7 @@ class Left:
 
     def leave(self, message: Message) -> None:
         """Leave a message inside the limits; log once when left messages fill the limits."""
-        line_of(message).end.subscriptions.in_hand.release((message,))
+        message._line.end.subscriptions.in_hand.release((message,))
         self._keep(message)
         self._report()
         self._tell_if_full()

@@ -45,7 +45,6 @@ __all__ = [
     "beginning_of",
     "consumer_of",
     "context_of",
-    "line_of",
 ]
 
 # Messages taken from a line are reported to the backlog by this number.
@@ -300,9 +299,7 @@ class Message(Delivered):
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
 
 
-#: Accessors for the modules of the client: the line of a message, the public object of a line.
-line_of: Callable[[Message | MessageBatch], MessageLine] = attrgetter("_line")
-
+#: The public object of a line.
 consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 

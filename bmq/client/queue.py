@@ -35,7 +35,7 @@ from bmq.client._shortcuts import group_of, tables_of, typed_queue
 from bmq.client.consumer import Consumer, Subscription, line_for
 from bmq.client.interceptors import Hooks, PostHooks
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
-from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of, line_of
+from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of
 from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
 from bmq.engine.room import Want
 from bmq.errors import RequestTimeout, TimedOut, UsageError
@@ -765,7 +765,7 @@ class Queue(OpenQueue):
         seen: dict[MessageLine, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
-                line = line_of(each)
+                line = each._line
                 if line.end is not self._end:
                     raise UsageError(f"{each!r} belongs to another queue: use message.confirm()")
                 if not each.confirmed:

@@ -14,7 +14,7 @@ from bmq.client._outcomes import PostFuture
 from bmq.client._payload import checked_properties
 from bmq.client.delivered import arrival_of, push_of
 from bmq.client.limits import ConsumerLimits
-from bmq.client.message import Message, MessageBatch, context_of, line_of
+from bmq.client.message import Message, MessageBatch, context_of
 from bmq.client.posts import Ack, PostReport, PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
@@ -61,7 +61,7 @@ class TypedMessage(Message, Generic[T]):
     _value: T
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
-        super().__init__(line_of(message), push_of(message), arrival_of(message))
+        super().__init__(message._line, push_of(message), arrival_of(message))
         self.confirmed = message.confirmed
         # One dictionary for both: an interceptor finds the data of its on_receive in on_confirm.
         if (context := context_of(message)) is not None:
@@ -99,7 +99,7 @@ class TypedBatch(MessageBatch, Generic[T]):
     __slots__ = ()
 
     def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
-        super().__init__(line_of(batch), [TypedMessage(message, shape) for message in batch])
+        super().__init__(batch._line, [TypedMessage(message, shape) for message in batch])
 
     @property
     def values(self) -> list[T]:
