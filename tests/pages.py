@@ -127,11 +127,11 @@ def run(
     # The default port of the command line, 30114, is a different port here.
     port = re.search(r"ready on tcp://127.0.0.1:(\d+)", text)
     if port is not None:
-        entry = {"uri": f"tcp://127.0.0.1:{port[1]}"}
+        here = {"uri": f"tcp://127.0.0.1:{port[1]}"}
         contexts = folder / ".config" / "bmq" / "contexts.json"
         contexts.parent.mkdir(parents=True, exist_ok=True)
         contexts.touch(0o600)
-        contexts.write_text(json.dumps({"version": 1, "current": "here", "contexts": {"here": entry}}))
+        contexts.write_text(json.dumps({"version": 1, "current": "here", "contexts": {"here": here}}))
         text = re.sub(r"^\$ bmq broker\b", f"$ bmq broker --port {port[1]}", text, flags=re.MULTILINE)
     running: list[Running] = []
     done: list[str] = []

@@ -32,7 +32,6 @@ _MODULE: Final = "bmq_new_module"
 _VERSION: Final = "bmq.new.version"
 #: Prefix of the template of a file whose name begins with a dot.
 _DOT: Final = "dot_"
-_LICENSE: Final = "SPDX-License-Identifier"
 #: Packages that a project imports or installs, beside those of the standard library.
 _TAKEN: Final = frozenset(
     {"bmq", "construct", "google", "hatchling", "orjson", "pip", "pyarrow", "pyspark", "pytest"}
@@ -163,7 +162,7 @@ def files(kind: Kind, name: str, module: str) -> dict[Path, str]:
 def _filled(text: str, name: str, module: str) -> str:
     """Return the text of a template with the project's names, and without the license of bmq."""
     first, _, rest = text.partition("\n")
-    if _LICENSE in first:
+    if "SPDX-License-Identifier" in first:
         text = rest
     return text.replace(_PROJECT, name).replace(_MODULE, module).replace(_VERSION, __version__)
 
