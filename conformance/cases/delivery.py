@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
@@ -146,19 +146,48 @@ async def _suspended(bench: Bench) -> None:
 # ---- 5.2 limits
 
 
-@GROUP.case(
-    "5.2.1",
-    "Delivery stops at the limit of messages",
-    sends="20 PUT with maxUnconfirmedMessages 10",
-    expects="10 deliveries",
-    statement="8.20",
-)
-async def _limit(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, messages=10)
-    for number in range(20):
-        peer.post(b"%d" % number)
-    await peer.pushes(10)
-    await peer.no_push()
+class _Limit(NamedTuple):
+    """A limit, the sizes of the posted messages, and how many of them are delivered."""
+
+    number: str
+    statement: str
+    title: str
+    sends: str
+    expects: str
+    limits: dict[str, int]
+    sizes: tuple[int, ...]
+    delivered: int
+
+
+_LIMITS = [
+    _Limit("5.2.1", "8.20", "Delivery stops at the limit of messages",
+           "20 PUT with maxUnconfirmedMessages 10", "10 deliveries", {"messages": 10}, (1,) * 20, 10),
+    _Limit("5.2.4", "8.20", "Delivery stops at the limit of bytes",
+           "PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100", "two deliveries", {"size": 100}, (60, 60, 1), 2),
+    _Limit("5.2.5", "8.20", "A message may exceed the limit of bytes",
+           "a PUT of 1,000 bytes with maxUnconfirmedBytes 10", "the delivery", {"size": 10}, (1000,), 1),
+    _Limit("5.2.6", "8.21", "A limit of 0 delivers nothing",
+           "a PUT with maxUnconfirmedMessages 0", "no PUSH", {"messages": 0}, (1,), 0),
+]  # fmt: skip
+
+
+def _limit_check(row: _Limit) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, _ = await _consumer(bench, **row.limits)
+        for size in row.sizes:
+            peer.post(bytes(size))
+        if row.delivered:
+            sizes = [len(each) for each in await peer.payloads(row.delivered)]
+            check(sizes, list(row.sizes[: row.delivered]), "sizes")
+        await peer.no_push()
+
+    return run
+
+
+for _limit in _LIMITS:
+    GROUP.case(
+        _limit.number, _limit.title, sends=_limit.sends, expects=_limit.expects, statement=_limit.statement
+    )(_limit_check(_limit))
 
 
 @GROUP.case(
@@ -197,47 +226,6 @@ async def _one(bench: Bench) -> None:
         check(got.payload, b"%d" % number, "payload")
         await peer.no_push()
         peer.confirm(got.push.guid)
-
-
-@GROUP.case(
-    "5.2.4",
-    "Delivery stops at the limit of bytes",
-    sends="PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100",
-    expects="two deliveries",
-    statement="8.20",
-)
-async def _bytes(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, size=100)
-    for size in (60, 60, 1):
-        peer.post(bytes(size))
-    check([len(each) for each in await peer.payloads(2)], [60, 60], "sizes")
-    await peer.no_push()
-
-
-@GROUP.case(
-    "5.2.5",
-    "A message may exceed the limit of bytes",
-    sends="a PUT of 1,000 bytes with maxUnconfirmedBytes 10",
-    expects="the delivery",
-    statement="8.20",
-)
-async def _large(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, size=10)
-    peer.post(bytes(1000))
-    await peer.push()
-
-
-@GROUP.case(
-    "5.2.6",
-    "A limit of 0 delivers nothing",
-    sends="a PUT with maxUnconfirmedMessages 0",
-    expects="no PUSH",
-    statement="8.21",
-)
-async def _zero(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, messages=0)
-    peer.post(b"x")
-    await peer.no_push()
 
 
 @GROUP.case(
@@ -292,43 +280,33 @@ async def _each(bench: Bench) -> None:
 # ---- 5.3 confirmations
 
 
-@GROUP.case(
-    "5.3.1",
-    "A confirmed message is gone",
-    sends="a CONFIRM, then closeQueue; a consumer in another session",
-    expects="no delivery",
-    statement="14.1",
-)
-async def _gone(bench: Bench) -> None:
-    peer, uri = await _consumer(bench)
-    peer.post(b"x")
-    peer.confirm((await peer.push()).push.guid)
-    await peer.barrier()
-    other = await bench.client()
-    await other.open(uri, write=False)
-    await peer.close(uri)
-    await other.configure(0, subscription(1))
-    await other.no_push()
+def _gone_check(count: int) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, uri = await _consumer(bench)
+        for _ in range(count):
+            peer.post(b"x")
+        peer.confirm(*[each.push.guid for each in await peer.pushes(count)])
+        await peer.barrier()
+        other = await bench.client()
+        await other.open(uri, write=False)
+        await peer.close(uri)
+        await other.configure(0, subscription(1))
+        await other.no_push()
+
+    return run
 
 
-@GROUP.case(
-    "5.3.2",
-    "One event confirms many messages",
-    sends="a CONFIRM event of 20 messages; a consumer in another session",
-    expects="no delivery",
-    statement="14.8",
-)
-async def _many(bench: Bench) -> None:
-    peer, uri = await _consumer(bench)
-    for _ in range(20):
-        peer.post(b"x")
-    peer.confirm(*[each.push.guid for each in await peer.pushes(20)])
-    await peer.barrier()
-    other = await bench.client()
-    await other.open(uri, write=False)
-    await peer.close(uri)
-    await other.configure(0, subscription(1))
-    await other.no_push()
+for _place, _statement, _title, _sends, _count in (
+    (1, "14.1", "A confirmed message is gone", "a CONFIRM, then closeQueue", 1),
+    (2, "14.8", "One event confirms many messages", "a CONFIRM event of 20 messages", 20),
+):
+    GROUP.case(
+        f"5.3.{_place}",
+        _title,
+        sends=f"{_sends}; a consumer in another session",
+        expects="no delivery",
+        statement=_statement,
+    )(_gone_check(_count))
 
 
 @GROUP.case(

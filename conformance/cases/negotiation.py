@@ -58,30 +58,26 @@ async def _encodings(bench: Bench) -> None:
     check(sorted(await _features(bench, "PROTOCOL_ENCODING")), ["BER", "JSON"], "PROTOCOL_ENCODING")
 
 
-@GROUP.case(
-    "1.1.4",
-    "The broker offers the new encoding of properties",
-    sends="a clientIdentity",
-    expects="MPS:MESSAGE_PROPERTIES_EX among the features",
-    statement="4.23",
-    level=Level.SHOULD,
-)
-async def _mps(bench: Bench) -> None:
-    if "MESSAGE_PROPERTIES_EX" not in (found := await _features(bench, "MPS")):
-        raise fail("MPS with MESSAGE_PROPERTIES_EX", found)
+def _feature_check(name: str, value: str) -> Check:
+    async def run(bench: Bench) -> None:
+        if value not in (found := await _features(bench, name)):
+            raise fail(f"{name} with {value}", found)
+
+    return run
 
 
-@GROUP.case(
-    "1.1.5",
-    "The broker offers subscriptions",
-    sends="a clientIdentity",
-    expects="SUBSCRIPTIONS:CONFIGURE_STREAM among the features",
-    statement="4.24",
-    level=Level.SHOULD,
-)
-async def _subscriptions(bench: Bench) -> None:
-    if "CONFIGURE_STREAM" not in (found := await _features(bench, "SUBSCRIPTIONS")):
-        raise fail("SUBSCRIPTIONS with CONFIGURE_STREAM", found)
+for _place, _statement, _what, _name, _value in (
+    (4, "4.23", "the new encoding of properties", "MPS", "MESSAGE_PROPERTIES_EX"),
+    (5, "4.24", "subscriptions", "SUBSCRIPTIONS", "CONFIGURE_STREAM"),
+):
+    GROUP.case(
+        f"1.1.{_place}",
+        f"The broker offers {_what}",
+        sends="a clientIdentity",
+        expects=f"{_name}:{_value} among the features",
+        statement=_statement,
+        level=Level.SHOULD,
+    )(_feature_check(_name, _value))
 
 
 @GROUP.case(
@@ -203,70 +199,14 @@ def _control(body: bytes, codec: int = Codec.JSON) -> bytes:
 
 
 _FIRST: list[tuple[int, str, str, Level, str, bytes, str]] = [
-    (
-        1,
-        "4.12",
-        "A body that is not JSON ends the connection",
-        _O,
-        "a CONTROL event with text",
-        _control(b"hello"),
-        "closed",
-    ),
-    (
-        2,
-        "4.12",
-        "An empty body ends the connection",
-        _O,
-        "a CONTROL event without a body",
-        _control(b""),
-        "closed",
-    ),
-    (
-        3,
-        "4.11",
-        "A request before the negotiation ends the connection",
-        _M,
-        "an openQueue as the first event",
-        _control(b'{"rId":1,"disconnect":{}}'),
-        "closed",
-    ),
-    (
-        4,
-        "4.11",
-        "Messages before the negotiation end the connection",
-        _M,
-        "a PUT event as the first event",
-        pack_event_header(12, EventType.PUT) + bytes(4),
-        "closed",
-    ),
-    (
-        5,
-        "4.12",
-        "JSON marked as BER ends the connection",
-        _O,
-        "a clientIdentity in JSON with the codec BER",
-        _control(_identity({}), Codec.BER),
-        "closed",
-    ),
-    (
-        6,
-        "4.12",
-        "An unknown codec ends the connection",
-        _O,
-        "a clientIdentity in JSON with the codec 7",
-        pack_schema_event(EventType.CONTROL, 7, _identity({})),
-        "closed",
-    ),
-    (
-        7,
-        "4.12",
-        "A brokerResponse ends the connection",
-        _O,
-        "a brokerResponse as the first event",
-        _control(b'{"brokerResponse":{"result":{"category":"E_SUCCESS","code":0,"message":""}}}'),
-        "closed",
-    ),
-]
+    (1, "4.12", "A body that is not JSON ends the connection", _O, "a CONTROL event with text", _control(b"hello"), "closed"),
+    (2, "4.12", "An empty body ends the connection", _O, "a CONTROL event without a body", _control(b""), "closed"),
+    (3, "4.11", "A request before the negotiation ends the connection", _M, "an openQueue as the first event", _control(b'{"rId":1,"disconnect":{}}'), "closed"),
+    (4, "4.11", "Messages before the negotiation end the connection", _M, "a PUT event as the first event", pack_event_header(12, EventType.PUT) + bytes(4), "closed"),
+    (5, "4.12", "JSON marked as BER ends the connection", _O, "a clientIdentity in JSON with the codec BER", _control(_identity({}), Codec.BER), "closed"),
+    (6, "4.12", "An unknown codec ends the connection", _O, "a clientIdentity in JSON with the codec 7", pack_schema_event(EventType.CONTROL, 7, _identity({})), "closed"),
+    (7, "4.12", "A brokerResponse ends the connection", _O, "a brokerResponse as the first event", _control(b'{"brokerResponse":{"result":{"category":"E_SUCCESS","code":0,"message":""}}}'), "closed"),
+]  # fmt: skip
 
 for _number, _statement, _title, _level, _sends, _data, _reaction in _FIRST:
     GROUP.case(

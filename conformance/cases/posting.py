@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 from bmq import _world
 from bmq.wire.constants import Compression, EventType, PropertyType, PushFlags
@@ -578,51 +579,50 @@ async def _full(bench: Bench) -> None:
 # ---- 4.6 quotas
 
 
-@GROUP.case(
-    "4.6.1",
-    "A quota of 10 messages admits 11",
-    sends="14 PUT",
-    expects="11 ACK messages with the status 0, 3 with the status 1",
-    statement="11.11",
-    level=_O,
-    domains=("small",),
-)
-async def _quota(bench: Bench) -> None:
-    peer, _ = await bench.queue("small")
-    for _ in range(14):
-        peer.post(b"x")
-    check(await peer.statuses(14), [0] * 11 + [1] * 3, "statuses")
+class _Quota(NamedTuple):
+    """The sizes of messages posted to a queue with a quota, and the statuses of the last of them."""
+
+    number: str
+    statement: str
+    title: str
+    level: Level
+    sends: str
+    expects: str
+    sizes: tuple[int, ...]
+    statuses: list[int]
 
 
-@GROUP.case(
-    "4.6.2",
-    "A full queue refuses messages",
-    sends="30 PUT in a queue with a quota of 10",
-    expects="the last has the status 1",
-    statement="11.10",
-    domains=("small",),
-)
-async def _refuses(bench: Bench) -> None:
-    peer, _ = await bench.queue("small")
-    for _ in range(30):
-        peer.post(b"x")
-    check((await peer.statuses(30))[-1], 1, "status")
+_QUOTAS = [
+    _Quota("4.6.1", "11.11", "A quota of 10 messages admits 11", _O,
+           "14 PUT", "11 ACK messages with the status 0, 3 with the status 1", (1,) * 14, [0] * 11 + [1] * 3),
+    _Quota("4.6.2", "11.10", "A full queue refuses messages", _M,
+           "30 PUT in a queue with a quota of 10", "the last has the status 1", (1,) * 30, [1]),
+    _Quota("4.6.3", "11.11", "A full queue refuses bytes", _O,
+           "PUT of 4,000, 4,000 and 1 bytes in a queue with a quota of 4,096 bytes", "the statuses 0, 0, 2",
+           (4000, 4000, 1), [0, 0, 2]),
+]  # fmt: skip
 
 
-@GROUP.case(
-    "4.6.3",
-    "A full queue refuses bytes",
-    sends="PUT of 4,000, 4,000 and 1 bytes in a queue with a quota of 4,096 bytes",
-    expects="the statuses 0, 0, 2",
-    statement="11.11",
-    level=_O,
-    domains=("small",),
-)
-async def _bytes(bench: Bench) -> None:
-    peer, _ = await bench.queue("small")
-    for size in (4000, 4000, 1):
-        peer.post(bytes(size))
-    check(await peer.statuses(3), [0, 0, 2], "statuses")
+def _quota_check(row: _Quota) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, _ = await bench.queue("small")
+        for size in row.sizes:
+            peer.post(bytes(size))
+        check((await peer.statuses(len(row.sizes)))[-len(row.statuses) :], row.statuses, "statuses")
+
+    return run
+
+
+for _quota in _QUOTAS:
+    GROUP.case(
+        _quota.number,
+        _quota.title,
+        sends=_quota.sends,
+        expects=_quota.expects,
+        statement=_quota.statement,
+        level=_quota.level,
+        domains=("small",),
+    )(_quota_check(_quota))
 
 
 @GROUP.case(

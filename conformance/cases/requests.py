@@ -365,21 +365,14 @@ _CLOSES: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
     (4, "15.5", "isFinal is optional", _S, ((("isFinal",), _ABSENT),), _CLOSED),
     (5, "15.6", "isFinal false closes the queue", _O, ((("isFinal",), False),), _CLOSED),
     (6, "3.11", "A text in place of isFinal is ignored", _O, ((("isFinal",), "yes"),), _IGNORED),
-    (
-        7,
-        "15.6",
-        "The queue id names the queue, not the URI",
-        _O,
-        (((_HP, "uri"), "bmq://bmq.test.mem.priority/another"),),
-        _CLOSED,
-    ),
+    (7, "15.6", "The queue id names the queue, not the URI", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/another"),), _CLOSED),
     (8, "15.6", "More counts than open are accepted", _O, (((_HP, "readCount"), 2),), _CLOSED),
     (9, "15.3", "Only the reader is closed", _M, (((_HP, "writeCount"), 0), ((_HP, "flags"), 2)), _CLOSED),
     (10, "15.3", "Only the writer is closed", _M, (((_HP, "readCount"), 0), ((_HP, "flags"), 4)), _CLOSED),
     (11, "3.9", "An unknown member is skipped", _M, ((("colour",), "blue"),), _CLOSED),
     (12, "15.4", "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), _INVALID),
     (13, "15.6", "A negative count is accepted", _O, (((_HP, "readCount"), -1),), _CLOSED),
-]
+]  # fmt: skip
 
 
 def _close_check(changes: tuple[_Change, ...], reaction: str) -> Check:

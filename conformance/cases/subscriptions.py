@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from bmq.wire.constants import Compression, PropertyType
-from bmq.wire.control.messages import ConfigureStream, StreamParameters
+from bmq.wire.control.messages import ConfigureStream, StreamParameters, Subscription
 from bmq.wire.properties import PropertyInput, PropertyValue
 from conformance.bench import Bench
 from conformance.case import Cases, Check, Level, check
-from conformance.peer import Peer, subscription
+from conformance.peer import subscription
 
 __all__ = ["GROUP"]
 
@@ -113,31 +114,6 @@ for _number, _statement, _level, _text, _values, _matches in _TRUTH:
 # ---- 6.2 priorities
 
 
-async def _two(bench: Bench, first: str = "", second: str = "", **limits: Any) -> tuple[Peer, Peer, str]:
-    """Two consumers in two sessions: priority 2 with limits, and priority 1."""
-    high, uri = await bench.queue()
-    low = await bench.client()
-    await low.open(uri, write=False)
-    await low.configure(0, subscription(2, second, priority=1))
-    await high.configure(0, subscription(1, first, priority=2, **limits))
-    return high, low, uri
-
-
-@GROUP.case(
-    "6.2.1",
-    "The highest priority receives all messages",
-    sends="consumers with the priorities 2 and 1, 10 PUT",
-    expects="10 deliveries to priority 2, none to priority 1",
-    statement="8.13",
-)
-async def _highest(bench: Bench) -> None:
-    high, low, _ = await _two(bench)
-    for number in range(10):
-        high.post(b"%d" % number)
-    await high.pushes(10)
-    await low.no_push()
-
-
 @GROUP.case(
     "6.2.2",
     "A lower priority takes over",
@@ -146,7 +122,11 @@ async def _highest(bench: Bench) -> None:
     statement="8.14",
 )
 async def _take_over(bench: Bench) -> None:
-    high, low, uri = await _two(bench)
+    high, uri = await bench.queue()
+    low = await bench.client()
+    await low.open(uri, write=False)
+    await low.configure(0, subscription(2, priority=1))
+    await high.configure(0, subscription(1, priority=2))
     producer = await bench.client()
     await producer.open(uri, read=False)
     await high.close(uri)
@@ -154,133 +134,140 @@ async def _take_over(bench: Bench) -> None:
     check(await low.payloads(1), [b"x"], "payloads")
 
 
-@GROUP.case(
-    "6.2.3",
-    "Priorities may be negative",
-    sends="consumers with the priorities -1 and -2, a PUT",
-    expects="the delivery to -1",
-    statement="8.16",
-)
-async def _negative(bench: Bench) -> None:
-    one, uri = await bench.queue()
-    two = await bench.client()
-    await two.open(uri, write=False)
-    await two.configure(0, subscription(2, priority=-2))
-    await one.configure(0, subscription(1, priority=-1))
-    one.post(b"x")
-    await one.push()
-    await two.no_push()
+class _Share(NamedTuple):
+    """Consumers in sessions of their own, and how many of the posted messages each receives."""
+
+    number: str
+    statement: str
+    title: str
+    level: Level
+    sends: str
+    expects: str
+    consumers: tuple[Subscription, Subscription]
+    posts: int
+    received: tuple[int, int]
+    properties: bool = False  # whether each message has its number as the property x
 
 
-@GROUP.case(
-    "6.2.4",
-    "Equal priorities share the messages",
-    sends="two consumers with one priority, 12 PUT",
-    expects="each message once, 6 for each consumer",
-    statement="8.15",
-)
-async def _share(bench: Bench) -> None:
-    one, uri = await bench.queue()
-    two = await bench.client()
-    await two.open(uri, write=False)
-    for peer in (two, one):
-        await peer.configure(0, subscription(1))
-    for number in range(12):
-        one.post(b"%02d" % number)
-    got = [*await one.payloads(6), *await two.payloads(6)]
-    check(sorted(got), [b"%02d" % number for number in range(12)], "payloads")
+_SHARES = [
+    _Share("6.2.1", "8.13", "The highest priority receives all messages", _M,
+           "consumers with the priorities 2 and 1, 10 PUT", "10 deliveries to priority 2, none to priority 1",
+           (subscription(1, priority=2), subscription(2, priority=1)), 10, (10, 0)),
+    _Share("6.2.3", "8.16", "Priorities may be negative", _M,
+           "consumers with the priorities -1 and -2, a PUT", "the delivery to -1",
+           (subscription(1, priority=-1), subscription(2, priority=-2)), 1, (1, 0)),
+    _Share("6.2.4", "8.15", "Equal priorities share the messages", _M,
+           "two consumers with one priority, 12 PUT", "each message once, 6 for each consumer",
+           (subscription(1), subscription(1)), 12, (6, 6)),
+    _Share("6.2.5", "8.13", "A full consumer does not pass messages to a lower priority", _M,
+           "a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT",
+           "one delivery to priority 2, none to priority 1",
+           (subscription(1, priority=2, messages=1), subscription(2, priority=1)), 10, (1, 0)),
+    _Share("6.2.6", "8.17", "A full subscription does not pass messages to another expression", _O,
+           "`x >= 0` with the priority 2 and a limit of 1, `x < 100` with the priority 1, 10 PUT",
+           "one delivery to priority 2, none to priority 1",
+           (subscription(1, "x >= 0", priority=2, messages=1), subscription(2, "x < 100", priority=1)), 10, (1, 0), True),
+    _Share("6.2.7", "8.18", "consumerPriorityCount gives a consumer more messages in turn", _O,
+           "two consumers with the counts 3 and 1, 8 PUT", "6 deliveries to the first, 2 to the second",
+           (subscription(1, count=3), subscription(1, count=1)), 8, (6, 2)),
+    _Share("6.2.8", "8.15", "A full consumer leaves messages to an equal one", _M,
+           "two consumers with one priority, one with a limit of 1; 10 PUT",
+           "one delivery to the limited consumer, nine to the other",
+           (subscription(1), subscription(1, messages=1)), 10, (9, 1)),
+]  # fmt: skip
 
 
-@GROUP.case(
-    "6.2.5",
-    "A full consumer does not pass messages to a lower priority",
-    sends="a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT",
-    expects="one delivery to priority 2, none to priority 1",
-    statement="8.13",
-)
-async def _no_spill(bench: Bench) -> None:
-    high, low, _ = await _two(bench, messages=1)
-    for number in range(10):
-        high.post(b"%d" % number)
-    await high.pushes(1)
-    await low.no_push()
+def _share_check(row: _Share) -> Check:
+    async def run(bench: Bench) -> None:
+        one, uri = await bench.queue()
+        two = await bench.client()
+        await two.open(uri, write=False)
+        await two.configure(0, row.consumers[1])
+        await one.configure(0, row.consumers[0])
+        for number in range(row.posts):
+            one.post(b"%d" % number, properties={"x": number} if row.properties else None)
+        got: list[bytes] = []
+        for peer, count in zip((one, two), row.received, strict=True):
+            if count:
+                got += await peer.payloads(count)
+        check(len(set(got)), len(got), "number of different messages")
+        for peer in (one, two):
+            await peer.no_push()
+
+    return run
 
 
-@GROUP.case(
-    "6.2.6",
-    "A full subscription does not pass messages to another expression",
-    sends="`x >= 0` with the priority 2 and a limit of 1, `x < 100` with the priority 1, 10 PUT",
-    expects="one delivery to priority 2, none to priority 1",
-    statement="8.17",
-    level=_O,
-)
-async def _no_spill_expression(bench: Bench) -> None:
-    high, low, _ = await _two(bench, "x >= 0", "x < 100", messages=1)
-    for number in range(10):
-        high.post(b"%d" % number, properties={"x": number})
-    await high.pushes(1)
-    await low.no_push()
-
-
-@GROUP.case(
-    "6.2.7",
-    "consumerPriorityCount gives a consumer more messages in turn",
-    sends="two consumers with the counts 3 and 1, 8 PUT",
-    expects="6 deliveries to the first, 2 to the second",
-    statement="8.18",
-    level=_O,
-)
-async def _count(bench: Bench) -> None:
-    one, uri = await bench.queue()
-    two = await bench.client()
-    await two.open(uri, write=False)
-    await two.configure(0, subscription(1, count=1))
-    await one.configure(0, subscription(1, count=3))
-    for number in range(8):
-        one.post(b"%d" % number)
-    await one.pushes(6)
-    await two.pushes(2)
-    await one.no_push()
-    await two.no_push()
-
-
-@GROUP.case(
-    "6.2.8",
-    "A full consumer leaves messages to an equal one",
-    sends="two consumers with one priority, one with a limit of 1; 10 PUT",
-    expects="one delivery to the limited consumer, nine to the other",
-    statement="8.15",
-)
-async def _equal_full(bench: Bench) -> None:
-    one, uri = await bench.queue()
-    two = await bench.client()
-    await two.open(uri, write=False)
-    await two.configure(0, subscription(1, messages=1))
-    await one.configure(0, subscription(1))
-    for number in range(10):
-        one.post(b"%d" % number)
-    await one.pushes(9)
-    await two.pushes(1)
-    await two.no_push()
+for _share in _SHARES:
+    GROUP.case(
+        _share.number,
+        _share.title,
+        sends=_share.sends,
+        expects=_share.expects,
+        statement=_share.statement,
+        level=_share.level,
+    )(_share_check(_share))
 
 
 # ---- 6.3 several subscriptions of one queue
 
 
-@GROUP.case(
-    "6.3.1",
-    "Each message has the sId of its subscription",
-    sends="subscriptions `x == 0` and `x == 1`, a PUT for each",
-    expects="a PUSH with each sId",
-    statement="13.2",
-)
-async def _ids(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(11, "x == 0"), subscription(12, "x == 1"))
-    for x in (0, 1):
-        peer.post(b"%d" % x, properties={"x": x})
-    got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(2)]
-    check(got, [(b"0", (11,)), (b"1", (12,))], "deliveries")
+class _Match(NamedTuple):
+    """Subscriptions of one queue, the properties x of the posted messages, and the sIds of the deliveries."""
+
+    number: str
+    statement: str
+    title: str
+    sends: str
+    expects: str
+    configured: tuple[tuple[Subscription, ...], ...]  # of each configureStream
+    posts: Sequence[int]
+    delivered: list[tuple[bytes, int]]  # x as text, and the sId
+    new: bool = True
+    compression: Compression = Compression.NONE
+
+
+_ONE_OR_REST = (subscription(1, "x == 1", priority=2), subscription(2, priority=1))
+
+_MATCHES = [
+    _Match("6.3.1", "13.2", "Each message has the sId of its subscription",
+           "subscriptions `x == 0` and `x == 1`, a PUT for each", "a PUSH with each sId",
+           ((subscription(11, "x == 0"), subscription(12, "x == 1")),), (0, 1), [(b"0", 11), (b"1", 12)]),
+    _Match("6.3.5", "13.11", "A message without a match lets others pass",
+           "a subscription `x == 1`, PUT with x = 2 and x = 1", "the second message",
+           ((subscription(1, "x == 1"),),), (2, 1), [(b"1", 1)]),
+    _Match("6.3.6", "8.12", "Fifty subscriptions of one queue work",
+           "50 subscriptions `x == n`, a PUT for each", "50 deliveries, each with its sId",
+           (tuple(subscription(n + 1, f"x == {n}") for n in range(50)),), range(50), [(b"%d" % n, n + 1) for n in range(50)]),
+    _Match("6.3.7", "9.14", "Properties in the old encoding match, too",
+           "a subscription `x == 1`, a PUT in the old encoding with x = 1", "the message",
+           (_ONE_OR_REST,), (1,), [(b"1", 1)], False),
+    _Match("6.3.8", "9.14", "A compressed payload does not hide the properties",
+           "a subscription `x == 1`, a compressed PUT in the new encoding with x = 1", "the message",
+           (_ONE_OR_REST,), (1,), [(b"1", 1)], True, Compression.ZLIB),
+    _Match("6.4.1", "8.4", "configureStream replaces all subscriptions",
+           "a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2", "only the second message",
+           ((subscription(1, "x == 1"),), (subscription(2, "x == 2"),)), (1, 2), [(b"2", 2)]),
+]  # fmt: skip
+
+
+def _match_check(row: _Match) -> Check:
+    async def run(bench: Bench) -> None:
+        peer, _ = await bench.queue()
+        for subscriptions in row.configured:
+            await peer.configure(0, *subscriptions)
+        for x in row.posts:
+            peer.post(b"%d" % x, properties={"x": x}, new=row.new, compression=row.compression)
+        got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(len(row.delivered))]
+        check(got, [(payload, (s_id,)) for payload, s_id in row.delivered], "deliveries")
+        await peer.no_push()
+
+    return run
+
+
+for _match in _MATCHES:
+    GROUP.case(
+        _match.number, _match.title, sends=_match.sends, expects=_match.expects, statement=_match.statement
+    )(_match_check(_match))
 
 
 @GROUP.case(
@@ -331,83 +318,7 @@ async def _unmatched(bench: Bench) -> None:
     check((got.payload, got.push.sub_ids), (b"two", (2,)), "delivery")
 
 
-@GROUP.case(
-    "6.3.5",
-    "A message without a match lets others pass",
-    sends="a subscription `x == 1`, PUT with x = 2 and x = 1",
-    expects="the second message",
-    statement="13.11",
-)
-async def _passes(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 1"))
-    for x in (2, 1):
-        peer.post(b"%d" % x, properties={"x": x})
-    check(await peer.payloads(1), [b"1"], "payloads")
-
-
-@GROUP.case(
-    "6.3.6",
-    "Fifty subscriptions of one queue work",
-    sends="50 subscriptions `x == n`, a PUT for each",
-    expects="50 deliveries, each with its sId",
-    statement="8.12",
-)
-async def _fifty(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, *(subscription(n + 1, f"x == {n}") for n in range(50)))
-    for x in range(50):
-        peer.post(b"%d" % x, properties={"x": x})
-    got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(50)]
-    check(got, [(b"%d" % n, (n + 1,)) for n in range(50)], "deliveries")
-
-
-@GROUP.case(
-    "6.3.7",
-    "Properties in the old encoding match, too",
-    sends="a subscription `x == 1`, a PUT in the old encoding with x = 1",
-    expects="the message",
-    statement="9.14",
-)
-async def _old(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 1", priority=2), subscription(2, priority=1))
-    peer.post(b"x", properties={"x": 1}, new=False)
-    check((await peer.push()).push.sub_ids, (1,), "sIds")
-
-
-@GROUP.case(
-    "6.3.8",
-    "A compressed payload does not hide the properties",
-    sends="a subscription `x == 1`, a compressed PUT in the new encoding with x = 1",
-    expects="the message",
-    statement="9.14",
-)
-async def _compressed(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 1", priority=2), subscription(2, priority=1))
-    peer.post(b"x" * 5000, properties={"x": 1}, compression=Compression.ZLIB)
-    check((await peer.push()).push.sub_ids, (1,), "sIds")
-
-
 # ---- 6.4 changes
-
-
-@GROUP.case(
-    "6.4.1",
-    "configureStream replaces all subscriptions",
-    sends="a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2",
-    expects="only the second message",
-    statement="8.4",
-)
-async def _replaces(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 1"))
-    await peer.configure(0, subscription(2, "x == 2"))
-    for x in (1, 2):
-        peer.post(b"%d" % x, properties={"x": x})
-    check(await peer.payloads(1), [b"2"], "payloads")
-    await peer.no_push()
 
 
 @GROUP.case(
