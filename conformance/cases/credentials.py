@@ -6,13 +6,15 @@ The cases of credentials need a user of the broker, and are not tested without a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq import _world
 from bmq.errors import StatusCategory
 from bmq.wire.constants import EventType
 from bmq.wire.control import Codec
 from bmq.wire.event import HEARTBEAT_REQ
 from conformance.bench import Bench
-from conformance.case import Cases, Level, Untested, check, fail
+from conformance.case import Cases, Check, Level, Untested, check, fail
 from conformance.peer import Peer
 
 __all__ = ["GROUP"]
@@ -39,16 +41,6 @@ async def _works(bench: Bench, peer: Peer) -> None:
     check((await peer.ack()).status, 0, "status")
 
 
-async def _refused(bench: Bench, data: bytes | None) -> None:
-    """Expect that credentials are refused, and that the connection ends."""
-    _ = bench.user
-    peer = await bench.dial()
-    response = await peer.authenticate(_BASIC, data)
-    if response.status.category is _OK:
-        raise fail("a refusal", response.status)
-    await peer.closed()
-
-
 def _user(bench: Bench) -> tuple[bytes, bytes]:
     user, _, password = bench.user.partition(b":")
     return user, password
@@ -71,72 +63,39 @@ async def _right(bench: Bench) -> None:
     await _works(bench, peer)
 
 
-@GROUP.case(
-    "10.1.2",
-    "A wrong password is refused",
-    sends="authenticationRequest BASIC with the right user and another password",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.4",
-)
-async def _wrong(bench: Bench) -> None:
-    user, password = _user(bench)
-    await _refused(bench, user + b":" + password + b"x")
+_Data = Callable[[bytes, bytes], bytes | None]
+
+#: Place, title, what is sent, the data from the right user and the right password.
+_REFUSALS: list[tuple[int, str, str, _Data]] = [
+    (2, "A wrong password is refused", "with the right user and another password", lambda user, password: user + b":" + password + b"x"),
+    (3, "An unknown user is refused", "with another user and the right password", lambda user, password: user + b"x:" + password),
+    (4, "An empty password is refused", "with USER and a colon", lambda user, _: user + b":"),
+    (5, "A user without a password is refused", "with USER, without a colon", lambda user, _: user),
+    (6, "Missing credentials are refused", "without data", lambda _, __: None),
+    (7, "The password is compared with its case and its end", "with the password and a zero byte", lambda user, password: user + b":" + password + b"\0"),
+]  # fmt: skip
 
 
-@GROUP.case(
-    "10.1.3",
-    "An unknown user is refused",
-    sends="authenticationRequest BASIC with another user and the right password",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.4",
-)
-async def _unknown(bench: Bench) -> None:
-    user, password = _user(bench)
-    await _refused(bench, user + b"x:" + password)
+def _refusal_check(data: _Data) -> Check:
+    async def run(bench: Bench) -> None:
+        sent = data(*_user(bench))
+        peer = await bench.dial()
+        response = await peer.authenticate(_BASIC, sent)
+        if response.status.category is _OK:
+            raise fail("a refusal", response.status)
+        await peer.closed()
+
+    return run
 
 
-@GROUP.case(
-    "10.1.4",
-    "An empty password is refused",
-    sends="authenticationRequest BASIC with USER and a colon",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.4",
-)
-async def _empty(bench: Bench) -> None:
-    await _refused(bench, _user(bench)[0] + b":")
-
-
-@GROUP.case(
-    "10.1.5",
-    "A user without a password is refused",
-    sends="authenticationRequest BASIC with USER, without a colon",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.4",
-)
-async def _no_colon(bench: Bench) -> None:
-    await _refused(bench, _user(bench)[0])
-
-
-@GROUP.case(
-    "10.1.6",
-    "Missing credentials are refused",
-    sends="authenticationRequest BASIC without data",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.4",
-)
-async def _missing(bench: Bench) -> None:
-    await _refused(bench, None)
-
-
-@GROUP.case(
-    "10.1.7",
-    "The password is compared with its case and its end",
-    sends="authenticationRequest BASIC with the password and a zero byte",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.4",
-)
-async def _zero(bench: Bench) -> None:
-    await _refused(bench, bench.user + b"\0")
+for _place, _title, _sends, _data in _REFUSALS:
+    GROUP.case(
+        f"10.1.{_place}",
+        _title,
+        sends=f"authenticationRequest BASIC {_sends}",
+        expects="a category other than E_SUCCESS, and the end of the connection",
+        statement="5.4",
+    )(_refusal_check(_data))
 
 
 @GROUP.case(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bmq.wire.constants import Compression, EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
-from conformance.case import Cases, Level, check
+from conformance.case import Cases, Check, Level, check
 from conformance.stage import Opened, Stage, pushed
 
 __all__ = ["CASES"]
@@ -21,97 +21,50 @@ def _event(event_type: int, body: bytes) -> bytes:
     return pack_event_header(HEADER_SIZE + len(body), event_type) + body
 
 
-def _survives(
-    number: str,
-    statement: str,
-    title: str,
-    sends: str,
-    make: Callable[[Opened], bytes],
-    level: Level = Level.MUST,
-) -> None:
-    @CASES.case(
-        number,
-        title,
-        level=level,
-        sends=sends,
-        expects="a post is accepted, on this connection or on a new one",
-        statement=statement,
-        seconds=45.0,
-    )
-    async def survives(stage: Stage) -> None:
+#: Number, statement, title, level, what is sent, the bytes from the open queue.
+_WRONG: list[tuple[str, str, str, Level, str, Callable[[Opened], bytes]]] = [
+    ("26.1.1", "2.7", "An event of an unknown type is survived.", Level.MUST, "an event of type 60",
+     lambda _: _event(60, b"\0" * 8)),
+    ("26.1.2", "2.13", "A control message of an unknown kind is survived.", Level.MUST, "a control message with the choice fromTheFuture",
+     lambda _: pack_schema_event(EventType.CONTROL, 1, b'{"rId":5,"fromTheFuture":{"a":1}}')),
+    ("26.1.3", "1.8", "An event with a longer header is survived.", Level.SHOULD, "an ACK event without acknowledgements, with a header of 12 bytes",
+     lambda _: (16).to_bytes(4, "big") + bytes((0x40 | EventType.ACK, 3, 0, 0)) + b"\0" * 4 + b"\x16\0\0\0"),
+    ("26.2.1", "2.14", "Bytes that are no event are survived.", Level.SHOULD, "200 bytes, of which no eight are a header",
+     lambda _: bytes(range(7, 207))),
+    ("26.2.2", "2.14", "An event whose length is too large is survived.", Level.SHOULD, "a header with a length of 2 GiB",
+     lambda _: (0x7FFF_FFFC).to_bytes(4, "big") + bytes((0x40 | EventType.PUSH, 2, 0, 0)) + b"\0" * 64),
+    ("26.2.3", "2.13", "An event whose length is smaller than its header is survived.", Level.MUST, "a header with a length of 4",
+     lambda _: (4).to_bytes(4, "big") + bytes((0x40 | EventType.ACK, 2, 0, 0))),
+    ("26.2.4", "2.13", "A control message that is no JSON is survived.", Level.MUST, "a control event with broken JSON",
+     lambda _: pack_schema_event(EventType.CONTROL, 1, b'{"rId": 5, "status": {')),
+    ("26.2.5", "2.13", "A PUSH message longer than its event is survived.", Level.MUST, "a PUSH event cut in the middle of its message",
+     lambda queue: _event(EventType.PUSH, pushed(queue, 1, b"x" * 400)[:64])),
+    ("26.2.6", "2.13", "An ACK event that is cut is survived.", Level.MUST, "an ACK event with half an acknowledgement",
+     lambda _: _event(EventType.ACK, b"\x16\0\0\0" + b"\0" * 12)),
+]  # fmt: skip
+
+
+def _survival_check(make: Callable[[Opened], bytes]) -> Check:
+    async def run(stage: Stage) -> None:
         line = await stage.started()
         queue = await stage.opened(line, ORDERS, read=True, write=True)
         line.send(make(queue))
         await line.flushed()
         await stage.alive(line, queue)
 
+    return run
 
-_survives(
-    "26.1.1",
-    "2.7",
-    "An event of an unknown type is survived.",
-    "an event of type 60",
-    lambda _: _event(60, b"\0" * 8),
-)
-_survives(
-    "26.1.2",
-    "2.13",
-    "A control message of an unknown kind is survived.",
-    "a control message with the choice fromTheFuture",
-    lambda _: pack_schema_event(EventType.CONTROL, 1, b'{"rId":5,"fromTheFuture":{"a":1}}'),
-)
-_survives(
-    "26.1.3",
-    "1.8",
-    "An event with a longer header is survived.",
-    "an ACK event without acknowledgements, with a header of 12 bytes",
-    lambda _: (16).to_bytes(4, "big") + bytes((0x40 | EventType.ACK, 3, 0, 0)) + b"\0" * 4 + b"\x16\0\0\0",
-    Level.SHOULD,
-)
-_survives(
-    "26.2.1",
-    "2.14",
-    "Bytes that are no event are survived.",
-    "200 bytes, of which no eight are a header",
-    lambda _: bytes(range(7, 207)),
-    Level.SHOULD,
-)
-_survives(
-    "26.2.2",
-    "2.14",
-    "An event whose length is too large is survived.",
-    "a header with a length of 2 GiB",
-    lambda _: (0x7FFF_FFFC).to_bytes(4, "big") + bytes((0x40 | EventType.PUSH, 2, 0, 0)) + b"\0" * 64,
-    Level.SHOULD,
-)
-_survives(
-    "26.2.3",
-    "2.13",
-    "An event whose length is smaller than its header is survived.",
-    "a header with a length of 4",
-    lambda _: (4).to_bytes(4, "big") + bytes((0x40 | EventType.ACK, 2, 0, 0)),
-)
-_survives(
-    "26.2.4",
-    "2.13",
-    "A control message that is no JSON is survived.",
-    "a control event with broken JSON",
-    lambda _: pack_schema_event(EventType.CONTROL, 1, b'{"rId": 5, "status": {'),
-)
-_survives(
-    "26.2.5",
-    "2.13",
-    "A PUSH message longer than its event is survived.",
-    "a PUSH event cut in the middle of its message",
-    lambda queue: _event(EventType.PUSH, pushed(queue, 1, b"x" * 400)[:64]),
-)
-_survives(
-    "26.2.6",
-    "2.13",
-    "An ACK event that is cut is survived.",
-    "an ACK event with half an acknowledgement",
-    lambda _: _event(EventType.ACK, b"\x16\0\0\0" + b"\0" * 12),
-)
+
+for _number, _statement, _title, _level, _sends, _make in _WRONG:
+    CASES.case(
+        _number,
+        _title,
+        level=_level,
+        sends=_sends,
+        expects="a post is accepted, on this connection or on a new one",
+        statement=_statement,
+        seconds=45.0,
+    )(_survival_check(_make))
 
 
 def _bad_message(number: str, title: str, sends: str, make: Callable[[Opened], bytes]) -> None:

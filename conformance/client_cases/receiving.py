@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import PropertyInput
-from conformance.case import Cases, Level, check
+from conformance.case import Cases, Check, Level, check
 from conformance.stage import Line, Opened, Stage, guid, pushed
 
 __all__ = ["CASES"]
@@ -53,41 +56,72 @@ async def keeps_the_order(stage: Stage) -> None:
     check(arrived, [b"1", b"2", b"3", b"4", b"5"], "payloads")
 
 
-def _properties(number: str, new: bool) -> None:
-    @CASES.case(
-        number,
-        f"Properties in the {'new' if new else 'old'} encoding are read.",
-        sends="a PUSH message with a string, an integer, a boolean and an empty string",
-        expects="the properties and the payload",
-        statement="12.8",
-    )
-    async def reads_properties(stage: Stage) -> None:
+class _Delivery(NamedTuple):
+    """PUSH messages, each in an event of its own, and what the application receives."""
+
+    number: str
+    statement: str
+    title: str
+    level: Level
+    sends: str
+    expects: str
+    messages: Callable[[Opened], list[bytes]]
+    payload: bytes
+    properties: dict[str, PropertyInput] | None = None  # not compared where None
+
+
+_SOME: dict[str, PropertyInput] = {"region": "eu", "count": 7, "paid": True, "note": ""}
+_TYPES = "a PUSH message with a string, an integer, a boolean and an empty string"
+_LONG = b"again and again " * 500
+_UNKNOWN_OPTION = (40 << 26 | 2).to_bytes(4, "big") + b"\0\0\0\7"
+
+_DELIVERIES = [
+    _Delivery("24.1.3", "12.8", "Properties in the new encoding are read.", Level.MUST,
+              _TYPES, "the properties and the payload",
+              lambda queue: [pushed(queue, 1, b"body", properties=_SOME, new=True)], b"body", _SOME),
+    _Delivery("24.1.4", "12.8", "Properties in the old encoding are read.", Level.MUST,
+              _TYPES, "the properties and the payload",
+              lambda queue: [pushed(queue, 1, b"body", properties=_SOME, new=False)], b"body", _SOME),
+    _Delivery("24.1.5", "13.5", "A message compressed with zlib is decompressed.", Level.MUST,
+              "a PUSH message with the compression ZLIB, with properties", "the payload and the properties",
+              lambda queue: [pushed(queue, 1, _LONG, properties={"n": 1}, compression=Compression.ZLIB)], _LONG, {"n": 1}),
+    _Delivery("24.1.7", "13.6", "An empty payload arrives.", Level.SHOULD,
+              "a PUSH message without a payload, with properties", "an empty payload",
+              lambda queue: [pushed(queue, 1, b"", properties={"n": 1})], b""),
+    _Delivery("24.1.8", "13.4", "Options of an unknown type are skipped.", Level.SHOULD,
+              "a PUSH message with an option of type 40 in front of the subscription", "the payload",
+              lambda queue: [pushed(queue, 1, b"hello", options=_UNKNOWN_OPTION + encode_sub_queue_ids(queue.s_ids[:1]))], b"hello"),
+    _Delivery("24.1.9", "13.7", "A message marked as out of order arrives like any other.", Level.MUST,
+              "a PUSH message with the flag OUT_OF_ORDER", "the payload",
+              lambda queue: [pushed(queue, 1, b"again", flags=PushFlags.OUT_OF_ORDER)], b"again"),
+    _Delivery("24.1.10", "13.8", "A message for a queue that is not open is ignored.", Level.SHOULD,
+              "a PUSH message for qId 4711, then one for the open queue", "the second message",
+              lambda queue: [pushed(queue, 1, b"nobody's", q_id=4711), pushed(queue, 2, b"mine")], b"mine"),
+]  # fmt: skip
+
+
+def _delivery_check(row: _Delivery) -> Check:
+    async def run(stage: Stage) -> None:
         line, queue = await _reading(stage)
         asked = stage.do("receive", queue=queue.uri)
-        given: dict[str, PropertyInput] = {"region": "eu", "count": 7, "paid": True, "note": ""}
-        line.deliver(pushed(queue, 1, b"body", properties=given, new=new))
-        check(await stage.received(asked), b"body", "payload")
-        check((await stage.done(asked)).get("properties"), given, "properties")
+        for message in row.messages(queue):
+            line.deliver(message)
+        check(await stage.received(asked), row.payload, "payload")
+        if row.properties is not None:
+            check((await stage.done(asked)).get("properties"), row.properties, "properties")
+
+    return run
 
 
-_properties("24.1.3", new=True)
-_properties("24.1.4", new=False)
-
-
-@CASES.case(
-    "24.1.5",
-    "A message compressed with zlib is decompressed.",
-    sends="a PUSH message with the compression ZLIB, with properties",
-    expects="the payload and the properties",
-    statement="13.5",
-)
-async def decompresses(stage: Stage) -> None:
-    line, queue = await _reading(stage)
-    asked = stage.do("receive", queue=queue.uri)
-    payload = b"again and again " * 500
-    line.deliver(pushed(queue, 1, payload, properties={"n": 1}, compression=Compression.ZLIB))
-    check(await stage.received(asked) == payload, True, "the payload is equal:")
-    check((await stage.done(asked)).get("properties"), {"n": 1}, "properties")
+for _row in _DELIVERIES:
+    CASES.case(
+        _row.number,
+        _row.title,
+        sends=_row.sends,
+        expects=_row.expects,
+        statement=_row.statement,
+        level=_row.level,
+    )(_delivery_check(_row))
 
 
 @CASES.case(
@@ -107,68 +141,6 @@ async def reads_large_messages(stage: Stage) -> None:
     await line.flushed()
     line.send(event[5:])
     check(await stage.received(asked) == payload, True, "the payload is equal:")
-
-
-@CASES.case(
-    "24.1.7",
-    "An empty payload arrives.",
-    level=Level.SHOULD,
-    sends="a PUSH message without a payload, with properties",
-    expects="an empty payload",
-    statement="13.6",
-)
-async def reads_empty_payloads(stage: Stage) -> None:
-    line, queue = await _reading(stage)
-    asked = stage.do("receive", queue=queue.uri)
-    line.deliver(pushed(queue, 1, b"", properties={"n": 1}))
-    check(await stage.received(asked), b"", "payload")
-
-
-@CASES.case(
-    "24.1.8",
-    "Options of an unknown type are skipped.",
-    level=Level.SHOULD,
-    sends="a PUSH message with an option of type 40 in front of the subscription",
-    expects="the payload",
-    statement="13.4",
-)
-async def skips_unknown_options(stage: Stage) -> None:
-    line, queue = await _reading(stage)
-    asked = stage.do("receive", queue=queue.uri)
-    unknown = (40 << 26 | 2).to_bytes(4, "big") + b"\0\0\0\7"
-    options = unknown + encode_sub_queue_ids(queue.s_ids[:1])
-    line.deliver(pushed(queue, 1, b"hello", options=options))
-    check(await stage.received(asked), b"hello", "payload")
-
-
-@CASES.case(
-    "24.1.9",
-    "A message marked as out of order arrives like any other.",
-    sends="a PUSH message with the flag OUT_OF_ORDER",
-    expects="the payload",
-    statement="13.7",
-)
-async def reads_redelivered_messages(stage: Stage) -> None:
-    line, queue = await _reading(stage)
-    asked = stage.do("receive", queue=queue.uri)
-    line.deliver(pushed(queue, 1, b"again", flags=PushFlags.OUT_OF_ORDER))
-    check(await stage.received(asked), b"again", "payload")
-
-
-@CASES.case(
-    "24.1.10",
-    "A message for a queue that is not open is ignored.",
-    level=Level.SHOULD,
-    sends="a PUSH message for qId 4711, then one for the open queue",
-    expects="the second message",
-    statement="13.8",
-)
-async def ignores_unknown_queues(stage: Stage) -> None:
-    line, queue = await _reading(stage)
-    asked = stage.do("receive", queue=queue.uri)
-    line.deliver(pushed(queue, 1, b"nobody's", q_id=4711))
-    line.deliver(pushed(queue, 2, b"mine"))
-    check(await stage.received(asked), b"mine", "payload")
 
 
 @CASES.case(
