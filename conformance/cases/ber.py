@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq.wire.constants import EventType
 from bmq.wire.control import Codec, encode_event
 from bmq.wire.control.messages import ControlMessage
@@ -14,7 +16,7 @@ from conformance.cases.modes import GROUP as _MODES
 from conformance.cases.negotiation import GROUP as _NEGOTIATION
 from conformance.cases.requests import GROUP as _REQUESTS
 from conformance.cases.requests import JSON_ONLY
-from conformance.peer import Peer, open_request
+from conformance.peer import open_request
 
 __all__ = ["GROUP"]
 
@@ -109,108 +111,6 @@ def _read(data: bytes, at: int = 0) -> tuple[_Element, int]:
     return _Element(tag, data[at : at + first], None), at + first
 
 
-async def _opening(bench: Bench) -> tuple[Peer, _Element]:
-    """A client with BER as encoding, and an encoded openQueue with rId 77."""
-    bench.codec = Codec.BER
-    peer = await bench.client()
-    event = encode_event(ControlMessage(r_id=77, body=open_request(bench.uri())), Codec.BER)
-    return peer, _read(event[HEADER_SIZE:])[0]
-
-
-async def _opens(peer: Peer, body: bytes) -> None:
-    peer.send(pack_schema_event(EventType.CONTROL, Codec.BER, body))
-    check(await peer.reaction(77, "openQueueResponse"), "openQueueResponse", "reaction")
-
-
-@GROUP.case(
-    "12.9.1",
-    "Definite lengths are read",
-    sends="openQueue in BER with definite lengths of all elements",
-    expects="openQueueResponse",
-    statement="3.17",
-    level=_S,
-    domains=("priority",),
-)
-async def _definite(bench: Bench) -> None:
-    peer, request = await _opening(bench)
-    await _opens(peer, request.written(definite=True))
-
-
-@GROUP.case(
-    "12.9.2",
-    "Lengths in more bytes than needed are read",
-    sends="openQueue in BER with lengths of four bytes in simple elements",
-    expects="openQueueResponse",
-    statement="3.18",
-    level=_O,
-    domains=("priority",),
-)
-async def _long(bench: Bench) -> None:
-    peer, request = await _opening(bench)
-    await _opens(peer, request.written(size=4))
-
-
-@GROUP.case(
-    "12.9.3",
-    "An unknown member at the end is skipped",
-    sends="openQueue in BER with a further member of id 15 in handleParameters",
-    expects="openQueueResponse",
-    statement="3.9",
-    domains=("priority",),
-)
-async def _unknown(bench: Bench) -> None:
-    peer, request = await _opening(bench)
-    _handle(request).append(_Element(0x8F, b"\1\2\3", None))
-    await _opens(peer, request.written())
-
-
-@GROUP.case(
-    "12.9.4",
-    "An unknown member with members of its own is skipped",
-    sends="openQueue in BER with a further member of id 15, which has a member, in handleParameters",
-    expects="openQueueResponse",
-    statement="3.9",
-    domains=("priority",),
-)
-async def _unknown_nested(bench: Bench) -> None:
-    peer, request = await _opening(bench)
-    _handle(request).append(_Element(0xAF, b"", [_Element(0x80, b"\1", None)]))
-    await _opens(peer, request.written())
-
-
-@GROUP.case(
-    "12.9.5",
-    "Integers in more bytes than needed are read",
-    sends="openQueue in BER with flags of four bytes",
-    expects="openQueueResponse",
-    statement="3.21",
-    level=_O,
-    domains=("priority",),
-)
-async def _wide(bench: Bench) -> None:
-    peer, request = await _opening(bench)
-    for each in _handle(request):
-        if each.tag == 0x83:
-            each.content = each.content.rjust(4, b"\0")
-    await _opens(peer, request.written())
-
-
-@GROUP.case(
-    "12.9.6",
-    "Missing members have their defaults",
-    sends="openQueue in BER without qId and without adminCount",
-    expects="openQueueResponse",
-    statement="3.10",
-    level=_O,
-    domains=("priority",),
-)
-async def _missing(bench: Bench) -> None:
-    peer, request = await _opening(bench)
-    members = _handle(request)
-    members[:] = [each for each in members if each.tag not in (0x81, 0x86)]
-    await _opens(peer, request.written())
-
-
 def _handle(request: _Element) -> list[_Element]:
     """The members of handleParameters: rId and the choice, openQueue, handleParameters."""
     place = request
@@ -219,3 +119,64 @@ def _handle(request: _Element) -> list[_Element]:
         place = place.members[index]
     assert place.members is not None
     return place.members
+
+
+def _with(request: _Element, member: _Element) -> bytes:
+    _handle(request).append(member)
+    return request.written()
+
+
+def _wide(request: _Element) -> bytes:
+    for each in _handle(request):
+        if each.tag == 0x83:
+            each.content = each.content.rjust(4, b"\0")
+    return request.written()
+
+
+def _without(request: _Element, *tags: int) -> bytes:
+    members = _handle(request)
+    members[:] = [each for each in members if each.tag not in tags]
+    return request.written()
+
+
+_Written = Callable[[_Element], bytes]
+
+#: Number, statement, title, level, what openQueue in BER has, the bytes of openQueue.
+_FORMS: list[tuple[int, str, str, Level, str, _Written]] = [
+    (1, "3.17", "Definite lengths are read", _S, "with definite lengths of all elements",
+     lambda request: request.written(definite=True)),
+    (2, "3.18", "Lengths in more bytes than needed are read", _O, "with lengths of four bytes in simple elements",
+     lambda request: request.written(size=4)),
+    (3, "3.9", "An unknown member at the end is skipped", _M, "with a further member of id 15 in handleParameters",
+     lambda request: _with(request, _Element(0x8F, b"\1\2\3", None))),
+    (4, "3.9", "An unknown member with members of its own is skipped", _M,
+     "with a further member of id 15, which has a member, in handleParameters",
+     lambda request: _with(request, _Element(0xAF, b"", [_Element(0x80, b"\1", None)]))),
+    (5, "3.21", "Integers in more bytes than needed are read", _O, "with flags of four bytes", _wide),
+    (6, "3.10", "Missing members have their defaults", _O, "without qId and without adminCount",
+     lambda request: _without(request, 0x81, 0x86)),
+]  # fmt: skip
+
+
+def _form_check(written: _Written) -> Check:
+    async def run(bench: Bench) -> None:
+        bench.codec = Codec.BER
+        peer = await bench.client()
+        event = encode_event(ControlMessage(r_id=77, body=open_request(bench.uri())), Codec.BER)
+        request, _ = _read(event[HEADER_SIZE:])
+        peer.send(pack_schema_event(EventType.CONTROL, Codec.BER, written(request)))
+        check(await peer.reaction(77, "openQueueResponse"), "openQueueResponse", "reaction")
+
+    return run
+
+
+for _number, _statement, _title, _level, _sends, _written in _FORMS:
+    GROUP.case(
+        f"12.9.{_number}",
+        _title,
+        sends=f"openQueue in BER {_sends}",
+        expects="openQueueResponse",
+        statement=_statement,
+        level=_level,
+        domains=("priority",),
+    )(_form_check(_written))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from conformance.bench import Bench
-from conformance.case import Cases, Level, check, fail
+from conformance.case import Cases, Check, Level, check, fail
 from conformance.peer import Peer, open_request, subscription
 
 __all__ = ["GROUP"]
@@ -85,15 +85,6 @@ async def _after(bench: Bench) -> None:
 # ---- 11.2 quotas of the domain
 
 
-async def _fill(peer: Peer, sizes: list[int]) -> list[int]:
-    """Post messages to the queues 0 and 1 in turn; return the statuses."""
-    found: list[int] = []
-    for place, size in enumerate(sizes):
-        peer.post(bytes(size), place % 2)
-        found += await peer.statuses(1)
-    return found
-
-
 async def _empty(peer: Peer, stored: int) -> None:
     """Confirm the stored messages of the queues 0 and 1."""
     for q_id in (0, 1):
@@ -110,40 +101,36 @@ async def _two_queues(bench: Bench) -> Peer:
     return peer
 
 
-@GROUP.case(
-    "11.2.1",
-    "The quota of a domain counts the messages of all its queues",
-    sends="30 PUT of a byte to two queues in turn, in a domain with a quota of 20 messages",
-    expects="21 ACK with the status 0, then only the status 1",
-    statement="11.11",
-    level=_O,
-    domains=("quota",),
-    seconds=60,
-)
-async def _messages(bench: Bench) -> None:
-    async with bench.alone("quota"):
-        peer = await _two_queues(bench)
-        statuses = await _fill(peer, [1] * 30)
-        await _empty(peer, statuses.count(0))
-        check(statuses, [0] * 21 + [1] * 9, "statuses")
+def _quota_check(sizes: list[int], expected: list[int]) -> Check:
+    async def run(bench: Bench) -> None:
+        async with bench.alone("quota"):
+            peer = await _two_queues(bench)
+            found: list[int] = []
+            for place, size in enumerate(sizes):
+                peer.post(bytes(size), place % 2)
+                found += await peer.statuses(1)
+            await _empty(peer, found.count(0))
+            check(found, expected, "statuses")
+
+    return run
 
 
-@GROUP.case(
-    "11.2.2",
-    "The quota of a domain counts the bytes of all its queues",
-    sends="6 PUT of 3,000 bytes to two queues in turn, in a domain with a quota of 8,192 bytes",
-    expects="3 ACK with the status 0, then only the status 2",
-    statement="11.11",
-    level=_O,
-    domains=("quota",),
-    seconds=60,
-)
-async def _bytes(bench: Bench) -> None:
-    async with bench.alone("quota"):
-        peer = await _two_queues(bench)
-        statuses = await _fill(peer, [3000] * 6)
-        await _empty(peer, statuses.count(0))
-        check(statuses, [0] * 3 + [2] * 3, "statuses")
+for _place, _counted, _sends, _quota, _expects, _sizes, _statuses in (
+    (1, "messages", "30 PUT of a byte", "20 messages", "21 ACK with the status 0, then only the status 1",
+     [1] * 30, [0] * 21 + [1] * 9),
+    (2, "bytes", "6 PUT of 3,000 bytes", "8,192 bytes", "3 ACK with the status 0, then only the status 2",
+     [3000] * 6, [0] * 3 + [2] * 3),
+):  # fmt: skip
+    GROUP.case(
+        f"11.2.{_place}",
+        f"The quota of a domain counts the {_counted} of all its queues",
+        sends=f"{_sends} to two queues in turn, in a domain with a quota of {_quota}",
+        expects=_expects,
+        statement="11.11",
+        level=_O,
+        domains=("quota",),
+        seconds=60,
+    )(_quota_check(_sizes, _statuses))
 
 
 @GROUP.case(
@@ -193,36 +180,31 @@ async def _room(bench: Bench) -> None:
 # ---- 11.3 producers, consumers and queues
 
 
-@GROUP.case(
-    "11.3.1",
-    "A second consumer is refused in a domain with one consumer",
-    sends="openQueue for reading in two sessions, in a domain with maxConsumers 1",
-    expects="a status for the second",
-    statement="7.26",
-    level=_O,
-    domains=("few",),
-)
-async def _consumers(bench: Bench) -> None:
-    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
-    await one.open(uri, write=False)
-    await two.refused(open_request(uri, write=False))
-    await two.open(uri, read=False)
+def _second_check(mode: dict[str, bool], other_mode: dict[str, bool]) -> Check:
+    async def run(bench: Bench) -> None:
+        one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
+        await one.open(uri, **mode)
+        await two.refused(open_request(uri, **mode))
+        await two.open(uri, **other_mode)
+
+    return run
 
 
-@GROUP.case(
-    "11.3.2",
-    "A second producer is refused in a domain with one producer",
-    sends="openQueue for writing in two sessions, in a domain with maxProducers 1",
-    expects="a status for the second",
-    statement="7.26",
-    level=_O,
-    domains=("few",),
-)
-async def _producers(bench: Bench) -> None:
-    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
-    await one.open(uri, read=False)
-    await two.refused(open_request(uri, read=False))
-    await two.open(uri, write=False)
+_READ, _WRITE = {"write": False}, {"read": False}
+
+for _place, _who, _purpose, _limit, _mode, _other_mode in (
+    (1, "consumer", "reading", "maxConsumers", _READ, _WRITE),
+    (2, "producer", "writing", "maxProducers", _WRITE, _READ),
+):
+    GROUP.case(
+        f"11.3.{_place}",
+        f"A second {_who} is refused in a domain with one {_who}",
+        sends=f"openQueue for {_purpose} in two sessions, in a domain with {_limit} 1",
+        expects="a status for the second",
+        statement="7.26",
+        level=_O,
+        domains=("few",),
+    )(_second_check(_mode, _other_mode))
 
 
 @GROUP.case(

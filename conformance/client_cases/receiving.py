@@ -84,13 +84,16 @@ _DELIVERIES = [
               lambda queue: [pushed(queue, 1, b"body", properties=_SOME, new=False)], b"body", _SOME),
     _Delivery("24.1.5", "13.5", "A message compressed with zlib is decompressed.", Level.MUST,
               "a PUSH message with the compression ZLIB, with properties", "the payload and the properties",
-              lambda queue: [pushed(queue, 1, _LONG, properties={"n": 1}, compression=Compression.ZLIB)], _LONG, {"n": 1}),
+              lambda queue: [pushed(queue, 1, _LONG, properties={"n": 1}, compression=Compression.ZLIB)],
+              _LONG, {"n": 1}),
     _Delivery("24.1.7", "13.6", "An empty payload arrives.", Level.SHOULD,
               "a PUSH message without a payload, with properties", "an empty payload",
               lambda queue: [pushed(queue, 1, b"", properties={"n": 1})], b""),
     _Delivery("24.1.8", "13.4", "Options of an unknown type are skipped.", Level.SHOULD,
               "a PUSH message with an option of type 40 in front of the subscription", "the payload",
-              lambda queue: [pushed(queue, 1, b"hello", options=_UNKNOWN_OPTION + encode_sub_queue_ids(queue.s_ids[:1]))], b"hello"),
+              lambda queue: [
+                  pushed(queue, 1, b"hello", options=_UNKNOWN_OPTION + encode_sub_queue_ids(queue.s_ids[:1]))
+              ], b"hello"),
     _Delivery("24.1.9", "13.7", "A message marked as out of order arrives like any other.", Level.MUST,
               "a PUSH message with the flag OUT_OF_ORDER", "the payload",
               lambda queue: [pushed(queue, 1, b"again", flags=PushFlags.OUT_OF_ORDER)], b"again"),
