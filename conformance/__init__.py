@@ -10,7 +10,7 @@ from conformance.case import Case, Level, Mismatch, Untested
 from conformance.catalogue import GROUPS, all_cases, choose, client_cases
 from conformance.client_suite import Start, attached, run_client_suite, started
 from conformance.program import Program
-from conformance.report import as_json, as_junit, as_markdown
+from conformance.report import as_json, as_markdown
 from conformance.run import Outcome, Report, Result, run_suite
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "Untested",
     "all_cases",
     "as_json",
-    "as_junit",
     "as_markdown",
     "attached",
     "choose",

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -27,7 +26,6 @@ from conformance import (
     Result,
     all_cases,
     as_json,
-    as_junit,
     attached,
     choose,
     client_cases,
@@ -95,9 +93,6 @@ async def broker(
             show_default=False,
         ),
     ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results as JUnit XML.")
-    ] = None,
     user: Annotated[
         str,
         typer.Option(
@@ -130,16 +125,12 @@ async def broker(
 
     $ python -m conformance broker tcp://localhost:30114
     $ python -m conformance broker tcp://localhost:30114 --only 3 --only must
-    $ python -m conformance broker tcp://localhost:30114 --domain durable=orders --junit conform.xml
+    $ python -m conformance broker tcp://localhost:30114 --domain durable=orders
     $ BMQ_PASSWORD=secret python -m conformance broker tcp://localhost:30114 --user alice --slow
     """
     address, cases = Address.parse(uri), choose(only or ())
     if not cases:
         raise BadInput(f"no case belongs to all of {', '.join(only or ())}: leave one of them out")
-    if junit is not None and junit.is_dir():
-        raise BadInput(
-            f"--junit needs a file, and {junit} is a folder: give the name of a file in the folder"
-        )
     names = Domains(_domains(domain or []))
     try:
         report = await run_suite(address, cases, domains=names, user=_user(user), slow=slow, at_once=at_once)
@@ -149,8 +140,6 @@ async def broker(
     except Mismatch as error:
         note(f"{_NAME}: {uri} does not negotiate: {error}")
         return ExitStatus.FAILED
-    if junit is not None:
-        junit.write_text(as_junit(report), encoding="utf-8")
     _print(report, output, quiet=quiet)
     different = report.count(Outcome.FAILED) if strict else 0
     return ExitStatus.OK if report.conforms and not different else ExitStatus.FAILED
@@ -207,9 +196,6 @@ async def client(
             "Without a program, the commands are on the next port.",
         ),
     ] = 0,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results as JUnit XML.")
-    ] = None,
     at_once: Annotated[
         int, typer.Option("--at-once", min=1, max=64, metavar="N", help="Cases at the same time.")
     ] = CLIENTS_AT_ONCE,
@@ -274,8 +260,6 @@ async def client(
             f"{program[0]} cannot be started" if program else f"ports {listen} and {listen + 1} are not free"
         )
         raise BadInput(f"{what}: {errors.exceptions[0]}") from None
-    if junit is not None:
-        junit.write_text(as_junit(report), encoding="utf-8")
     _print(report, output, quiet=quiet, what="client")
     different = report.count(Outcome.FAILED) if strict else 0
     return ExitStatus.OK if report.conforms and not different else ExitStatus.FAILED

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -276,13 +276,9 @@ class Peer(Connection):
 
     # ---- requests
 
-    def next_id(self) -> int:
-        """A new request number."""
-        return next(self._r_ids)
-
     def request(self, body: ControlBody) -> int:
         """Send a request; return its number."""
-        r_id = self.next_id()
+        r_id = next(self._r_ids)
         self.send(encode_event(ControlMessage(r_id=r_id, body=body), self.codec))
         return r_id
 
@@ -507,6 +503,3 @@ def _status(status: Status) -> str:
 def _name(body: object) -> str:
     name = type(body).__name__
     return name[:1].lower() + name[1:]
-
-
-Dial = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]

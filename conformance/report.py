@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of a run as JSON, as JUnit XML, and as a page of documentation."""
+"""The results of a run as JSON, and as a page of documentation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
-from xml.etree import ElementTree
 
 from conformance.case import Case, Level
 from conformance.catalogue import GROUPS
 from conformance.run import Outcome, Report, Result
 
-__all__ = ["as_json", "as_junit", "as_markdown", "group_rows"]
+__all__ = ["as_json", "as_markdown", "group_rows"]
 
 
 def _result(result: Result) -> dict[str, Any]:
@@ -78,72 +77,6 @@ def group_rows(report: Report) -> Iterator[tuple[str, str, int, int, int, int, i
         )
 
 
-def as_junit(report: Report) -> str:
-    """Return the results as JUnit XML: a suite for each group, a test case for each case.
-
-    A failed case of the level ``must`` is a failure. XML has no word for the other levels: a different
-    reaction there is a skipped test with the difference as its message, as is a case that was not tested.
-    """
-    root = ElementTree.Element("testsuites")
-    total = 0
-    failures = 0
-    for group, title in GROUPS.items():
-        results = [each for each in report.results if each.case.key[0] == group]
-        if not results:
-            continue
-        failed = sum(each.outcome is Outcome.FAILED and each.case.level is Level.MUST for each in results)
-        passed = sum(each.outcome is Outcome.PASSED for each in results)
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            {
-                "name": f"{group} {title}",
-                "tests": str(len(results)),
-                "failures": str(failed),
-                "errors": "0",
-                "skipped": str(len(results) - passed - failed),
-                "time": _seconds(sum(each.seconds for each in results)),
-            },
-        )
-        for each in results:
-            _add(suite, each)
-        total += len(results)
-        failures += failed
-    root.attrib |= {
-        "name": f"bmq conformance {_legal(report.broker)}",
-        "tests": str(total),
-        "failures": str(failures),
-        "errors": "0",
-        "time": _seconds(report.seconds),
-    }
-    ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def _add(suite: ElementTree.Element, result: Result) -> None:
-    case = result.case
-    made = ElementTree.SubElement(
-        suite,
-        "testcase",
-        {
-            "classname": f"conform.{case.level}",
-            "name": f"{case.number} {case.title}",
-            "time": _seconds(result.seconds),
-        },
-    )
-    if result.outcome is Outcome.PASSED:
-        return
-    if result.outcome is Outcome.NOT_TESTED:
-        ElementTree.SubElement(made, "skipped", {"message": _legal(f"not tested: {result.reason}")})
-        return
-    difference = _legal(f"expected {result.expected}, received {result.received}")
-    if case.level is not Level.MUST:
-        ElementTree.SubElement(made, "skipped", {"message": f"{case.level}: {difference}"})
-        return
-    failure = ElementTree.SubElement(made, "failure", {"message": difference, "type": "Mismatch"})
-    failure.text = _legal("\n".join(explanation(result)))
-
-
 def explanation(result: Result) -> Iterator[str]:
     """Return lines that explain a failure: what was sent, expected and received, and the events."""
     case = result.case
@@ -154,23 +87,6 @@ def explanation(result: Result) -> Iterator[str]:
     yield f"statement: {case.statement} (docs/protocol.md#{_anchor('s', case.statement)})"
     for each in result.trace:
         yield from f"  {each}".splitlines()
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _legal(text: str) -> str:
-    """Replace characters that XML forbids."""
-    return "".join(
-        each
-        if each in "\t\n"
-        or "\x20" <= each <= "\ud7ff"
-        or "\ue000" <= each <= "\ufffd"
-        or each >= "\U00010000"
-        else f"\\x{ord(each):02x}"
-        for each in text
-    )
 
 
 def _cell(text: str) -> str:

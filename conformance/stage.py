@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from bmq import _world
@@ -686,6 +686,3 @@ def _success(body: ControlBody | None) -> ControlBody:
             return DisconnectResponse()
         case _:
             raise fail("a request of a client", body)
-
-
-Played = Callable[[Stage], Awaitable[None]]
