@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from bmq import _world
 from bmq.errors import StatusCategory, UsageError
 from bmq.wire.control import Codec
+from bmq.wire.control.messages import Subscription
 from conformance.case import Untested, fail
 from conformance.peer import Peer
 
@@ -178,6 +179,19 @@ class Bench:
         peer, uri = await self.client(), self.uri(kind)
         await peer.open(uri, **how)
         return peer, uri
+
+    async def consumer(self, *subscriptions: Subscription, kind: str = "priority") -> tuple[Peer, str]:
+        """Return a client that reads and writes a new queue as qId 0, with subscriptions, and the URI."""
+        peer, uri = await self.queue(kind)
+        await peer.configure(0, *subscriptions)
+        return peer, uri
+
+    async def reader(self, uri: str, *subscriptions: Subscription) -> Peer:
+        """Return a new client that reads a queue as qId 0, with subscriptions."""
+        peer = await self.client()
+        await peer.open(uri, write=False)
+        await peer.configure(0, *subscriptions)
+        return peer
 
     def end(self) -> None:
         """Close all connections."""

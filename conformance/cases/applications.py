@@ -234,9 +234,7 @@ async def _flags(bench: Bench) -> None:
     await producer.ack()
     found: list[bool] = []
     for _ in range(3):
-        peer = await bench.client()
-        await peer.open(uri, write=False)
-        await peer.configure(0, subscription(1))
+        peer = await bench.reader(uri, subscription(1))
         found.append((await peer.push()).again)
         peer.drop()
         await producer.barrier()
@@ -257,9 +255,7 @@ async def _confirmed(bench: Bench) -> None:
     for number in range(5):
         producer.post(b"%d" % number)
         await producer.ack()
-        peer = await bench.client()
-        await peer.open(uri, write=False)
-        await peer.configure(0, subscription(1))
+        peer = await bench.reader(uri, subscription(1))
         got = await peer.push()
         check(got.payload, b"%d" % number, "payload")
         peer.confirm(got.push.guid)
@@ -282,15 +278,11 @@ async def _behind(bench: Bench) -> None:
         producer.post(payload)
     await producer.acks(2)
     for _ in range(3):
-        peer = await bench.client()
-        await peer.open(uri, write=False)
-        await peer.configure(0, subscription(1, messages=1))
+        peer = await bench.reader(uri, subscription(1, messages=1))
         check((await peer.push()).payload, b"poison", "payload")
         peer.drop()
         await producer.barrier()
-    last = await bench.client()
-    await last.open(uri, write=False)
-    await last.configure(0, subscription(1))
+    last = await bench.reader(uri, subscription(1))
     check((await last.push()).payload, b"good", "payload")
     await last.no_push()
 
@@ -305,8 +297,7 @@ async def _behind(bench: Bench) -> None:
     domains=("priority",),
 )
 async def _among(bench: Bench) -> None:
-    peer, uri = await bench.queue()
-    await peer.configure(0, subscription(1, messages=3))
+    peer, uri = await bench.consumer(subscription(1, messages=3))
     for number in range(6):
         peer.post(b"%d" % number)
     await peer.pushes(3)
@@ -332,8 +323,7 @@ async def _among(bench: Bench) -> None:
     domains=("priority",),
 )
 async def _schemas(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1))
     sequences: list[dict[str, int]] = [{"ab": 1, "cd": 2}, {"xy": 3, "zw": 4}, {"a": 5, "b": 6, "c": 7}]
     for _ in range(2):
         for each in sequences:
@@ -352,8 +342,7 @@ async def _schemas(bench: Bench) -> None:
     domains=("priority",),
 )
 async def _new(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1))
     peer.post(b"x", properties={"x": 1})
     if (await peer.push()).push.schema_id == 0:
         raise fail("a schemaId other than 0", 0)

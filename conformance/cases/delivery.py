@@ -4,32 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from conformance.bench import Bench
 from conformance.case import Cases, Check, Level, check, fail
-from conformance.peer import Peer, confirm_event, subscription
+from conformance.peer import confirm_event, subscription
 
 __all__ = ["GROUP"]
 
 GROUP = Cases(5, "Delivery", domains=("priority",))
 
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-
-
-async def _consumer(bench: Bench, **limits: Any) -> tuple[Peer, str]:
-    peer, uri = await bench.queue()
-    await peer.configure(0, subscription(1, **limits))
-    return peer, uri
-
-
-async def _reader(bench: Bench, uri: str, **limits: Any) -> Peer:
-    peer = await bench.client()
-    await peer.open(uri, write=False)
-    await peer.configure(0, subscription(1, **limits))
-    return peer
 
 
 # ---- 5.1 the shape of a delivery
@@ -59,7 +46,7 @@ async def _shape(bench: Bench) -> None:
     statement="8.4",
 )
 async def _new_id(bench: Bench) -> None:
-    peer, _ = await _consumer(bench)
+    peer, _ = await bench.consumer(subscription(1))
     await peer.configure(0, subscription(77))
     peer.post(b"x")
     check((await peer.push()).push.sub_ids, (77,), "sIds")
@@ -90,7 +77,7 @@ async def _answer_first(bench: Bench) -> None:
     statement="13.10",
 )
 async def _order(bench: Bench) -> None:
-    peer, _ = await _consumer(bench)
+    peer, _ = await bench.consumer(subscription(1))
     for number in range(100):
         peer.post(b"%d" % number)
     check(await peer.payloads(100), [b"%d" % number for number in range(100)], "payloads")
@@ -134,7 +121,7 @@ async def _producer(bench: Bench) -> None:
     statement="8.5",
 )
 async def _suspended(bench: Bench) -> None:
-    peer, _ = await _consumer(bench)
+    peer, _ = await bench.consumer(subscription(1))
     await peer.configure(0)
     peer.post(b"x")
     check((await peer.ack()).status, 0, "status")
@@ -173,7 +160,7 @@ _LIMITS = [
 
 def _limit_check(row: _Limit) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await _consumer(bench, **row.limits)
+        peer, _ = await bench.consumer(subscription(1, **row.limits))
         for size in row.sizes:
             peer.post(bytes(size))
         if row.delivered:
@@ -199,7 +186,7 @@ for _limit in _LIMITS:
     level=_O,
 )
 async def _resume(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, messages=10)
+    peer, _ = await bench.consumer(subscription(1, messages=10))
     for number in range(20):
         peer.post(b"%d" % number)
     got = await peer.pushes(10)
@@ -218,7 +205,7 @@ async def _resume(bench: Bench) -> None:
     statement="8.20",
 )
 async def _one(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, messages=1)
+    peer, _ = await bench.consumer(subscription(1, messages=1))
     for number in range(3):
         peer.post(b"%d" % number)
     for number in range(3):
@@ -236,7 +223,7 @@ async def _one(bench: Bench) -> None:
     statement="8.23",
 )
 async def _higher(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, messages=1)
+    peer, _ = await bench.consumer(subscription(1, messages=1))
     for number in range(3):
         peer.post(b"%d" % number)
     await peer.push()
@@ -252,7 +239,7 @@ async def _higher(bench: Bench) -> None:
     statement="8.23",
 )
 async def _lower(bench: Bench) -> None:
-    peer, _ = await _consumer(bench, messages=3)
+    peer, _ = await bench.consumer(subscription(1, messages=3))
     for number in range(3):
         peer.post(b"%d" % number)
     await peer.pushes(3)
@@ -269,8 +256,9 @@ async def _lower(bench: Bench) -> None:
     statement="8.22",
 )
 async def _each(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 1", messages=1), subscription(2, "x == 2", messages=1))
+    peer, _ = await bench.consumer(
+        subscription(1, "x == 1", messages=1), subscription(2, "x == 2", messages=1)
+    )
     for x in (1, 1, 2, 2):
         peer.post(b"%d" % x, properties={"x": x})
     check(sorted(await peer.payloads(2)), [b"1", b"2"], "payloads")
@@ -282,7 +270,7 @@ async def _each(bench: Bench) -> None:
 
 def _gone_check(count: int) -> Check:
     async def run(bench: Bench) -> None:
-        peer, uri = await _consumer(bench)
+        peer, uri = await bench.consumer(subscription(1))
         for _ in range(count):
             peer.post(b"x")
         peer.confirm(*[each.push.guid for each in await peer.pushes(count)])
@@ -318,8 +306,8 @@ for _place, _statement, _title, _sends, _count in (
     level=_O,
 )
 async def _other_session(bench: Bench) -> None:
-    one, uri = await _consumer(bench, priority=2)
-    two = await _reader(bench, uri, priority=1)
+    one, uri = await bench.consumer(subscription(1, priority=2))
+    two = await bench.reader(uri, subscription(1, priority=1))
     guid = one.post(b"x")
     await one.push()
     two.confirm(guid)
@@ -352,7 +340,7 @@ _CONFIRMS: list[tuple[int, str, str, Level, str, _Confirm, bool]] = [
 
 def _confirm_check(event: _Confirm, confirms: bool) -> Check:
     async def run(bench: Bench) -> None:
-        peer, uri = await _consumer(bench)
+        peer, uri = await bench.consumer(subscription(1))
         guid = peer.post(b"x")
         await peer.push()
         peer.send(event(guid))
@@ -390,7 +378,7 @@ for _number, _statement, _title, _level, _sends, _event, _confirms in _CONFIRMS:
     statement="13.12",
 )
 async def _again(bench: Bench) -> None:
-    peer, uri = await _consumer(bench)
+    peer, uri = await bench.consumer(subscription(1))
     for number in range(5):
         peer.post(b"%d" % number)
     await peer.pushes(5)
@@ -410,8 +398,8 @@ async def _again(bench: Bench) -> None:
     statement="13.12",
 )
 async def _lost(bench: Bench) -> None:
-    peer, uri = await _consumer(bench, priority=2)
-    other = await _reader(bench, uri, priority=1)
+    peer, uri = await bench.consumer(subscription(1, priority=2))
+    other = await bench.reader(uri, subscription(1, priority=1))
     peer.post(b"x")
     await peer.push()
     peer.drop()
@@ -426,8 +414,8 @@ async def _lost(bench: Bench) -> None:
     statement="14.1",
 )
 async def _gaps(bench: Bench) -> None:
-    peer, uri = await _consumer(bench, priority=2)
-    other = await _reader(bench, uri, priority=1)
+    peer, uri = await bench.consumer(subscription(1, priority=2))
+    other = await bench.reader(uri, subscription(1, priority=1))
     for number in range(4):
         peer.post(b"%d" % number)
     got = await peer.pushes(4)
@@ -448,8 +436,8 @@ async def _gaps(bench: Bench) -> None:
     level=_O,
 )
 async def _deconfigured(bench: Bench) -> None:
-    peer, uri = await _consumer(bench, priority=2)
-    other = await _reader(bench, uri, priority=1)
+    peer, uri = await bench.consumer(subscription(1, priority=2))
+    other = await bench.reader(uri, subscription(1, priority=1))
     peer.post(b"x")
     await peer.push()
     await peer.configure(0)
@@ -472,7 +460,7 @@ async def _attempts(bench: Bench) -> None:
     producer.post(b"poison")
     await producer.ack()
     for _ in range(3):
-        peer = await _reader(bench, uri)
+        peer = await bench.reader(uri, subscription(1))
         check((await peer.push()).payload, b"poison", "payload")
         peer.drop()
         await producer.barrier()
@@ -513,7 +501,7 @@ async def _graceful(bench: Bench) -> None:
     level=_S,
 )
 async def _first(bench: Bench) -> None:
-    peer, _ = await _consumer(bench)
+    peer, _ = await bench.consumer(subscription(1))
     peer.post(b"x")
     if (await peer.push()).again:
         raise fail("no flag OUT_OF_ORDER", "the flag")

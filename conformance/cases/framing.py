@@ -222,8 +222,7 @@ async def _between(bench: Bench) -> None:
     domains=("priority",),
 )
 async def _pieces(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1))
     data = put_event(encode_put(0, peer.guids.next(0), b"payload in pieces"))
     for at in range(0, len(data), 5):
         await peer.send_piece(data[at : at + 5])
@@ -331,15 +330,12 @@ async def _after_disconnect(bench: Bench) -> None:
     domains=("priority",),
 )
 async def _disconnect_open(bench: Bench) -> None:
-    peer, uri = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, uri = await bench.consumer(subscription(1))
     peer.post(b"x")
     await peer.push()
     await _parted(peer)
     peer.drop()
-    other = await bench.client()
-    await other.open(uri, write=False)
-    await other.configure(0, subscription(1))
+    other = await bench.reader(uri, subscription(1))
     check(await other.payloads(1), [b"x"], "payloads")
 
 
@@ -352,8 +348,7 @@ async def _disconnect_open(bench: Bench) -> None:
     domains=("priority",),
 )
 async def _push_after_disconnect(bench: Bench) -> None:
-    peer, uri = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, uri = await bench.consumer(subscription(1))
     producer = await bench.client()
     await producer.open(uri, read=False)
     await _parted(peer)

@@ -42,8 +42,7 @@ async def _time(bench: Bench) -> None:
     domains=("window",),
 )
 async def _within(bench: Bench) -> None:
-    peer, _ = await bench.queue("window")
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1), kind="window")
     guid = peer.post(b"one")
     check(await peer.statuses(1), [0], "statuses")
     peer.post(b"two", guid=guid)
@@ -63,8 +62,7 @@ async def _within(bench: Bench) -> None:
     seconds=30,
 )
 async def _after(bench: Bench) -> None:
-    peer, _ = await bench.queue("window")
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1), kind="window")
     guid = peer.post(b"one")
     await peer.ack()
     await peer.push()

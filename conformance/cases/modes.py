@@ -237,18 +237,11 @@ async def _expression(bench: Bench) -> None:
 )
 async def _everybody(bench: Bench) -> None:
     producer, uri = await bench.queue("broadcast", read=False)
-    readers = [await _listener(bench, uri) for _ in range(2)]
+    readers = [await bench.reader(uri, subscription(1)) for _ in range(2)]
     for number in range(3):
         producer.post(b"%d" % number)
     for reader in readers:
         check(await reader.payloads(3), [b"0", b"1", b"2"], "payloads")
-
-
-async def _listener(bench: Bench, uri: str, **limits: Any) -> Peer:
-    peer = await bench.client()
-    await peer.open(uri, write=False)
-    await peer.configure(0, subscription(1, **limits))
-    return peer
 
 
 @GROUP.case(
@@ -263,7 +256,7 @@ async def _nobody(bench: Bench) -> None:
     producer, uri = await bench.queue("broadcast", read=False)
     producer.post(b"x")
     check((await producer.ack()).status, 0, "status")
-    await (await _listener(bench, uri)).no_push()
+    await (await bench.reader(uri, subscription(1))).no_push()
 
 
 @GROUP.case(
@@ -277,7 +270,7 @@ async def _nobody(bench: Bench) -> None:
 )
 async def _no_limits(bench: Bench) -> None:
     producer, uri = await bench.queue("broadcast", read=False)
-    reader = await _listener(bench, uri, messages=1)
+    reader = await bench.reader(uri, subscription(1, messages=1))
     for number in range(5):
         producer.post(b"%d" % number)
     await reader.pushes(5)
@@ -294,7 +287,7 @@ async def _no_limits(bench: Bench) -> None:
 )
 async def _highest(bench: Bench) -> None:
     producer, uri = await bench.queue("broadcast", read=False)
-    readers = [await _listener(bench, uri, priority=priority) for priority in (2, 2, 1)]
+    readers = [await bench.reader(uri, subscription(1, priority=priority)) for priority in (2, 2, 1)]
     producer.post(b"x")
     for reader in readers[:2]:
         check(await reader.payloads(1), [b"x"], "payloads")
@@ -311,7 +304,7 @@ async def _highest(bench: Bench) -> None:
 )
 async def _no_redelivery(bench: Bench) -> None:
     producer, uri = await bench.queue("broadcast", read=False)
-    one, two = [await _listener(bench, uri) for _ in range(2)]
+    one, two = [await bench.reader(uri, subscription(1)) for _ in range(2)]
     producer.post(b"x")
     await one.push()
     await two.push()
@@ -329,7 +322,7 @@ async def _no_redelivery(bench: Bench) -> None:
 )
 async def _confirm(bench: Bench) -> None:
     producer, uri = await bench.queue("broadcast", read=False)
-    reader = await _listener(bench, uri)
+    reader = await bench.reader(uri, subscription(1))
     producer.post(b"1")
     reader.confirm((await reader.push()).push.guid)
     producer.post(b"2")
@@ -383,8 +376,7 @@ async def _unfiltered(bench: Bench) -> None:
     domains=("app-priority",),
 )
 async def _gone(bench: Bench) -> None:
-    peer, _ = await bench.queue("app-priority")
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1), kind="app-priority")
     peer.post(b"neg", properties={"x": -1})
     peer.post(b"none")
     peer.post(b"pos", properties={"x": 1})
@@ -401,8 +393,7 @@ async def _gone(bench: Bench) -> None:
     domains=("app-priority",),
 )
 async def _both_apply(bench: Bench) -> None:
-    peer, _ = await bench.queue("app-priority")
-    await peer.configure(0, subscription(1, "y == 1"))
+    peer, _ = await bench.consumer(subscription(1, "y == 1"), kind="app-priority")
     for x, y in ((-1, 0), (-1, 1), (1, 0), (1, 1)):
         peer.post(b"%d %d" % (x, y), properties={"x": x, "y": y})
     check(await peer.payloads(1), [b"1 1"], "payloads")

@@ -163,13 +163,15 @@ _IDENTITIES: list[tuple[int, str, str, Level, dict[str, Any], tuple[str, ...], s
 ]
 
 
-def _identity_check(body: bytes, reaction: str) -> Check:
+def _first_check(data: bytes, reaction: str) -> Check:
     async def run(bench: Bench) -> None:
-        peer = await bench.dial()
-        found = await _outcome(peer, pack_schema_event(EventType.CONTROL, Codec.JSON, body))
-        check(found, reaction, "reaction")
+        check(await _outcome(await bench.dial(), data), reaction, "reaction")
 
     return run
+
+
+def _control(body: bytes, codec: int = Codec.JSON) -> bytes:
+    return pack_schema_event(EventType.CONTROL, codec, body)
 
 
 for _number, _statement, _title, _level, _changes, _without, _reaction in _IDENTITIES:
@@ -181,21 +183,10 @@ for _number, _statement, _title, _level, _changes, _without, _reaction in _IDENT
         expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
         statement=_statement,
         level=_level,
-    )(_identity_check(_identity(_changes, _without), _reaction))
+    )(_first_check(_control(_identity(_changes, _without)), _reaction))
 
 
 # ---- 1.3 the first event
-
-
-def _first_check(data: bytes, reaction: str) -> Check:
-    async def run(bench: Bench) -> None:
-        check(await _outcome(await bench.dial(), data), reaction, "reaction")
-
-    return run
-
-
-def _control(body: bytes, codec: int = Codec.JSON) -> bytes:
-    return pack_schema_event(EventType.CONTROL, codec, body)
 
 
 _FIRST: list[tuple[int, str, str, Level, str, bytes, str]] = [
@@ -470,31 +461,26 @@ async def _again(bench: Bench) -> None:
 # ---- 1.7 admin clients
 
 
-@GROUP.case(
-    "1.7.1",
-    "An admin client gets the list of commands",
-    sends="adminCommand HELP from a client of the type E_TCPADMIN",
-    expects="an adminCommandResponse with commands for domains",
-    statement="17.1",
-    level=Level.SHOULD,
-)
-async def _help(bench: Bench) -> None:
-    peer = await bench.client(client_type=ClientType.E_TCPADMIN)
-    reply = await peer.ask(AdminCommand(command="HELP"))
-    if not isinstance(reply, AdminCommandResponse) or "DOMAINS DOMAIN <name> PURGE" not in reply.text:
-        raise fail("the list of commands", reply)
+def _admin_check(command: str, part: str) -> Check:
+    async def run(bench: Bench) -> None:
+        peer = await bench.client(client_type=ClientType.E_TCPADMIN)
+        reply = await peer.ask(AdminCommand(command=command))
+        if not isinstance(reply, AdminCommandResponse) or not reply.text or part not in reply.text:
+            raise fail(f"a text with {part!r}", reply)
+
+    return run
 
 
-@GROUP.case(
-    "1.7.2",
-    "An unknown admin command is answered",
-    sends="adminCommand MAKE COFFEE",
-    expects="an adminCommandResponse with a text",
-    statement="17.1",
-    level=Level.SHOULD,
-)
-async def _unknown_command(bench: Bench) -> None:
-    peer = await bench.client(client_type=ClientType.E_TCPADMIN)
-    reply = await peer.ask(AdminCommand(command="MAKE COFFEE"))
-    if not isinstance(reply, AdminCommandResponse) or not reply.text:
-        raise fail("an answer with a text", reply)
+for _place, _title, _sends, _expects, _command, _part in (
+    (1, "An admin client gets the list of commands", "HELP from a client of the type E_TCPADMIN", "commands for domains",
+     "HELP", "DOMAINS DOMAIN <name> PURGE"),
+    (2, "An unknown admin command is answered", "MAKE COFFEE", "a text", "MAKE COFFEE", ""),
+):  # fmt: skip
+    GROUP.case(
+        f"1.7.{_place}",
+        _title,
+        sends=f"adminCommand {_sends}",
+        expects=f"an adminCommandResponse with {_expects}",
+        statement="17.1",
+        level=Level.SHOULD,
+    )(_admin_check(_command, _part))

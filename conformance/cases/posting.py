@@ -130,8 +130,7 @@ _HEADERS: list[tuple[int, str, str, Level, str, _Event, str]] = [
 
 def _header_check(number: int, event: _Event, reaction: str) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1))
+        peer, _ = await bench.consumer(subscription(1))
         guid = peer.guids.next(0)
         if number in _VERSIONS:
             guid = _VERSIONS[number] + guid[1:]
@@ -158,8 +157,7 @@ for _number, _statement, _title, _level, _sends, _event, _expected in _HEADERS:
 
 def _size_check(size: int) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1))
+        peer, _ = await bench.consumer(subscription(1))
         payload = bytes(range(256)) * (size // 256) + bytes(range(size % 256))
         peer.post(payload)
         check((await peer.ack()).status, 0, "status")
@@ -191,8 +189,7 @@ for _number, (_size, _heavy) in enumerate(
     statement="10.8",
 )
 async def _in_order(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1))
     guids = [peer.guids.next(0) for _ in range(20)]
     peer.send(put_event(*(_put(guid, b"%d" % n) for n, guid in enumerate(guids))))
     check([ack.guid for ack in await peer.acks(20)], guids, "GUIDs of the acknowledgements")
@@ -269,9 +266,7 @@ async def _waits(bench: Bench) -> None:
     peer, uri = await bench.queue(read=False)
     peer.post(b"early")
     await peer.ack()
-    reader = await bench.client()
-    await reader.open(uri, write=False)
-    await reader.configure(0, subscription(1))
+    reader = await bench.reader(uri, subscription(1))
     check(await reader.payloads(1), [b"early"], "payloads")
 
 
@@ -302,8 +297,7 @@ async def _outlives(bench: Bench) -> None:
     domains=("durable",),
 )
 async def _durable(bench: Bench) -> None:
-    peer, _ = await bench.queue("durable")
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1), kind="durable")
     peer.post(b"x")
     check((await peer.ack()).status, 0, "status")
     check(await peer.payloads(1), [b"x"], "payloads")
@@ -412,8 +406,7 @@ _PROPERTY_SETS: list[tuple[int, str, _Value]] = [
 
 def _properties_check(properties: _Value, *, new: bool, compression: Compression) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1))
+        peer, _ = await bench.consumer(subscription(1))
         peer.post(b"payload" * 400, properties=properties, new=new, compression=compression)
         check((await peer.ack()).status, 0, "status")
         got = await peer.push()
@@ -477,8 +470,7 @@ _AREAS: list[tuple[int, str, str, Level, bytes, str]] = [
 
 def _area_check(area: bytes, reaction: str) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1))
+        peer, _ = await bench.consumer(subscription(1))
         guid = peer.guids.next(0)
         event = put_event(_put(guid, area + b"payload", flags=3, schema_id=1))
         check(await _reaction(peer, event, guid), reaction, "reaction")
@@ -507,8 +499,7 @@ for _number, _statement, _what, _level, _area, _expected in _AREAS:
     statement="10.17",
 )
 async def _once(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1))
     guid = peer.post(b"one")
     check((await peer.ack()).status, 0, "status")
     peer.post(b"two", guid=guid)
@@ -525,8 +516,7 @@ async def _once(bench: Bench) -> None:
     statement="10.17",
 )
 async def _after_confirm(bench: Bench) -> None:
-    peer, uri = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, uri = await bench.consumer(subscription(1))
     guid = peer.post(b"one")
     await peer.push()
     peer.confirm(guid)
@@ -649,8 +639,7 @@ async def _unasked(bench: Bench) -> None:
     domains=("small",),
 )
 async def _room(bench: Bench) -> None:
-    peer, _ = await bench.queue("small")
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1), kind="small")
     for _ in range(11):
         peer.post(b"x")
     await peer.acks(11)
@@ -717,8 +706,7 @@ async def _expires(bench: Bench) -> None:
     seconds=40.0,
 )
 async def _late_confirm(bench: Bench) -> None:
-    peer, _ = await bench.queue("ttl")
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1), kind="ttl")
     guid = peer.post(b"old")
     await peer.push()
     await peer.wait(4)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -34,12 +35,6 @@ _ABSENT = object()
 
 #: Numbers of cases whose request has no form in BER: absent and unknown members, values of another type or width.
 JSON_ONLY: set[str] = set()
-
-
-def _note(number: str, changes: tuple[_Change, ...], reaction: str) -> None:
-    odd = any(value is _ABSENT or value in ("0", "10") or path[-1] == "colour" for path, value in changes)
-    if odd or reaction == _IGNORED:
-        JSON_ONLY.add(number)
 
 
 def _changed(request: dict[str, Any], changes: tuple[_Change, ...]) -> dict[str, Any]:
@@ -95,12 +90,33 @@ def _configure_json() -> dict[str, Any]:
     return {"qId": 0, "streamParameters": {"appId": "__default", "subscriptions": [entry]}}
 
 
+#: Number, statement, title, level, changes of a good request, reaction.
+_Row = tuple[int, str, str, Level, tuple[_Change, ...], str]
+
+
+def _add(
+    section: str, request: str, good: str, rows: list[_Row], make: Callable[[tuple[_Change, ...], str], Check]
+) -> None:
+    """Add a case for each changed request."""
+    for number, statement, title, level, changes, reaction in rows:
+        odd = any(value is _ABSENT or value in ("0", "10") or path[-1] == "colour" for path, value in changes)
+        if odd or reaction == _IGNORED:
+            JSON_ONLY.add(f"{section}.{number}")
+        GROUP.case(
+            f"{section}.{number}",
+            title,
+            sends=f"{request} with {_described(changes) or good}",
+            expects=_meaning(reaction),
+            statement=statement,
+            level=level,
+        )(make(changes, reaction))
+
+
 # ---- 3.1 members of openQueue
 
 _HP = "handleParameters"
 
-#: Number, title, level, changes, reaction.
-_OPENS: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
+_OPENS: list[_Row] = [
     (1, "7.13", "A queue opens for reading and writing", _M, (), _OPENED),
     (2, "7.13", "A queue opens for reading", _M, (((_HP, "flags"), 2), ((_HP, "writeCount"), 0)), _OPENED),
     (3, "7.13", "A queue opens for writing", _M, (((_HP, "flags"), 4), ((_HP, "readCount"), 0)), _OPENED),
@@ -161,18 +177,7 @@ def _open_check(changes: tuple[_Change, ...], reaction: str) -> Check:
     return run
 
 
-for _number, _statement, _title, _level, _changes, _reaction in _OPENS:
-    _note(f"3.1.{_number}", _changes, _reaction)
-    GROUP.case(
-        f"3.1.{_number}",
-        _title,
-        sends=f"openQueue with {_described(_changes)}"
-        if _changes
-        else "openQueue with flags 6 and both counts 1",
-        expects=_meaning(_reaction),
-        statement=_statement,
-        level=_level,
-    )(_open_check(_changes, _reaction))
+_add("3.1", "openQueue", "flags 6 and both counts 1", _OPENS, _open_check)
 
 
 # ---- 3.2 answers to openQueue
@@ -296,7 +301,7 @@ _ENTRY: tuple[str | int, ...] = (_SP, "subscriptions", 0)
 _CONSUMER: tuple[str | int, ...] = (*_ENTRY, "consumers", 0)
 _BAD_PRIORITY = "E_UNKNOWN -1"
 
-_CONFIGURES: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
+_CONFIGURES: list[_Row] = [
     (1, "8.3", "A stream is configured", _M, (), _CONFIGURED),
     (2, "8.5", "A stream is deconfigured", _M, (((_SP, "subscriptions"), []),), _CONFIGURED),
     (3, "8.10", "appId is optional", _S, (((_SP, "appId"), _ABSENT),), _CONFIGURED),
@@ -342,23 +347,12 @@ def _configure_check(changes: tuple[_Change, ...], reaction: str) -> Check:
     return run
 
 
-for _number, _statement, _title, _level, _changes, _reaction in _CONFIGURES:
-    _note(f"3.3.{_number}", _changes, _reaction)
-    GROUP.case(
-        f"3.3.{_number}",
-        _title,
-        sends=f"configureStream with {_described(_changes)}"
-        if _changes
-        else "configureStream with one subscription",
-        expects=_meaning(_reaction),
-        statement=_statement,
-        level=_level,
-    )(_configure_check(_changes, _reaction))
+_add("3.3", "configureStream", "one subscription", _CONFIGURES, _configure_check)
 
 
 # ---- 3.4 members of closeQueue
 
-_CLOSES: list[tuple[int, str, str, Level, tuple[_Change, ...], str]] = [
+_CLOSES: list[_Row] = [
     (1, "15.3", "A queue is closed", _M, (), _CLOSED),
     (2, "15.4", "An unknown queue is refused", _M, (((_HP, "qId"), 55),), "E_UNKNOWN 0"),
     (3, "15.4", "Counts of 0 are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
@@ -385,18 +379,7 @@ def _close_check(changes: tuple[_Change, ...], reaction: str) -> Check:
     return run
 
 
-for _number, _statement, _title, _level, _changes, _reaction in _CLOSES:
-    _note(f"3.4.{_number}", _changes, _reaction)
-    GROUP.case(
-        f"3.4.{_number}",
-        _title,
-        sends=f"closeQueue with {_described(_changes)}"
-        if _changes
-        else "closeQueue with the parameters of the opening",
-        expects=_meaning(_reaction),
-        statement=_statement,
-        level=_level,
-    )(_close_check(_changes, _reaction))
+_add("3.4", "closeQueue", "the parameters of the opening", _CLOSES, _close_check)
 
 
 # ---- 3.5 the order of requests

@@ -129,9 +129,9 @@ def _spilling_check(found: Spilling) -> Check:
         producer, uri = await bench.queue(read=False)
         consumers: dict[str, Peer] = {}
         for sub in found.subs:
-            consumers[sub.name] = peer = await bench.client()
-            await peer.open(uri, write=False)
-            await peer.configure(0, subscription(1, sub.text, priority=sub.priority, messages=sub.window))
+            consumers[sub.name] = peer = await bench.reader(
+                uri, subscription(1, sub.text, priority=sub.priority, messages=sub.window)
+            )
         for x in found.posted:
             producer.post(b"%d" % x, properties={"x": x})
         await producer.acks(len(found.posted))
@@ -185,8 +185,7 @@ _ALWAYS: list[tuple[int, str, Level, str]] = [(10, "9.8", _M, "x != 1 || x != 2"
 
 def _never_check(text: str) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1, text), subscription(2, "end == true"))
+        peer, _ = await bench.consumer(subscription(1, text), subscription(2, "end == true"))
         for value in _VALUES:
             peer.post(b"-", properties={"x": value, "y": 2})
         peer.post(b"-", properties={"y": 2})
@@ -199,8 +198,7 @@ def _never_check(text: str) -> Check:
 
 def _always_check(text: str) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1, text))
+        peer, _ = await bench.consumer(subscription(1, text))
         numbers = [value for value in _VALUES if isinstance(value, int) and not isinstance(value, bool)]
         for value in numbers:
             peer.post(b"%d" % value, properties={"x": value})
@@ -238,8 +236,7 @@ for _place, _statement, _level, _text in _ALWAYS:
     level=_O,
 )
 async def _no_spaces(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "i-1 == 41", priority=2), subscription(2, priority=1))
+    peer, _ = await bench.consumer(subscription(1, "i-1 == 41", priority=2), subscription(2, priority=1))
     peer.post(b"x", properties={"i": 7})
     check((await peer.push()).push.sub_ids, (1,), "sIds")
 
@@ -299,8 +296,7 @@ async def _turns(bench: Bench) -> None:
     level=_O,
 )
 async def _waited(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 0"))
+    peer, _ = await bench.consumer(subscription(1, "x == 0"))
     peer.post(b"later")
     peer.post(b"now", properties={"x": 0})
     check(await peer.payloads(1), [b"now"], "payloads")

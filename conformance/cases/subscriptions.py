@@ -87,8 +87,7 @@ _TRUTH: list[tuple[int, str, Level, str, _Values, bool]] = [
 
 def _truth_check(text: str, values: _Values, matches: bool) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        await peer.configure(0, subscription(1, text, priority=2), subscription(2, priority=1))
+        peer, _ = await bench.consumer(subscription(1, text, priority=2), subscription(2, priority=1))
         peer.post(b"x", properties=values)
         check((await peer.push()).push.sub_ids, (1,) if matches else (2,), "sIds")
 
@@ -123,9 +122,7 @@ for _number, _statement, _level, _text, _values, _matches in _TRUTH:
 )
 async def _take_over(bench: Bench) -> None:
     high, uri = await bench.queue()
-    low = await bench.client()
-    await low.open(uri, write=False)
-    await low.configure(0, subscription(2, priority=1))
+    low = await bench.reader(uri, subscription(2, priority=1))
     await high.configure(0, subscription(1, priority=2))
     producer = await bench.client()
     await producer.open(uri, read=False)
@@ -278,8 +275,7 @@ for _match in _MATCHES:
     statement="8.19",
 )
 async def _once(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x >= 0"), subscription(2, "x < 10"))
+    peer, _ = await bench.consumer(subscription(1, "x >= 0"), subscription(2, "x < 10"))
     peer.post(b"x", properties={"x": 5})
     check(len((await peer.push()).push.sub_ids), 1, "number of sIds")
     await peer.no_push()
@@ -293,8 +289,9 @@ async def _once(bench: Bench) -> None:
     statement="8.19",
 )
 async def _wins(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(5, "x >= 0", priority=5), subscription(10, "x == 0", priority=10))
+    peer, _ = await bench.consumer(
+        subscription(5, "x >= 0", priority=5), subscription(10, "x == 0", priority=10)
+    )
     for x in (0, 1):
         peer.post(b"%d" % x, properties={"x": x})
     pairs = {(each.payload, each.push.sub_ids) for each in await peer.pushes(2)}
@@ -309,8 +306,7 @@ async def _wins(bench: Bench) -> None:
     statement="13.11",
 )
 async def _unmatched(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1, "x == 1"))
+    peer, _ = await bench.consumer(subscription(1, "x == 1"))
     peer.post(b"two", properties={"x": 2})
     await peer.no_push()
     await peer.configure(0, subscription(2, "x == 2"))
@@ -330,8 +326,7 @@ async def _unmatched(bench: Bench) -> None:
     level=_O,
 )
 async def _refused(bench: Bench) -> None:
-    peer, _ = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, _ = await bench.consumer(subscription(1))
     parameters = StreamParameters(subscriptions=(subscription(2, priority=-(2**31)),))
     await peer.refused(ConfigureStream(q_id=0, stream_parameters=parameters))
     peer.post(b"x")
@@ -366,8 +361,7 @@ async def _under_flow(bench: Bench) -> None:
     statement="14.11",
 )
 async def _confirm_after(bench: Bench) -> None:
-    peer, uri = await bench.queue()
-    await peer.configure(0, subscription(1))
+    peer, uri = await bench.consumer(subscription(1))
     guid = peer.post(b"x")
     await peer.push()
     await peer.configure(0, subscription(2))
@@ -399,8 +393,6 @@ async def _stall(bench: Bench) -> None:
     await one.close(uri)
     two.post(b"two", properties={"x": 2})
     await two.no_push()
-    again = await bench.client()
-    await again.open(uri, write=False)
-    await again.configure(0, subscription(1, "x == 1"))
+    again = await bench.reader(uri, subscription(1, "x == 1"))
     check(await again.payloads(1), [b"one"], "payloads")
     check(await two.payloads(1), [b"two"], "payloads")
