@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bmq.wire.constants import EventType
+from bmq.wire.control.messages import Subscription
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from conformance.bench import Bench
 from conformance.case import Cases, Check, Level, check, fail
@@ -141,26 +142,26 @@ class _Limit(NamedTuple):
     title: str
     sends: str
     expects: str
-    limits: dict[str, int]
+    limit: Subscription
     sizes: tuple[int, ...]
     delivered: int
 
 
 _LIMITS = [
     _Limit("5.2.1", "8.20", "Delivery stops at the limit of messages",
-           "20 PUT with maxUnconfirmedMessages 10", "10 deliveries", {"messages": 10}, (1,) * 20, 10),
+           "20 PUT with maxUnconfirmedMessages 10", "10 deliveries", subscription(1, messages=10), (1,) * 20, 10),
     _Limit("5.2.4", "8.20", "Delivery stops at the limit of bytes",
-           "PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100", "two deliveries", {"size": 100}, (60, 60, 1), 2),
+           "PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100", "two deliveries", subscription(1, size=100), (60, 60, 1), 2),
     _Limit("5.2.5", "8.20", "A message may exceed the limit of bytes",
-           "a PUT of 1,000 bytes with maxUnconfirmedBytes 10", "the delivery", {"size": 10}, (1000,), 1),
+           "a PUT of 1,000 bytes with maxUnconfirmedBytes 10", "the delivery", subscription(1, size=10), (1000,), 1),
     _Limit("5.2.6", "8.21", "A limit of 0 delivers nothing",
-           "a PUT with maxUnconfirmedMessages 0", "no PUSH", {"messages": 0}, (1,), 0),
+           "a PUT with maxUnconfirmedMessages 0", "no PUSH", subscription(1, messages=0), (1,), 0),
 ]  # fmt: skip
 
 
 def _limit_check(row: _Limit) -> Check:
     async def run(bench: Bench) -> None:
-        peer, _ = await bench.consumer(subscription(1, **row.limits))
+        peer, _ = await bench.consumer(row.limit)
         for size in row.sizes:
             peer.post(bytes(size))
         if row.delivered:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bmq.wire.constants import EventType, PushFlags, PutFlags
 from bmq.wire.control.messages import ConfigureQueueStream, ConfigureStream, OpenQueue
 from bmq.wire.event import HEADER_SIZE
@@ -10,7 +12,7 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import encode_push
-from conformance.case import Cases, Level, Mismatch, check, fail
+from conformance.case import Cases, Check, Level, Mismatch, check, fail
 from conformance.peer import QUIET
 from conformance.stage import Line, Opened, Stage, guid, pushed
 
@@ -202,71 +204,61 @@ def _with_schema(queue: Opened, number: int, schema_id: int, properties: dict[st
     )
 
 
-async def _read_schemas(stage: Stage, *messages: tuple[int, dict[str, PropertyInput]]) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True)
-    for place, (schema_id, properties) in enumerate(messages, 1):
-        asked = stage.do("receive", queue=queue.uri)
-        line.deliver(_with_schema(queue, place, schema_id, properties))
-        check(await stage.received(asked), b"body", "payload")
-        check((await stage.done(asked)).get("properties"), properties, "properties")
+_Messages = tuple[tuple[int, dict[str, PropertyInput]], ...]
+
+#: Number, title, what is sent, the schemaId and the properties of each message.
+_SCHEMAS: list[tuple[str, str, str, _Messages]] = [
+    ("27.3.2", "Messages with the number of a sequence of names are read.",
+     "two PUSH messages with schemaId 2 and the same names, with values of other lengths",
+     ((2, {"a": "x", "b": 1}), (2, {"a": "longer", "b": 2}))),
+    ("27.3.3", "The number of a sequence of names can get another sequence.",
+     "PUSH messages with schemaId 2 and the names a and b, then 3 and 2 with the names c, d and e",
+     ((2, {"a": "x", "b": 1}), (3, {"c": "one", "d": "two", "e": 3}),
+      (2, {"c": "three", "d": "four", "e": 5}))),
+]  # fmt: skip
 
 
-@CASES.case(
-    "27.3.2",
-    "Messages with the number of a sequence of names are read.",
-    sends="two PUSH messages with schemaId 2 and the same names, with values of other lengths",
-    expects="the properties and the payloads",
-    statement="12.5",
-)
-async def reads_a_schema(stage: Stage) -> None:
-    await _read_schemas(stage, (2, {"a": "x", "b": 1}), (2, {"a": "longer", "b": 2}))
+def _schema_check(messages: _Messages) -> Check:
+    async def run(stage: Stage) -> None:
+        line = await stage.started()
+        queue = await stage.opened(line, ORDERS, read=True)
+        for place, (schema_id, properties) in enumerate(messages, 1):
+            asked = stage.do("receive", queue=queue.uri)
+            line.deliver(_with_schema(queue, place, schema_id, properties))
+            check(await stage.received(asked), b"body", "payload")
+            check((await stage.done(asked)).get("properties"), properties, "properties")
+
+    return run
 
 
-@CASES.case(
-    "27.3.3",
-    "The number of a sequence of names can get another sequence.",
-    sends="PUSH messages with schemaId 2 and the names a and b, then 3 and 2 with the names c, d and e",
-    expects="the properties and the payloads",
-    statement="12.5",
-)
-async def reads_a_reused_schema(stage: Stage) -> None:
-    await _read_schemas(
-        stage,
-        (2, {"a": "x", "b": 1}),
-        (3, {"c": "one", "d": "two", "e": 3}),
-        (2, {"c": "three", "d": "four", "e": 5}),
+for _number, _title, _sends, _messages in _SCHEMAS:
+    CASES.case(_number, _title, sends=_sends, expects="the properties and the payloads", statement="12.5")(
+        _schema_check(_messages)
     )
 
 
-@CASES.case(
-    "27.3.4",
-    "Subscription ids with remaining delivery attempts are read.",
-    sends="a PUSH message with the option SUB_QUEUE_INFOS",
-    expects="the payload",
-    statement="13.3",
-)
-async def reads_infos(stage: Stage) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True)
-    asked = stage.do("receive", queue=queue.uri)
+def _infos(queue: Opened) -> bytes:
     # Type 3, entries of two words; three words with the header. Then the id, and unlimited attempts.
-    options = (3 << 26 | 2 << 21 | 3).to_bytes(4, "big") + queue.s_ids[0].to_bytes(4, "big") + b"\x80\0\0\0"
-    line.deliver(pushed(queue, 1, b"hello", options=options))
-    check(await stage.received(asked), b"hello", "payload")
+    return (3 << 26 | 2 << 21 | 3).to_bytes(4, "big") + queue.s_ids[0].to_bytes(4, "big") + b"\x80\0\0\0"
 
 
-@CASES.case(
-    "27.3.5",
-    "A message without a subscription id is read.",
-    level=Level.SHOULD,
-    sends="a PUSH message without options",
-    expects="the payload",
-    statement="13.24",
-)
-async def reads_no_options(stage: Stage) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True)
-    asked = stage.do("receive", queue=queue.uri)
-    line.deliver(pushed(queue, 1, b"hello", options=b""))
-    check(await stage.received(asked), b"hello", "payload")
+def _options_check(options: Callable[[Opened], bytes]) -> Check:
+    async def run(stage: Stage) -> None:
+        line = await stage.started()
+        queue = await stage.opened(line, ORDERS, read=True)
+        asked = stage.do("receive", queue=queue.uri)
+        line.deliver(pushed(queue, 1, b"hello", options=options(queue)))
+        check(await stage.received(asked), b"hello", "payload")
+
+    return run
+
+
+for _number, _statement, _title, _level, _sends, _options in (
+    ("27.3.4", "13.3", "Subscription ids with remaining delivery attempts are read.", Level.MUST,
+     "a PUSH message with the option SUB_QUEUE_INFOS", _infos),
+    ("27.3.5", "13.24", "A message without a subscription id is read.", Level.SHOULD,
+     "a PUSH message without options", lambda _: b""),
+):  # fmt: skip
+    CASES.case(_number, _title, level=_level, sends=_sends, expects="the payload", statement=_statement)(
+        _options_check(_options)
+    )

@@ -8,7 +8,7 @@ from bmq.wire.constants import PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.message import split_application_data
 from bmq.wire.put import DecodedPut
-from conformance.case import Cases, Level, check, fail
+from conformance.case import Cases, Check, Level, check, fail
 from conformance.stage import FEATURES, Line, Opened, Stage, accepted, guid
 
 __all__ = ["CASES"]
@@ -190,37 +190,29 @@ async def reads_many_acknowledgements(stage: Stage) -> None:
         check(accepted(await stage.answer(call)), True, "accepted")
 
 
-@CASES.case(
-    "23.3.8",
-    "An acknowledgement of an unknown message is ignored.",
-    level=Level.SHOULD,
-    sends="an acknowledgement of a GUID that the client does not know",
-    expects="the session goes on",
-    statement="11.8",
-)
-async def ignores_unknown_messages(stage: Stage) -> None:
-    line, queue = await _writing(stage)
-    line.send(encode_acks([(0, _unknown(line), guid(99), queue.q_id)]))
-    await stage.alive(line, queue)
+def _unknown_check(q_id: int | None) -> Check:
+    async def run(stage: Stage) -> None:
+        line, queue = await _writing(stage)
+        # A correlation id that the client has not sent; 0 for a client with GUIDs of its own.
+        correlation_id = 4711 if line.legacy else 0
+        line.send(encode_acks([(0, correlation_id, guid(99), queue.q_id if q_id is None else q_id)]))
+        await stage.alive(line, queue)
+
+    return run
 
 
-@CASES.case(
-    "23.3.11",
-    "An acknowledgement of an unknown queue is ignored.",
-    level=Level.SHOULD,
-    sends="an acknowledgement of a queue that the client does not know",
-    expects="the session goes on",
-    statement="11.8",
-)
-async def ignores_unknown_queues(stage: Stage) -> None:
-    line, queue = await _writing(stage)
-    line.send(encode_acks([(0, _unknown(line), guid(99), 4711)]))
-    await stage.alive(line, queue)
-
-
-def _unknown(line: Line) -> int:
-    """A correlation id that the client has not sent; 0 for a client with GUIDs of its own."""
-    return 4711 if line.legacy else 0
+for _place, _what, _sends, _q_id in (
+    (8, "message", "GUID", None),
+    (11, "queue", "queue", 4711),
+):
+    CASES.case(
+        f"23.3.{_place}",
+        f"An acknowledgement of an unknown {_what} is ignored.",
+        level=Level.SHOULD,
+        sends=f"an acknowledgement of a {_sends} that the client does not know",
+        expects="the session goes on",
+        statement="11.8",
+    )(_unknown_check(_q_id))
 
 
 @CASES.case(
