@@ -225,14 +225,7 @@ class Peer(Connection):
 
     async def wait(self, seconds: float) -> None:
         """Let time pass, and read what arrives."""
-        end = _world.monotonic() + seconds
-        while (left := end - _world.monotonic()) > 0:
-            try:
-                await self._read(left)
-            except TimeoutError:
-                return
-            except ConnectionError:
-                raise Mismatch("a connection", "its end") from None
+        await self._listen(seconds, list)
 
     # ---- negotiation
 
@@ -349,7 +342,7 @@ class Peer(Connection):
         try:
             reaction = await self._until(found, expected)
             if reaction == NO_ANSWER:
-                await self._silent(lambda: [each for each in [found()] if each != NO_ANSWER])
+                await self._listen(QUIET, lambda: [each for each in [found()] if each != NO_ANSWER])
                 reaction = found() or NO_ANSWER
         except Mismatch as error:
             if self._over:
@@ -442,14 +435,7 @@ class Peer(Connection):
 
     async def some_push(self, seconds: float) -> bool:
         """Whether a message arrives in this time; the message is dropped."""
-        end = _world.monotonic() + seconds
-        while not self._pushes and (left := end - _world.monotonic()) > 0:
-            try:
-                await self._read(left)
-            except TimeoutError:
-                break
-            except ConnectionError:
-                raise Mismatch("a connection", "its end") from None
+        await self._listen(seconds, lambda: self._pushes)
         found = bool(self._pushes)
         self._pushes.clear()
         return found
@@ -457,14 +443,14 @@ class Peer(Connection):
     async def no_push(self) -> None:
         """Expect that no message is delivered."""
         await self.barrier()
-        await self._silent(lambda: self._pushes)
+        await self._listen(QUIET, lambda: self._pushes)
         if self._pushes:
             raise fail("no message", f"a message with the payload {self._pushes[0].payload[:40]!r}")
 
     async def no_ack(self) -> None:
         """Expect that no acknowledgement arrives."""
         await self.barrier()
-        await self._silent(lambda: self._acks)
+        await self._listen(QUIET, lambda: self._acks)
         if self._acks:
             raise fail("no acknowledgement", f"one with the status {self._acks[0].status}")
 
@@ -479,21 +465,22 @@ class Peer(Connection):
     async def quiet(self) -> None:
         """Expect no message for a moment; the broker may close the connection."""
         try:
-            await self._silent(lambda: self._pushes)
+            await self._listen(QUIET, lambda: self._pushes)
         except Mismatch:
             return
         if self._pushes:
             raise fail("no message", f"a message with the payload {self._pushes[0].payload[:40]!r}")
 
-    async def _silent(self, arrived: Callable[[], list[Any]]) -> None:
-        end = _world.monotonic() + QUIET
+    async def _listen(self, seconds: float, arrived: Callable[[], list[Any]]) -> None:
+        """Read for some seconds, or until something has arrived."""
+        end = _world.monotonic() + seconds
         while not arrived() and (left := end - _world.monotonic()) > 0:
             try:
                 await self._read(left)
             except TimeoutError:
                 return
             except ConnectionError:
-                raise Mismatch("silence", "the end of the connection") from None
+                raise Mismatch("an open connection", "the end of the connection") from None
 
 
 def _status(status: Status) -> str:
