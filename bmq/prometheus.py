@@ -122,6 +122,10 @@ _COUNTERS = {
 _HISTOGRAMS = ("ack_seconds", "confirm_seconds")
 
 
+def _nobody() -> None:
+    """Stand in for the reference to a member of a group."""
+
+
 class SessionCollector(Collector):
     """Collects the statistics of sessions, in sum and by queue.
 
@@ -328,7 +332,9 @@ class SessionCollector(Collector):
                 self._groups |= {
                     queue.uri: group.stats()
                     for queue, _, closed in queues
-                    if not closed and (group := members.get(queue)) is not None
+                    if not closed
+                    and (member := members.get(queue)) is not None
+                    and (group := member()) is not None
                 }
             answer.set_result(found)
         except BaseException as error:

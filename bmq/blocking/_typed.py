@@ -468,6 +468,7 @@ class TypedGroup(Generic[T]):
         return f"<bmq.blocking.TypedGroup of {self._shape.name}, {self.group!r}>"
 
 
+@live
 class _Values(Generic[T]):
     """One loop over messages, each with a value."""
 
@@ -484,6 +485,7 @@ class _Values(Generic[T]):
         return TypedMessage(self._messages.__next__(), self._shape)
 
 
+@live
 class _Batches(Generic[T]):
     """One loop over batches, each with values."""
 

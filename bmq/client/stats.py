@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from bmq import _checks
 from bmq.engine.counting import ReceiveCounts
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 #: The member of a group that reads a queue: from :class:`bmq.Queue` to :class:`bmq.groups.Group`.
-members: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+members: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)

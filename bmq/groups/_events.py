@@ -79,6 +79,8 @@ class GroupStats:
         buckets: the buckets of the group.
         owned: the buckets this member owns, as in :attr:`Group.owned`. Shares are random, and differ: see
             :func:`bmq.groups.owners`.
+        settled: whether the member gets the messages of its share: the leader answers, and every bucket is
+            here. False after a lost connection, until the member has its buckets again.
         waiting: messages delivered and not yet taken by the application.
         in_hand: messages taken by the application and not confirmed.
         handed_out: messages taken by the application since the member joined.
@@ -96,6 +98,7 @@ class GroupStats:
 
     buckets: int
     owned: int = 0
+    settled: bool = False
     waiting: int = 0
     in_hand: int = 0
     handed_out: int = 0

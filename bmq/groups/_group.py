@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, TypedDict
@@ -261,14 +262,6 @@ class Group:
         return frozenset(lane.bucket for lane in self._owned_lanes if lane.owned)
 
     @property
-    def settled(self) -> bool:
-        """Whether this member gets the messages of its share: the leader answers, and every bucket is here.
-
-        False after a lost connection, until the member has its buckets again.
-        """
-        return self._joined and self.queue.state not in DISCONNECTED and self._coordinator.settled
-
-    @property
     def unconfirmed(self) -> dict[int, int]:
         """The number of messages handed out and not confirmed, by bucket."""
         found = {lane.bucket: lane.ledger.in_hand for lane in self._owned_lanes}
@@ -293,6 +286,7 @@ class Group:
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
+            settled=self._joined and self.queue.state not in DISCONNECTED and self._coordinator.settled,
             waiting=sum(ledger.waiting for ledger in ledgers),
             in_hand=in_hand,
             handed_out=sum(ledger.handed_out for ledger in ledgers),
@@ -504,7 +498,7 @@ class Group:
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
-        members[self.queue] = self
+        members[self.queue] = weakref.ref(self)
         logger.info(
             "%s joins the group of %s: %d buckets, weight %g",
             self.member,

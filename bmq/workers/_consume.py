@@ -1349,7 +1349,7 @@ class _GroupWorkers(_LaneWorkers):
     @property
     def joining(self) -> bool:
         """Whether the member has no answer of the leader, or does not hold all of its buckets yet."""
-        return not self._group.settled
+        return not self._group.stats().settled
 
     async def _try(
         self, work: Work, task: asyncio.Task[None], error: BaseException | None = None

@@ -50,9 +50,8 @@ class Membership(Protocol):
         """Return the bucket of a message; None for a message without a bucket."""
         ...
 
-    @property
-    def settled(self) -> bool:
-        """Whether this member gets the messages of its buckets."""
+    def stats(self) -> Any:
+        """Return a snapshot of the member; ``settled`` is whether it gets the messages of its buckets."""
         ...
 
     def holds(self, message: Message) -> bool:
