@@ -122,10 +122,6 @@ _COUNTERS = {
 _HISTOGRAMS = ("ack_seconds", "confirm_seconds")
 
 
-def _nobody() -> None:
-    """Stand in for the reference to a member of a group."""
-
-
 class SessionCollector(Collector):
     """Collects the statistics of sessions, in sum and by queue.
 

@@ -59,7 +59,8 @@ def missing(engine: Engine, outbox: str, consumer: str, *, until: datetime, afte
             if not rows:
                 return found
             after = rows[-1].id
-            due = [row for row in rows if (row.properties or {}).get(DUE, 0) < now]
+            properties: list[dict[str, Any]] = [row.properties or {} for row in rows]
+            due = [row for row, each in zip(rows, properties, strict=True) if each.get(DUE, 0) < now]
             guids = {arrival(outbox, row.id, row.properties or {}): row.id for row in due}
             arrived = connection.execute(ARRIVED, {"consumer": consumer, "guids": list(guids)})
             here = {row.guid for row in arrived}

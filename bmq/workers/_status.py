@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -168,7 +168,7 @@ def expect(consumer: Consumer, handler: str) -> None:
 
 
 @contextmanager
-def watched(consumer: Consumer, worker: Worker) -> Iterator[None]:
+def watched(consumer: Consumer, worker: Worker) -> Generator[None]:
     """Show the workers of a consumer in its status, and inside the block in the health of the session."""
     line = line_of(consumer)
     line.workers = worker

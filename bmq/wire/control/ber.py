@@ -70,8 +70,8 @@ def _constructed(tag: int, contents: bytes) -> bytes:
 def _contents(value: Structure) -> bytes:
     parts: list[bytes] = []
     for m in members(type(value)):
-        content = getattr(value, m.attribute)
-        if isinstance(content, tuple):
+        content: Any = getattr(value, m.attribute)
+        if m.array:
             elements = b"".join(_constructed(0x30, _contents(element)) for element in content)
             parts.append(_constructed(_CONTEXT | _CONSTRUCTED | m.number, elements))
         elif isinstance(content, Structure):

@@ -61,7 +61,7 @@ def to_document(message: Message, *, omit_empty_arrays: bool = False) -> dict[st
                 if content not in skipped
             }
         if isinstance(value, tuple):
-            return [written(element) for element in value]
+            return [written(element) for element in cast("tuple[object, ...]", value)]
         if isinstance(value, str):
             value.encode("utf-8", "surrogateescape")  # JSON and BER have no form for other surrogates
         return value
@@ -137,10 +137,11 @@ class _Reader:
     def fields(self, value: object, known: Set[str], path: str, name: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ProtocolError(f"expected an object, got {_type_name(value)}", field=path)
-        if self.notice is not None and not value.keys() <= known:
-            for unknown in sorted(value.keys() - known):
+        found = cast("dict[str, Any]", value)
+        if self.notice is not None and not found.keys() <= known:
+            for unknown in sorted(found.keys() - known):
                 self.notice(f"the member {peers_word(unknown)} of {name}")
-        return value
+        return found
 
     def prepare(self, type: type[Structure], value: object, path: str) -> None:
         """Replace enumerators by numbers, bound the number of elements, and notice what is unknown."""
@@ -156,10 +157,11 @@ class _Reader:
                     # Why a broker refused is worth more than the word E_UNKNOWN.
                     fields["message"] = f"{peers_word(content)}: {fields.get('message', '')}"
             elif m.array and isinstance(content, list):
-                self.elements -= len(content)
+                elements = cast("list[object]", content)
+                self.elements -= len(elements)
                 if self.elements < 0:
                     raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message", field=at)
-                for i, element in enumerate(content):
+                for i, element in enumerate(elements):
                     self.prepare(m.kind, element, f"{at}[{i}]")
             elif not m.array:
                 self.prepare(m.kind, content, at)
@@ -196,5 +198,11 @@ def _typed(value: object, type: Any, path: str) -> Any:
 
 
 def _type_name(value: object) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "an integer"}
+    names: dict[type, str] = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        int: "an integer",
+    }
     return names.get(type(value), "null" if value is None else "a number with a fraction")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -53,8 +53,10 @@ def _legible(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if isinstance(value, list):
-        return [_legible(element) for element in value]
-    return {name: _legible(content) for name, content in value.items()} if isinstance(value, dict) else value
+        return [_legible(element) for element in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {name: _legible(content) for name, content in cast("dict[str, object]", value).items()}
+    return value
 
 
 def decode_json(
@@ -85,7 +87,7 @@ def request_id_in_json(body: bytes) -> int | None:
     except ProtocolError:
         found = _REQUEST_ID.match(body)
         return int(found[1]) if found else None
-    number = document.get("rId") if isinstance(document, dict) else None
+    number = cast("dict[str, object]", document).get("rId") if isinstance(document, dict) else None
     return number if type(number) is int else None
 
 

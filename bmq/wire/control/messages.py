@@ -535,7 +535,7 @@ class Member(NamedTuple):
 @functools.cache
 def members(of: type) -> tuple[Member, ...]:
     """Return the members of a structure, in the order of the schema."""
-    found = []
+    found: list[Member] = []
     for number, field in enumerate(msgspec.structs.fields(of)):
         kind: Any = field.type
         optional = types.NoneType in get_args(kind)
