@@ -3,7 +3,8 @@
 
 A producer in a process of its own posts all messages at once; the consumers, a session each, confirm every
 message. The time runs from the first post to the last confirmation. Runs with and without an expression take
-turns.
+turns. The floor is what the broker needs for the expressions alone: the same load with windows for everything,
+and without a confirmation.
 
 usage: python benchmarks/filtered.py --broker tcp://localhost:30114 [--reader tcp://...] [--domain NAME]
 """
@@ -60,9 +61,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def run(
-    options: argparse.Namespace, consumers: int, window: int, kind: str
+    options: argparse.Namespace, consumers: int, window: int, kind: str, *, confirm: bool = True
 ) -> tuple[float, float, int]:
     """Return the seconds of one run, the broker's seconds, and the number of repeated subscriptions."""
+    window = window if confirm else options.count + 1
     uri = f"bmq://{options.domain}/filtered-{uuid.uuid4().hex[:12]}"
     wanted = options.count // SHARE.get(kind, 1)
     received, ended, done = 0, 0.0, asyncio.Event()
@@ -71,7 +73,8 @@ async def run(
     async def consume(consumer: bmq.Consumer) -> None:
         nonlocal received, ended
         async for message in consumer:
-            message.confirm()
+            if confirm:
+                message.confirm()
             received += 1
             if received == wanted:
                 ended = time.perf_counter()
@@ -116,16 +119,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pid", type=int, default=0, help="the broker's process, for its processor time")
     options = parser.parse_args()
-    print("| consumers | window | selection | s without | s with | ratio | broker CPU | repetitions |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| consumers | window | selection | s without | s with | ratio | floor | broker CPU | repetitions |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for consumers, window, kind in CASES:
         pairs = [
-            (bmq.run(run(options, consumers, window, "none")), bmq.run(run(options, consumers, window, kind)))
+            (
+                bmq.run(run(options, consumers, window, "none")),
+                bmq.run(run(options, consumers, window, kind)),
+                bmq.run(run(options, consumers, window, kind, confirm=False)),
+            )
             for _ in range(options.rounds)
         ]
         plain, filtered = (statistics.median(pair[at][0] for pair in pairs) for at in (0, 1))
-        ratios = sorted(pair[1][0] / pair[0][0] for pair in pairs)
-        ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+        ratio, floor = (
+            f"{statistics.median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
+            for ratios in (sorted(pair[at][0] / pair[0][0] for pair in pairs) for at in (1, 2))
+        )
         work = [sum(pair[at][1] for pair in pairs) for at in (0, 1)]
         cpu = f"{work[1] / work[0]:.2f}" if work[0] else ""
         repeated = statistics.median(pair[1][2] for pair in pairs)
@@ -136,6 +145,7 @@ def main() -> None:
             f"{plain:.3f}",
             f"{filtered:.3f}",
             ratio,
+            floor,
             cpu,
             f"{repeated:.0f}",
         )

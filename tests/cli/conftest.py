@@ -110,8 +110,16 @@ class Aside:
         """Run a coroutine in the loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
+    async def _end(self) -> None:
+        """Close the session, and end what goes on in the loop, as ``asyncio.run`` does."""
+        await self.session.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     def close(self) -> None:
-        self.do(self.session.close())
+        self.do(self._end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
