@@ -64,7 +64,7 @@ async def run(
     options: argparse.Namespace, consumers: int, window: int, kind: str, *, confirm: bool = True
 ) -> tuple[float, float, int]:
     """Return the seconds of one run, the broker's seconds, and the number of repeated subscriptions."""
-    window = window if confirm else options.count + 1
+    window = window if confirm else 10 * options.count
     uri = f"bmq://{options.domain}/filtered-{uuid.uuid4().hex[:12]}"
     wanted = options.count // SHARE.get(kind, 1)
     received, ended, done = 0, 0.0, asyncio.Event()
@@ -119,7 +119,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pid", type=int, default=0, help="the broker's process, for its processor time")
     options = parser.parse_args()
-    print("| consumers | window | selection | s without | s with | ratio | floor | broker CPU | repetitions |")
+    print(
+        "| consumers | window | selection | s without | s with | ratio | floor | broker CPU | repetitions |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for consumers, window, kind in CASES:
         pairs = [

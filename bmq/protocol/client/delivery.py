@@ -13,7 +13,9 @@ Two rules follow, for queues with expressions only:
   arrived as the group before has confirmed, or until nothing has come for two milliseconds. A fifth takes a
   full window to 80 %, so the broker looks when the last confirmation of the group leaves its dispatcher
   queue, delivers into the room, and has an empty dispatcher queue until the next group. Nine confirmations or
-  fewer need not wait: so few never count as a busy dispatcher.
+  fewer need not wait: so few never count as a busy dispatcher. A group of more than a hundred also waits until
+  the windows are half full, or nothing has come for two milliseconds: there is room for further messages
+  without it, and the broker would find it in the dispatcher queue at several looks.
 - **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
   of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
   evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
@@ -53,9 +55,11 @@ _FACTOR: Final = 4
 # Least pause, in times of the broker's time for the latest request.
 _REST: Final = 4
 # A group of confirmations, and the room with which a broker delivers again: one part in so many of the
-# windows. So few confirmations never count as a busy dispatcher.
+# windows.
 _PART: Final = 5
+# So few confirmations never count as a busy dispatcher; a group of so many leaves it before the next look.
 _FEW: Final = 9
+_BRIEF: Final = 100
 # Seconds by which a timer of a process that runs is never late.
 _SUSPENDED: Final = 1.0
 
@@ -77,10 +81,12 @@ class DeliveryWatch:
         "_after",
         "_arrived",
         "_asked",
+        "_full",
         "_holding",
         "_moved",
         "_outstanding",
         "_pause",
+        "_released",
         "_result",
         "_row",
         "_sent",
@@ -107,15 +113,19 @@ class DeliveryWatch:
         self._window = 0
         # Messages right after a repetition that are its result: a repetition may fill a single window only.
         self._result = 0
-        # Messages received on this connection whose confirmation was not sent.
+        # Messages received on this connection whose confirmation was not sent; whether they have filled the
+        # windows: a broker delivers until a window is full, and again once a fifth is free.
         self._outstanding = 0
+        self._full = False
         # Time of the latest messages, repetition, or new room in the windows; number of messages in a row.
         self._moved = 0.0
         self._row = 0
-        # Confirmations of the group for which no message has arrived yet, their time; whether more wait.
+        # Confirmations of the group for which no message has arrived yet, their time; whether more wait, and
+        # whether they have waited long enough.
         self._unheard = 0
         self._sent = 0.0
         self._holding = False
+        self._released = False
         # Time of a configureStream without a reaction, seconds until the latest reaction, the time until
         # which messages may be the result of a repetition, and their number.
         self._asked: float | None = None
@@ -133,6 +143,7 @@ class DeliveryWatch:
             self._watched = watched
         windows = [each.options.max_unconfirmed_messages for each in watched]
         self._window = sum(windows)
+        self._full = 0 < self._window <= self._outstanding
         self._result = min(_RESULT, *windows) if windows else 0
         self._moved = now
         self._row = 0
@@ -153,7 +164,7 @@ class DeliveryWatch:
     def lost(self) -> None:
         """Forget the connection."""
         self._window = self._outstanding = self._unheard = 0
-        self._holding = False
+        self._holding = self._full = False
         self._until = 0.0
         self._asked = None
         self.deadline = None
@@ -165,6 +176,7 @@ class DeliveryWatch:
             return True
         self._reacted(now)
         self._outstanding += count
+        self._full = self._full or self._outstanding >= self._window
         if self._unheard:
             self._unheard = max(0, self._unheard - count)
             if not self._unheard:  # the broker is as fast as this now, posts of others included
@@ -190,7 +202,11 @@ class DeliveryWatch:
             self._holding = False
             return count
         group = max(_FEW, self._window // _PART)
-        allowed = min(count, max(_FEW - self._unheard, 0) if self._unheard else group)
+        needed = group <= _BRIEF or self._released or self._outstanding * 2 >= self._window
+        if needed and not self._unheard:
+            allowed = min(count, group)
+        else:
+            allowed = min(count, max(_FEW - self._unheard, 0))
         if allowed < count and not self._holding:
             self._hasten(self._release)
         self._holding = allowed < count
@@ -200,13 +216,14 @@ class DeliveryWatch:
         """Count confirmations sent."""
         if not self._window:
             return
-        full = not self._has_room
         self._outstanding = max(0, self._outstanding - count)
         self._unheard += count
         self._sent = now
-        if self._has_room:
-            if full:
-                self._moved = now
+        self._released = False
+        if self._full and self._outstanding * _PART <= self._window * (_PART - 1):
+            self._full = False
+            self._moved = now
+        if not self._full:
             self._hasten(self._moved + self._pause)
         if self._holding:
             self._hasten(self._release)
@@ -215,7 +232,8 @@ class DeliveryWatch:
         """Return whether to repeat the subscriptions now; let a late group of confirmations go."""
         if self._holding and self._release <= now:
             self._unheard = 0
-        quiet = self._moved + (self._pause if self._has_room else _LONGEST)
+            self._released = True
+        quiet = self._moved + (_LONGEST if self._full else self._pause)
         if not can_repeat or quiet > now:
             deadlines = [quiet] if can_repeat else []
             if self._holding:
@@ -244,10 +262,6 @@ class DeliveryWatch:
     @property
     def _release(self) -> float:
         return max(self._sent, self.heard) + _HELD
-
-    @property
-    def _has_room(self) -> bool:
-        return self._outstanding * _PART <= self._window * (_PART - 1)
 
     def _at_least(self, pause: float) -> float:
         return max(pause, _SHORTEST, _REST * self._took)
