@@ -13,9 +13,9 @@ Two rules follow, for queues with expressions only:
   arrived as the group before has confirmed, or until nothing has come for two milliseconds. A fifth takes a
   full window to 80 %, so the broker looks when the last confirmation of the group leaves its dispatcher
   queue, delivers into the room, and has an empty dispatcher queue until the next group. Nine confirmations or
-  fewer need not wait: so few never count as a busy dispatcher. A group of more than a hundred also waits until
-  the windows are half full, or nothing has come for two milliseconds: there is room for further messages
-  without it, and the broker would find it in the dispatcher queue at several looks.
+  fewer need not wait: so few never count as a busy dispatcher. A group of more than a hundred also waits
+  until the windows are half full, or nothing has come for two milliseconds: there is room for further
+  messages without it, and the broker would find it in the dispatcher queue at several looks.
 - **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
   of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
   evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
