@@ -3,8 +3,8 @@
 
 A producer in a process of its own posts all messages at once; the consumers, a session each, confirm every
 message. The time runs from the first post to the last confirmation. Runs with and without an expression take
-turns. The floor is what the broker needs for the expressions alone: the same load with room for everything, and
-without a confirmation.
+turns. The floor is what the broker needs for the expressions alone: the same load with room for everything,
+and without a confirmation.
 
 usage: python benchmarks/filtered.py --broker tcp://localhost:30114 [--reader tcp://...] [--domain NAME]
 """
