@@ -525,7 +525,7 @@ class Walk(RuleBasedStateMachine):
     def whose(self, request: ControlMessage) -> QueueCore:
         """Return the sender of a request."""
         assert request.r_id is not None
-        outstanding = self.bench.core._requests._outstanding.get(request.r_id)
+        outstanding = self.bench.core.requests._outstanding.get(request.r_id)
         if outstanding is not None and isinstance(outstanding.subject, QueueCore):
             return outstanding.subject
         body = request.body

@@ -22,7 +22,7 @@ from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.properties import from_old_client
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.protocol.framing import Framer
-from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import iter_confirms
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
@@ -234,10 +234,10 @@ class BrokerSession(Machine):
             _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
             self.fire(_I.TIMEOUT, now)
         if self._heartbeat is not None:
-            pulse = self._heartbeat.poll(now)
-            if pulse is Pulse.SEND:
+            action = self._heartbeat.poll(now)
+            if action is HeartbeatAction.SEND:
                 self.output.event(HEARTBEAT_REQ)
-            elif pulse is Pulse.DEAD:
+            elif action is HeartbeatAction.GIVE_UP:
                 _log.info("%s: missed too many heartbeats; closing", self.peer)
                 self.fire(_I.TIMEOUT, now)
 
