@@ -46,13 +46,12 @@ from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.ports import Columns, QueueOwner, Waiter
 from bmq.protocol.client.posts import Posts
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared
+from bmq.protocol.client.queue import Operation, QueueCore, QueueState
 from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
 from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
-from bmq.protocol.client.routes import Routes
-from bmq.protocol.client.subscription import SubscriptionCore
+from bmq.protocol.client.subscription import Routes, SubscriptionCore
 from bmq.protocol.client.watchdog import Watchdog
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
@@ -188,15 +187,15 @@ class ClientCore(Machine):
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
         self.state = SessionState.STARTING
-        self._options = options = options or CoreOptions()
+        self.options = options = options or CoreOptions()
         self._events: list[SessionEvent | Signal] = []
         # Reports an event: a function of the list, to save a call for each event.
         self.emit: Callable[[SessionEvent | Signal], None] = self._events.append
         self.read_columns = None
         self._identity = identity
         self._handshake = Handshake(identity)
-        self._confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
-        self.outbox = Outbox(self._confirms)
+        self.confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
+        self.outbox = Outbox(self.confirms)
         self.requests = Requests(self.outbox)
         patience = options.liveness / 2 if options.liveness is not None else None
         self.posts = Posts(self.outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
@@ -205,23 +204,21 @@ class ClientCore(Machine):
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
-        self._routes: Routes[QueueCore] = Routes()
-        self._shared = Shared(
-            requests=self.requests,
-            posts=self.posts,
-            routes=self._routes,
-            confirms=self._confirms,
-            operations=Deadlines(),
-            changed={},
-            emit=self.emit,
-            moved=self._queue_moved,
-            settled=self._queue_settled,
-            fail_channel=self.fail_channel,
-            trouble=lambda: self.trouble,
-            reopen_timeout=options.reopen_timeout,
-            repeat_after=options.repeat_after,
-        )
-        self._queues = QueueRegistry(self._shared)
+        self.routes = Routes()
+        # The deadlines of operations with waiting callers.
+        self.operations: Deadlines[Operation] = Deadlines()
+        # Queues with changed subscriptions not yet sent.
+        self.changed: dict[QueueCore, None] = {}
+        # Times of the next check of queues with expressions in subscriptions.
+        self.watched: Deadlines[QueueCore] = Deadlines()
+        # Times of the next attempt to reopen temporarily refused queues.
+        self.delayed: Deadlines[QueueCore] = Deadlines()
+        # Number of repetitions of subscriptions of any queue, and of messages right after a repetition.
+        self.repetitions = 0
+        self.revived = 0
+        # Whether the broker supports configureStream, not only its older form.
+        self.configure_stream = True
+        self._queues = QueueRegistry(self)
         self.framer = Framer(options.max_incoming_event)
         self._reading_paused = False
         self.heartbeat_owed = False
@@ -258,24 +255,24 @@ class ClientCore(Machine):
         """
         if self._broken:
             return []
-        if self._shared.changed and self.connected:
-            for queue in list(self._shared.changed):
+        if self.changed and self.connected:
+            for queue in list(self.changed):
                 queue.send_changes(now)
         if self.heartbeat_owed:
             self.heartbeat_owed = False
             self.outbox.event(HEARTBEAT_RSP)
         outbox = self.outbox
-        if not (outbox.runs or outbox.events or self._confirms.waiting or self._confirms.held):
+        if not (outbox.runs or outbox.events or self.confirms.waiting or self.confirms.held):
             return []
         data = outbox.take(limit)
-        if self._confirms.sent:
-            for confirming, count in self._confirms.sent:
+        if self.confirms.sent:
+            for confirming, count in self.confirms.sent:
                 confirming.confirms_sent(count, now)
-            self._confirms.sent.clear()
+            self.confirms.sent.clear()
         if self.requests.fresh:
             self._watchdog.requests_sent(now)
-        if self._confirms.unstamped:
-            self._confirms.stamp(now)
+        if self.confirms.unstamped:
+            self.confirms.stamp(now)
         return data
 
     def events(self) -> list[SessionEvent | Signal]:
@@ -289,13 +286,13 @@ class ClientCore(Machine):
         first: float | None = None
         for deadline in (
             self.requests.deadlines.first,
-            self._shared.operations.first,
-            self._shared.watched.first,
-            self._shared.delayed.first,
+            self.operations.first,
+            self.watched.first,
+            self.delayed.first,
             *self._watchdog.deadlines(),
             self._renewal.due,
             self._renewal.ends,
-            self._confirms.deadline,
+            self.confirms.deadline,
             self._patience,
             self.posts.deadline,
             -inf if self.outbox.unsendable else None,
@@ -329,12 +326,12 @@ class ClientCore(Machine):
     @property
     def awaited(self) -> bool:
         """Whether a caller waits for the broker's answer about a queue."""
-        return len(self._shared.operations) > 0
+        return len(self.operations) > 0
 
     @property
     def repeated(self) -> tuple[int, int]:
         """The number of repetitions of silent subscriptions, and of messages following at once."""
-        return self._shared.repeated, self._shared.revived
+        return self.repetitions, self.revived
 
     def stalls(self, now: float) -> dict[str, str]:
         """Describe the current stalls, by cause; see :class:`bmq.protocol.client.events.Stalled`."""
@@ -378,7 +375,7 @@ class ClientCore(Machine):
 
     def greet(self) -> Greeting:
         """Return a new handshake, for a candidate connection of the session."""
-        return Greeting(self._identity, self._options.max_incoming_event)
+        return Greeting(self._identity, self.options.max_incoming_event)
 
     def channel_opened(self, greeting: Greeting, now: float) -> None:
         """Use a negotiated connection from now on.
@@ -402,7 +399,7 @@ class ClientCore(Machine):
         heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
         self._watchdog.opened(heartbeat, now)
         self._renewal.authenticated(self._handshake.lifetime, now)
-        self._shared.configure_stream = broker.configure_stream
+        self.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
         self.fire(_I.CHANNEL_UP, now)
         self.pause_reading(self._reading_paused, now)
@@ -423,7 +420,7 @@ class ClientCore(Machine):
             self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
         # The old framer may hold half an event, or an error with a traceback referring to much memory.
-        self.framer = Framer(self._options.max_incoming_event)
+        self.framer = Framer(self.options.max_incoming_event)
         self.heartbeat_owed = False
         self._handshake.channel_down()
         self._watchdog.closed()
@@ -432,7 +429,7 @@ class ClientCore(Machine):
         self._lost_because = reason
         self.outbox.clear()
         if self.state is not SessionState.CLOSED:  # After the end of the session no redeliveries arrive.
-            self._confirms.lost()
+            self.confirms.lost()
         self.fire(_I.CHANNEL_DOWN, now)
 
     def give_up(self, reason: str, now: float, cause: BaseException | None = None) -> None:
@@ -510,18 +507,18 @@ class ClientCore(Machine):
                 self.fire(_I.DISCONNECTED, now)
             else:
                 request.subject.unanswered(request, now)
-        for operation in self._shared.operations.due(now):
+        for operation in self.operations.due(now):
             if operation.queue is not None:
                 operation.queue.late(operation, now)
-        for queue in self._shared.watched.due(now):
+        for queue in self.watched.due(now):
             queue.look_after(now)
-        for queue in self._shared.delayed.due(now):
+        for queue in self.delayed.due(now):
             queue.try_again(now)
         if self._renewal.take_due(now):
             self.emit(CredentialsNeeded())
         if self._renewal.take_end(now):
             self.fail_channel(ConnectionFailed("the authentication has expired"))
-        self._confirms.tick(now)
+        self.confirms.tick(now)
         if self._patience is not None and now >= self._patience:
             self._patience = None
             self._resume([queue for queue in self._queues if queue not in self._restoring], now)
@@ -542,7 +539,7 @@ class ClientCore(Machine):
         self._watchdog.pause(paused, now)
         if self._reading_paused or paused:
             # A pause of the broker may be hidden by this pause.
-            self._confirms.index()
+            self.confirms.index()
         self._reading_paused = paused
 
     def written(self, now: float) -> None:
@@ -651,34 +648,36 @@ class ClientCore(Machine):
         """
         # Nearly always the queue is open and nothing is pending: check without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
-            waiting = self._confirms.waiting
+            waiting = self.confirms.waiting
             if waiting:
-                return self._confirms.add(queue, (guid,))
+                return self.confirms.add(queue, (guid,))
             pending = waiting[queue] = [guid]
             return pending
         if not queue.at_most_once:
-            self._confirms.remember(queue, (guid,))
+            self.confirms.remember(queue, (guid,))
         return None
 
     def before_confirms_change(self, call: Callable[[], None]) -> None:
         """Set the function to call before pending confirmations are sent, dropped or extended here."""
-        self._confirms.changes = call
+        self.confirms.changes = call
 
     def confirm_many(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
         """Confirm several messages of one queue."""
         if not guids:
             return
         if queue.attached:
-            self._confirms.add(queue, guids)
+            self.confirms.add(queue, guids)
         elif not queue.at_most_once:
-            self._confirms.remember(queue, guids)
+            self.confirms.remember(queue, guids)
 
     # reports of the queues
 
-    def _queue_moved(self, queue: QueueCore) -> None:
+    def queue_moved(self, queue: QueueCore) -> None:
+        """Process a transition that may concern further queues."""
         self._queues.moved(queue, self._now, connected=self.connected)
 
-    def _queue_settled(self, queue: QueueCore, now: float) -> None:
+    def queue_settled(self, queue: QueueCore, now: float) -> None:
+        """Process the end of an attempt to reopen a queue."""
         if queue in self._restoring:
             del self._restoring[queue]
             if not self._restoring:
@@ -766,7 +765,7 @@ class ClientCore(Machine):
         deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body, self._notice):
             q_id, ids, *_ = run[0]
-            routes = self._routes.by_queue.get(q_id, _NO_ROUTES)
+            routes = self.routes.by_queue.get(q_id, _NO_ROUTES)
             if len(ids) == 1:
                 route = routes.get(ids[0]) or self._queues.only_reader(q_id)
                 if route is not None:
@@ -807,7 +806,7 @@ class ClientCore(Machine):
             return False
         deliveries: list[tuple[QueueCore, SubscriptionCore, Columns]] = []
         for q_id, ids, some in columns.routes():
-            route = self._routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
+            route = self.routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
             if route is None or not route[1].columns or len(ids) > 1:
                 return False
             confirmed = route[0].confirmed
@@ -831,7 +830,7 @@ class ClientCore(Machine):
             guids = [push[GUID] for push in run]
             if queue.confirmed is not None and (known := queue.confirmed.known(guids)):
                 # The broker has the queue open, or it would not deliver; its answer may still be on the way.
-                self._confirms.add(queue, [guid for guid in guids if guid in known])
+                self.confirms.add(queue, [guid for guid in guids if guid in known])
                 run = [push for push in run if push[GUID] not in known]
                 self.emit(ConfirmedAgain(queue.uri_text, subscription.owner, len(guids) - len(run)))
             if run:
@@ -880,7 +879,7 @@ class ClientCore(Machine):
     def _restore(self, now: float) -> None:
         assert self.broker is not None
         self.emit(Reconnected(self.broker.name))
-        self._confirms.restored(now)
+        self.confirms.restored(now)
         self._restoring.update(dict.fromkeys(self._queues.channel_up(now)))
         if self._restoring:
             self._patience = now + _RESTORE_PATIENCE
@@ -899,7 +898,7 @@ class ClientCore(Machine):
         self._end_everything(error, now)
         self._renewal.clear()
         self._watchdog.closed()
-        self._confirms.clear()
+        self.confirms.clear()
         self._queues.channel_down(now)
         self.fail_channel(None)
         self.emit(Disconnected(reason))
