@@ -284,12 +284,17 @@ class ClientCore(Machine):
     def next_deadline(self) -> float | None:
         """Return the time of the next :meth:`tick`, or None."""
         first: float | None = None
+        watchdog = self._watchdog
         for deadline in (
             self.requests.deadlines.first,
             self.operations.first,
             self.watched.first,
             self.delayed.first,
-            *self._watchdog.deadlines(),
+            watchdog.heartbeat.deadline if watchdog.heartbeat else None,
+            watchdog.bytes.deadline,
+            watchdog.answers.deadline,
+            watchdog.pulse_at,
+            watchdog.deadline,
             self._renewal.due,
             self._renewal.ends,
             self.confirms.deadline,

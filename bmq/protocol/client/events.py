@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bmq.errors import AckStatus, Error
-from bmq.protocol.client.ports import Columns, Handle, PostTarget, QueueOwner, Sink, Waiter
+from bmq.protocol.client.ports import Columns, QueueOwner, Sink, Waiter
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import Push
+
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore
 
 __all__ = [
     "Accepted",
@@ -288,7 +291,7 @@ class Completed(Signal):
 
 
 #: The outcome of a post: token, tag, GUID, status, queue.
-Outcome: TypeAlias = tuple[object, int, bytes, AckStatus, PostTarget]
+Outcome: TypeAlias = "tuple[object, int, bytes, AckStatus, QueueCore]"
 
 
 #: Accepted posts of one token whose individual outcomes are not needed: the token, and their number.
@@ -317,7 +320,7 @@ class Pushed(Signal):
     A message has the fields of :class:`bmq.wire.push.PushMessage`, in that order.
     """
 
-    deliveries: Sequence[tuple[Handle, SubscriptionCore, list[Push]]]
+    deliveries: Sequence[tuple[QueueCore, SubscriptionCore, list[Push]]]
 
 
 @dataclass(slots=True)
@@ -327,7 +330,7 @@ class PushedColumns(Signal):
     :attr:`bmq.protocol.client.core.ClientCore.read_columns` creates the columns from an event.
     """
 
-    deliveries: Sequence[tuple[Handle, SubscriptionCore, Columns]]
+    deliveries: Sequence[tuple[QueueCore, SubscriptionCore, Columns]]
 
 
 @dataclass(slots=True)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interfaces between the parts of a session, and to the layer above, as small protocols.
-
-Queues report to the session, and the session to the caller, without importing each other: each part declares
-the methods and attributes that it uses.
-"""
+"""The interfaces to the layers above: a caller, a consumer, and a reader of columns."""
 
 from __future__ import annotations
 
@@ -11,19 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from bmq.errors import AckStatus
-    from bmq.protocol.client.counters import PostCounts
     from bmq.wire.push import Push
-    from bmq.wire.uri import QueueUri
 
 __all__ = [
     "NOBODY",
     "Arrival",
     "Columns",
-    "Handle",
     "Nobody",
     "Places",
-    "PostTarget",
     "QueueOwner",
     "Sink",
     "Waiter",
@@ -97,45 +88,6 @@ class QueueOwner(Sink, Protocol):
     def configured(self, failed: bool) -> None:
         """Handle the broker's acceptance or refusal of the subscriptions."""
         ...
-
-
-class Handle(Protocol):
-    """A queue, as named by deliveries."""
-
-    uri: QueueUri
-    uri_text: str
-    at_most_once: bool
-
-
-class PostTarget(Handle, Protocol):
-    """A queue, as known to its posts."""
-
-    q_id: int
-    unacked: int
-    unacked_bytes: int
-    answered_at: float
-    deduplication_time: float
-    counts: PostCounts
-    writable: bool
-
-    @property
-    def sending(self) -> bool:
-        """Whether posts are written at once."""
-        ...
-
-    def admit(self, count: int) -> bool:
-        """Count posts; return whether to write them now."""
-        ...
-
-    def posts_answered(self, count: int, size: int, seconds: float) -> None:
-        """Count answered posts."""
-        ...
-
-    def posts_given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Count posts ended without an answer."""
-        ...
-
-    def __hash__(self) -> int: ...
 
 
 class Nobody:

@@ -159,14 +159,16 @@ class Watchdog:
     Attributes:
         causes: the current stalls, with the time of each report.
         deadline: time to examine the posts and requests, or None.
+        heartbeat, bytes, answers: further deadlines.
+        pulse_at: time of the next heartbeat while reading is paused, or None.
     """
 
     def __init__(self, core: ClientCore, limit: float | None) -> None:
         self._core = core
         self._limit = limit
-        self._heartbeat: Heartbeat | None = None
-        self._bytes = _Silence(limit or 0.0)
-        self._answers = _Silence(limit or 0.0)
+        self.heartbeat: Heartbeat | None = None
+        self.bytes = _Silence(limit or 0.0)
+        self.answers = _Silence(limit or 0.0)
         # Whether silence counts on this connection, unless reading is paused.
         self._watched = False
         self._paused = False
@@ -175,8 +177,7 @@ class Watchdog:
         # Time of the last answer, and number of bytes received since then or since the watch began.
         self._answered = 0.0
         self._received = 0
-        # Time of the next heartbeat while reading is paused, or None.
-        self._pulse_at: float | None = None
+        self.pulse_at: float | None = None
         # Time at which the broker took bytes of a backlog, or reading resumed after a pause.
         self._moved = 0.0
         # Whether a stall of posts or requests is reported unless the next turn of the event loop ends it.
@@ -188,19 +189,19 @@ class Watchdog:
 
     def opened(self, heartbeat: Heartbeat, now: float) -> None:
         """Watch a new connection, with the heartbeats of the broker's configuration."""
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
         if self._limit is not None:
             self._watched = True
             self._answered = now
-            self._bytes.start(now)
+            self.bytes.start(now)
             self._restart_answers(now)
         self._look_later(now)
 
     def disconnecting(self) -> None:
         """Expect nothing more after a disconnect: no output follows, so silence has no meaning."""
         self._watched = False
-        self._bytes.stop()
-        self._answers.stop()
+        self.bytes.stop()
+        self.answers.stop()
         self.causes.clear()
         self.deadline = None
         self._doubted = False
@@ -208,79 +209,74 @@ class Watchdog:
     def closed(self) -> None:
         """Expect nothing: the connection is gone."""
         self.disconnecting()
-        self._heartbeat = None
-        self._pulse_at = None
+        self.heartbeat = None
+        self.pulse_at = None
 
     def pause(self, paused: bool, now: float) -> None:
         """Process a pause or resumption of reading: without reading, silence is no evidence."""
         if paused:
-            self._bytes.stop()
-            self._answers.stop()
+            self.bytes.stop()
+            self.answers.stop()
         elif self._paused and self._watched:
-            self._bytes.start(now)
+            self.bytes.start(now)
             self._restart_answers(now)
         if self._paused or paused:
             self._moved = now
         self._paused = paused
-        self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self._core.connected else None
+        self.pulse_at = now + _PULSE_WHILE_PAUSED if paused and self._core.connected else None
 
     # proofs of life
 
     def received(self, data: bytes | memoryview, now: float) -> None:
         """Record bytes, not only whole events: an event of 64 MiB can take longer than several heartbeats."""
-        if self._heartbeat is not None:
-            self._heartbeat.heard = True
+        if self.heartbeat is not None:
+            self.heartbeat.heard = True
         # A request from the broker proves only one direction: our requests may still be lost.
         if data != HEARTBEAT_REQ:
-            self._bytes.since = now
+            self.bytes.since = now
             self._received += len(data)
             if self.causes:
                 self._end(["silence"], now)
 
     def answered(self, now: float) -> None:
         """Record an answer to a post or any request."""
-        self._answers.since = self._answered = now
+        self.answers.since = self._answered = now
         self._received = 0
         if self.causes:
             self._end(["answers"], now)
 
     def heartbeat_answered(self, now: float) -> None:
         """Record an answer to a heartbeat request, which ends the silence."""
-        self._bytes.answered(now)
-        self._answers.answered(now)
+        self.bytes.answered(now)
+        self.answers.answered(now)
 
     def written(self, now: float) -> None:
         """Record that the peer has accepted bytes of a backlog."""
-        if self._heartbeat is not None:
-            self._heartbeat.heard = True
+        if self.heartbeat is not None:
+            self.heartbeat.heard = True
         self._moved = now
         if self._watched and not self._paused:
-            self._bytes.since = now
+            self.bytes.since = now
             self._restart_answers(now)
 
     def silence(self, now: float) -> float | None:
         """Seconds since the last byte; None while silence is not watched."""
-        return None if self._bytes.deadline is None else max(0.0, now - self._bytes.since)
+        return None if self.bytes.deadline is None else max(0.0, now - self.bytes.since)
 
     # time
 
-    def deadlines(self) -> tuple[float | None, ...]:
-        """Return the times to call :meth:`tick`."""
-        heartbeat = None if self._heartbeat is None else self._heartbeat.deadline
-        return heartbeat, self._bytes.deadline, self._answers.deadline, self._pulse_at, self.deadline
-
     def tick(self, now: float) -> None:
         """Perform due actions."""
-        if self._pulse_at is not None and now >= self._pulse_at:
-            self._pulse_at = now + _PULSE_WHILE_PAUSED
+        if self.pulse_at is not None and now >= self.pulse_at:
+            self.pulse_at = now + _PULSE_WHILE_PAUSED
             self._core.heartbeat_owed = True
         ask = self._tick_bytes(now)
         if self._tick_answers(now) or ask:
             self._core.outbox.event(HEARTBEAT_REQ)
-        if self._heartbeat is not None:
+        if self.heartbeat is not None:
             if self._paused:
-                self._heartbeat.heard = True
-            action = self._heartbeat.poll(now)
+                self.heartbeat.heard = True
+            action = self.heartbeat.poll(now)
             if action is HeartbeatAction.SEND:
                 self._core.outbox.event(HEARTBEAT_REQ)
             elif action is HeartbeatAction.GIVE_UP:
@@ -293,17 +289,17 @@ class Watchdog:
 
     def _tick_bytes(self, now: float) -> bool:
         """Return whether to ask the broker."""
-        stage = self._bytes.enter_next(now)
+        stage = self.bytes.enter_next(now)
         if stage is _Stage.QUIET:
-            self._silent_since = self._bytes.since
+            self._silent_since = self.bytes.since
             self._begin(["silence"], now)
         elif stage is _Stage.LISTENING:
-            self._core.fail_channel(ConnectionFailed(_silent(now - self._bytes.since)))
+            self._core.fail_channel(ConnectionFailed(_silent(now - self.bytes.since)))
         return stage is _Stage.ASKED
 
     def _tick_answers(self, now: float) -> bool:
         """Return whether to ask the broker."""
-        answers, limit = self._answers, self._limit or 0.0
+        answers, limit = self.answers, self._limit or 0.0
         if answers.deadline is not None and now - answers.deadline > limit * _ON_TIME:
             self._restart_answers(now)
         stage = answers.enter_next(now)
@@ -320,7 +316,7 @@ class Watchdog:
     def _restart_answers(self, now: float) -> None:
         """Count from now: until now, an answer could not have arrived."""
         self._received = 0
-        self._answers.start(now)
+        self.answers.start(now)
 
     # posts and requests
 
