@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bmq.protocol.client.handshake import Renewal
 from bmq.protocol.client.outbox import Outbox
 from bmq.protocol.client.redelivery import Confirmations
-from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer

@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 
 from bmq._logging import Log
 from bmq.errors import ProtocolError
-from bmq.protocol.broker.actions import Action, ActionKind
 from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
+from bmq.protocol.broker.inflation import from_old_client
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.properties import from_old_client
-from bmq.protocol.broker.settings import BrokerSettings
+from bmq.protocol.broker.settings import Action, ActionKind, BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
@@ -42,14 +42,13 @@ from bmq.protocol.client.events import (
     Unsendable,
 )
 from bmq.protocol.client.greeting import Greeting
-from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
+from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, Renewal
 from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.ports import Columns, QueueOwner, Waiter
+from bmq.protocol.client.ports import Columns, QueueOwner
 from bmq.protocol.client.posts import Posts
 from bmq.protocol.client.queue import Operation, QueueCore, QueueState
 from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
-from bmq.protocol.client.renewal import Renewal
 from bmq.protocol.client.requests import RequestKind, Requests
 from bmq.protocol.client.subscription import Routes, SubscriptionCore
 from bmq.protocol.client.watchdog import Watchdog
@@ -458,7 +457,7 @@ class ClientCore(Machine):
         """Accept no more posts: those that had to finish are done, or the time is up."""
         self.fire(_I.SEAL, now)
 
-    def stop(self, token: Waiter | None, now: float, deadline: float) -> None:
+    def stop(self, token: Any, now: float, deadline: float) -> None:
         """End the session: disconnect if connected; ``Completed(token)`` and ``Disconnected`` follow.
 
         Posts without an outcome and outstanding operations end at once.
@@ -534,7 +533,8 @@ class ClientCore(Machine):
         self._watchdog.tick(now)
         if not self.posts and self._watchdog.deadline is None:
             self.posts.deadline = None  # The next post is a first post again.
-        for message, error in self.outbox.take_unsendable():
+        unsendable, self.outbox.unsendable = self.outbox.unsendable, []
+        for message, error in unsendable:
             if outcomes := self.posts.unsendable(message):
                 self.emit(Unsendable(str(outcomes[0][4].uri), error))
                 self._report(outcomes)
@@ -571,7 +571,7 @@ class ClientCore(Machine):
         uri: QueueUri,
         flags: QueueFlags,
         owner: QueueOwner,
-        token: Waiter,
+        token: Any,
         now: float,
         deadline: float,
         *,
@@ -613,7 +613,7 @@ class ClientCore(Machine):
         self,
         queue: QueueCore,
         subscriptions: Sequence[SubscriptionCore],
-        token: Waiter | None,
+        token: Any,
         deadline: float,
     ) -> None:
         """Replace a queue's subscriptions; ``Completed(token)`` follows.
@@ -628,7 +628,7 @@ class ClientCore(Machine):
         queue.configure(subscriptions, Operation(token, deadline))
 
     def close_queue(
-        self, queue: QueueCore, token: Waiter | None, now: float, deadline: float, *, at_once: bool = False
+        self, queue: QueueCore, token: Any, now: float, deadline: float, *, at_once: bool = False
     ) -> None:
         """Close a queue, see :meth:`QueueCore.close`; ``Completed(token)`` follows.
 
@@ -721,12 +721,10 @@ class ClientCore(Machine):
         if kind in _ANSWERS:
             self._watchdog.answered(now)
         if kind == EventType.ACK:
-            outcomes = self.posts.acked(event, now)
-            accepted = self.posts.take_accepted() if self.posts.accepted else []
-            if outcomes or accepted:
-                strange = self.posts.take_strange() if self.posts.strange else None
-                self.emit(Acked(outcomes, accepted, strange))
-                for number in sorted(set(strange.values())) if strange else ():
+            acked = self.posts.acked(event, now)
+            if acked.outcomes or acked.accepted:
+                self.emit(acked)
+                for number in sorted(set(acked.strange.values())) if acked.strange else ():
                     self._notice(f"status {number} of ACK messages")
             return True
         elif kind == EventType.CONTROL:

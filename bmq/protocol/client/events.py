@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bmq.errors import AckStatus, Error
-from bmq.protocol.client.ports import Columns, QueueOwner, Sink, Waiter
+from bmq.protocol.client.ports import Columns, QueueOwner, Sink
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import Push
 
@@ -284,9 +284,14 @@ class Signal:
 
 @dataclass(slots=True)
 class Completed(Signal):
-    """An operation ended, with ``error`` or, if None, successfully."""
+    """An operation ended, with ``error`` or, if None, successfully.
 
-    token: Waiter | None
+    Attributes:
+        token: the caller's handle, returned unchanged.
+        error: the failure, or None.
+    """
+
+    token: Any
     error: Error | None
 
 
@@ -310,7 +315,7 @@ class Acked(Signal):
 
     outcomes: list[Outcome]
     accepted: list[Accepted] = field(default_factory=list["Accepted"])
-    strange: Mapping[bytes, int] | None = None
+    strange: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
 
 @dataclass(slots=True)

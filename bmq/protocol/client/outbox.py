@@ -39,7 +39,7 @@ class Outbox:
         events: pending whole events, or posts for PUT events; for reading only.
         runs: pending posts after these events; for reading only.
         confirms: pending confirmations.
-        unsendable: unencodable posts, with the errors, for the owner to take with :meth:`take_unsendable`.
+        unsendable: unencodable posts, with the errors, for the owner to take.
     """
 
     __slots__ = (
@@ -121,11 +121,6 @@ class Outbox:
         pieces, _, length = encode_puts(queue_id, (message,))
         confirms = self._confirm_events() if self._confirms.waiting else []
         return [*confirms, pack_event_header(HEADER_SIZE + length, EventType.PUT), *pieces]
-
-    def take_unsendable(self) -> list[tuple[Outgoing, Exception]]:
-        """Return and clear :attr:`unsendable`."""
-        unsendable, self.unsendable = self.unsendable, []
-        return unsendable
 
     def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:
         """Move a PUT event from the runs to the taken events; return the size.

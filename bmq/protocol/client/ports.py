@@ -17,7 +17,6 @@ __all__ = [
     "Places",
     "QueueOwner",
     "Sink",
-    "Waiter",
 ]
 
 #: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
@@ -26,22 +25,6 @@ Arrival: TypeAlias = tuple[float, int]
 #: Delivery numbers of a list of messages, as runs of consecutive numbers: (index and number of the first
 #: message).
 Places: TypeAlias = list[tuple[int, int]]
-
-
-class Waiter(Protocol):
-    """The caller of an operation, as a future."""
-
-    def done(self) -> bool:
-        """Whether the caller has a result, or no longer waits."""
-        ...
-
-    def set_result(self, result: None, /) -> None:
-        """Report success."""
-        ...
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """Report a failure."""
-        ...
 
 
 class Columns(Protocol):

@@ -21,7 +21,7 @@ of one turn of the event loop to one queue also form a batch, and each entry hol
 each post would take a third of the memory of a small post. Two shortcuts avoid work for each post, with the
 same outcomes:
 
-- Acceptances of one batch are counted during reading, and reported as a number (:data:`Accepted`).
+- Acceptances of one batch are counted during reading, and reported as a number (:attr:`Acked.accepted`).
 - Posts encoded as one event (:class:`EncodedBatch`) have no entries. A broker nearly always acknowledges the
   posts to a queue in order, so the expected acknowledgements are known in advance: received and expected
   bytes are compared by the thousand. Refusals, and acknowledgements out of order, are processed singly.
@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
-from bmq.protocol.client.events import Accepted, Outcome
+from bmq.protocol.client.events import Acked, Outcome
 from bmq.protocol.client.outbox import Outbox
 from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_list_header
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, EventType, PutFlags
@@ -190,10 +190,8 @@ class Posts:
 
     Attributes:
         bytes: size in bytes of the application data of all posts in the window.
-        accepted: acceptances of posts of one call since :meth:`take_accepted`: the token, and the number.
         counts: numbers of other outcomes.
         deadline: time to call :meth:`expire`, or None.
-        strange: by GUID, ACK statuses unknown to this version, since :meth:`take_strange`.
         entries: the posts, by GUID, in the order of posting; for reading only.
         batches: the batches of these posts, by number; for reading only.
         last_batch: number of the latest batch; for reading only.
@@ -207,14 +205,12 @@ class Posts:
         "_max_messages",
         "_outbox",
         "_shortest",
-        "accepted",
         "batches",
         "bytes",
         "counts",
         "deadline",
         "entries",
         "last_batch",
-        "strange",
     )
 
     def __init__(
@@ -229,11 +225,9 @@ class Posts:
         # The encoded ones of the batches, and the number of their posts without an outcome.
         self._encoded: dict[int, EncodedBatch] = {}
         self._encoded_posts = 0
-        self.accepted: list[Accepted] = []
         self.bytes = 0
         self.counts = PostCounts()
         self.deadline: float | None = None
-        self.strange: dict[bytes, int] = {}
         # The shortest deduplication time of the open queues, in seconds.
         self._shortest: float | None = None
         # The time from a post into an empty window to the deadline, in seconds.
@@ -431,7 +425,7 @@ class Posts:
 
     # ending
 
-    def acked(self, event: Event, now: float) -> list[Outcome]:
+    def acked(self, event: Event, now: float) -> Acked:
         """Process an ACK event; return the outcomes. Unknown GUIDs are ignored.
 
         Args:
@@ -441,13 +435,14 @@ class Posts:
         Raises:
             ProtocolError: the event is malformed.
         """
-        outcomes: list[Outcome] = []
+        acked = Acked([])
+        outcomes, accepted = acked.outcomes, acked.accepted
         acks: Iterable[tuple[int, bytes]] = iter_acks(event.data, event.body)
         encoded = bool(self._encoded)
         if encoded:
-            known = self._accept_rows(event, now)
+            known = self._accept_rows(event, acked, now)
             if known is None:
-                return outcomes
+                return acked
             acks = islice(acks, known, None)
         batches, pop = self.batches, self.entries.pop
         # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as before
@@ -459,7 +454,7 @@ class Posts:
             entry = pop(guid, None)
             if entry is None:
                 if encoded:
-                    self._settle_row(guid, status, outcomes, now)
+                    self._settle_row(guid, status, acked, now)
                 continue
             message, number, tag = entry
             if number == last and not status:
@@ -467,7 +462,7 @@ class Posts:
                 freed += len(message[1])
                 continue
             if same:
-                self._accepted(last, same)
+                accepted.append((self._leave(last, same).token, same))
                 count += same
                 last = same = 0
             batch = batches[number]
@@ -489,23 +484,19 @@ class Posts:
             if outcome is not _SUCCESS:
                 batch.queue.counts.not_accepted(outcome)
                 if outcome is _UNKNOWN:
-                    self._note_strange(guid, status)
+                    _note_strange(acked, guid, status)
             token = batch.token
             if token is _ITS_OWN:
                 outcomes.append((tag, 0, guid, outcome, batch.queue))
             else:
                 outcomes.append((token, tag, guid, outcome, batch.queue))
         if same:
-            self._accepted(last, same)
+            accepted.append((self._leave(last, same).token, same))
         if queue is not None:
             queue.answered_at = now
             queue.posts_answered(count + same, freed, now - posted)
             self.bytes -= freed
-        return outcomes
-
-    def _accepted(self, number: int, count: int) -> None:
-        """Count acceptances of posts of one call."""
-        self.accepted.append((self._leave(number, count).token, count))
+        return acked
 
     def _leave(self, number: int, count: int) -> Batch:
         """Take posts with an outcome out of their batch."""
@@ -515,7 +506,7 @@ class Posts:
             del self.batches[number]
         return batch
 
-    def _accept_rows(self, event: Event, now: float) -> int | None:
+    def _accept_rows(self, event: Event, acked: Acked, now: float) -> int | None:
         """Process the first acknowledgements, if they accept the next encoded posts.
 
         Returns:
@@ -527,7 +518,7 @@ class Posts:
             for number, batch in self._encoded.items():
                 if count := batch.take_accepted(event.data, at):
                     self._leave_encoded(number, batch, count, now)
-                    self.accepted.append((batch.token, count))
+                    acked.accepted.append((batch.token, count))
                     at += count * ACK_SIZE
                     total += count
                     break
@@ -535,7 +526,7 @@ class Posts:
                 break
         return total if at < len(event.data) else None
 
-    def _settle_row(self, guid: bytes, wire_status: int, outcomes: list[Outcome], now: float) -> None:
+    def _settle_row(self, guid: bytes, wire_status: int, acked: Acked, now: float) -> None:
         """Process the acknowledgement of one encoded post."""
         status: AckStatus = ACK_STATUS_FROM_WIRE[wire_status & STATUS_MASK]
         for number, batch in self._encoded.items():
@@ -543,38 +534,24 @@ class Posts:
             if row is not None:
                 self._leave_encoded(number, batch, 1, now)
                 if status is _SUCCESS:
-                    self.accepted.append((batch.token, 1))
+                    acked.accepted.append((batch.token, 1))
                 else:
                     batch.queue.counts.not_accepted(status)
-                    self._note_strange(guid, wire_status)
-                    outcomes.append((batch.token, batch.tag + row, guid, status, batch.queue))
+                    _note_strange(acked, guid, wire_status)
+                    acked.outcomes.append((batch.token, batch.tag + row, guid, status, batch.queue))
                 return
 
     def _leave_encoded(self, number: int, batch: EncodedBatch, count: int, now: float) -> None:
         self._leave(number, count)
         self._encoded_posts -= count
         # The bytes of an encoded batch are freed with the last post.
-        freed = 0 if batch.left else batch.size
-        if freed:
+        freed = 0
+        if not batch.left:
+            freed = batch.size
             del self._encoded[number]
         self.bytes -= freed
         batch.queue.answered_at = now
         batch.queue.posts_answered(count, freed, now - batch.posted)
-
-    def _note_strange(self, guid: bytes, status: int) -> None:
-        """Keep the number of a status unknown to this version."""
-        if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
-            self.strange[guid] = status & STATUS_MASK
-
-    def take_strange(self) -> dict[bytes, int]:
-        """Return and forget :attr:`strange`."""
-        strange, self.strange = self.strange, {}
-        return strange
-
-    def take_accepted(self) -> list[Accepted]:
-        """Return and forget :attr:`accepted`."""
-        accepted, self.accepted = self.accepted, []
-        return accepted
 
     def lost(self) -> list[Outcome]:
         """End the posts too old to be recognised by the broker after a reconnect: the connection is lost."""
@@ -677,6 +654,12 @@ def _outcome(batch: Batch, tag: Any, guid: bytes, status: AckStatus) -> Outcome:
     if batch.token is _ITS_OWN:
         return tag, 0, guid, status, batch.queue
     return batch.token, tag, guid, status, batch.queue
+
+
+def _note_strange(acked: Acked, guid: bytes, status: int) -> None:
+    """Keep the number of a status unknown to this version."""
+    if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
+        acked.strange[guid] = status & STATUS_MASK
 
 
 def _known(guid: bytes) -> UsageError:

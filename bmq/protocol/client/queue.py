@@ -71,7 +71,7 @@ from bmq.protocol.client.events import (
     QueueSuspended,
     StreamConfigured,
 )
-from bmq.protocol.client.ports import NOBODY, QueueOwner, Waiter
+from bmq.protocol.client.ports import NOBODY, QueueOwner
 from bmq.protocol.client.redelivery import Confirmed
 from bmq.protocol.client.requests import Request, RequestKind
 from bmq.protocol.client.subscription import (
@@ -148,13 +148,18 @@ class Operation:
 
     __slots__ = ("deadline", "done", "queue", "token")
 
-    def __init__(self, token: Waiter | None, deadline: float, queue: QueueCore | None = None) -> None:
+    def __init__(self, token: Any, deadline: float, queue: QueueCore | None = None) -> None:
         self.token = token
         self.deadline = deadline
         self.queue = queue
         self.done = False
 
 
+# Six states only repeat a reopening (REOPEN_DELAYED, REOPEN_OVERDUE, RESTORE_DELAYED) or undo an opening
+# (BEHIND, ABANDONED, OVERDUE). One state with a deadline cannot replace them: a deadline says when to act,
+# and these states say what the broker may have. In REOPEN_DELAYED the broker has nothing, in REOPEN_OVERDUE
+# it may yet open the queue, and in RESTORE_DELAYED it has the queue open without subscriptions, so that a
+# close, a late answer and the next attempt each do something else. Flags would have to tell them apart.
 class QueueState(Enum):
     """The states of a queue.
 
