@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.protocol.client.handshake import Renewal
-from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.redelivery import Confirmations
-from bmq.protocol.client.requests import RequestKind, Requests
+from bmq.protocol.client.requests import PendingRequests, RequestKind
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
@@ -73,7 +73,7 @@ def test_deadlines_take_memory_for_live_requests_only() -> None:
 
 
 def test_requests_count_up_and_resolve_once() -> None:
-    requests = Requests(Outbox(Confirmations(enabled=True)))
+    requests = PendingRequests(OutputBuffer(Confirmations(enabled=True)))
     first, second = (requests.send(RequestKind.OPEN, Disconnect(), "q", 10.0) for _ in range(2))
     assert (first.r_id, second.r_id) == (1, 2)
     assert requests.resolve(2) is second
@@ -83,7 +83,7 @@ def test_requests_count_up_and_resolve_once() -> None:
 
 
 def test_late_responses_resolve_up_to_a_limit() -> None:
-    requests = Requests(Outbox(Confirmations(enabled=True)))
+    requests = PendingRequests(OutputBuffer(Confirmations(enabled=True)))
     sent = [requests.send(RequestKind.CONFIGURE, Disconnect(), "q", 1.0) for _ in range(1500)]
     assert requests.expire(0.9) == []
     assert requests.expire(1.0) == sent
@@ -94,7 +94,7 @@ def test_late_responses_resolve_up_to_a_limit() -> None:
 
 
 def test_a_request_can_be_waited_for_again() -> None:
-    requests = Requests(Outbox(Confirmations(enabled=True)))
+    requests = PendingRequests(OutputBuffer(Confirmations(enabled=True)))
     request = requests.send(RequestKind.OPEN, Disconnect(), "q", 1.0)
     requests.expire(1.0)
     requests.extend(request, 5.0)
@@ -113,7 +113,7 @@ def outgoing(number: int, data: bytes | None = None) -> Outgoing:
 
 
 def test_posts_gather_into_events_of_a_megabyte() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=1000)
+    outbox = OutputBuffer(Confirmations(enabled=True), max_put_event=1000)
     messages = [outgoing(n, b"x" * 300) for n in range(10)]
     messages.append(outgoing(99, b"y" * 5000))
     for message in messages:
@@ -127,7 +127,7 @@ def test_posts_gather_into_events_of_a_megabyte() -> None:
 
 
 def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=500)
+    outbox = OutputBuffer(Confirmations(enabled=True), max_put_event=500)
     posted = [(number // 3 % 4, outgoing(number)) for number in range(100)]
     for queue_id, message in posted:
         outbox.put(queue_id, message)
@@ -140,7 +140,7 @@ def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
 @pytest.mark.parametrize("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
 @pytest.mark.statement("3.18")
 def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
-    outbox = Outbox(Confirmations(enabled=True))
+    outbox = OutputBuffer(Confirmations(enabled=True))
     messages = [outgoing(number, bytes([number]) * max(1, size - number % 4)) for number in range(1, 8)]
     outbox.put_many(0, list(messages))
     taken = b""
@@ -151,7 +151,7 @@ def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
 
 
 def test_large_payloads_are_not_copied() -> None:
-    outbox = Outbox(Confirmations(enabled=True))
+    outbox = OutputBuffer(Confirmations(enabled=True))
     payload = bytes(100_000)
     outbox.put(0, outgoing(1, payload))
     assert any(piece is payload for piece in outbox.take())
@@ -159,7 +159,7 @@ def test_large_payloads_are_not_copied() -> None:
 
 def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
     confirms = Confirmations(enabled=True)
-    outbox = Outbox(confirms)
+    outbox = OutputBuffer(confirms)
     outbox.put(0, outgoing(1))
     confirms.add(connected().open("bmq://d/q"), [guid(2)])
     outbox.event(b"\x00\x00\x00\x08\x4b\x02\x00\x00")
@@ -171,7 +171,7 @@ def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
 
 
 def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=100)
+    outbox = OutputBuffer(Confirmations(enabled=True), max_put_event=100)
     for number in range(50):
         outbox.put(0, outgoing(number))
     taken: list[bytes] = []
@@ -183,7 +183,7 @@ def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> Non
 
 
 def test_many_posts_at_once_are_divided() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=1000)
+    outbox = OutputBuffer(Confirmations(enabled=True), max_put_event=1000)
     messages = [outgoing(number) for number in range(200)]
     outbox.put_many(0, list(messages))
     data = outbox.take()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from bmq.errors import StateError
-from bmq.protocol.client.ports import NOBODY
+from bmq.protocol.client.ports import NULL_OWNER
 from bmq.protocol.client.subscription import (
     Routes,
     SetInput,
@@ -24,7 +24,7 @@ OUTSTANDING = {SetState.ASKED, SetState.OVERTAKEN}
 
 
 def subscriptions(number: int) -> Sequence[SubscriptionCore]:
-    return [SubscriptionCore(f"x == {number}", SubscriptionOptions(1, 1, 0), NOBODY)]
+    return [SubscriptionCore(f"x == {number}", SubscriptionOptions(1, 1, 0), NULL_OWNER)]
 
 
 def walks(length: int) -> Iterator[list[SetInput]]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's side of a connection: bytes and the time in, bytes out.
 
-A :class:`Backend` handles queues and routing. This module handles the handshake, control messages and
+A :class:`BrokerBackend` handles queues and routing. This module handles the handshake, control messages and
 heartbeats, and selects input to be ignored without an answer.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from bmq._logging import Log
 from bmq.errors import ProtocolError
-from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
+from bmq.protocol.broker.backend import BrokerBackend, ClientPort, stream_parameters
 from bmq.protocol.broker.inflation import from_old_client
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.settings import Action, ActionKind, BrokerSettings
@@ -139,7 +139,7 @@ class BrokerSession(Machine):
     def __init__(
         self,
         settings: BrokerSettings,
-        backend: Backend,
+        backend: BrokerBackend,
         output: BrokerOutput,
         *,
         session_id: int,

@@ -43,13 +43,13 @@ from bmq.protocol.client.events import (
 )
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, Renewal
-from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.ports import Columns, QueueOwner
-from bmq.protocol.client.posts import Posts
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState
+from bmq.protocol.client.posts import PostWindow
+from bmq.protocol.client.queue import PendingCall, QueueCore, QueueState
 from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
-from bmq.protocol.client.requests import RequestKind, Requests
+from bmq.protocol.client.requests import PendingRequests, RequestKind
 from bmq.protocol.client.subscription import Routes, SubscriptionCore
 from bmq.protocol.client.watchdog import Watchdog
 from bmq.protocol.deadlines import Deadlines
@@ -168,10 +168,10 @@ class ClientCore(Machine):
     Attributes:
         state: the session's state.
         post: accepts a post for a queue. Each post ends in one outcome (:class:`Acked`); see
-            :meth:`bmq.protocol.client.posts.Posts.post`.
-        post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
+            :meth:`bmq.protocol.client.posts.PostWindow.post`.
+        post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.PostWindow.post_many`.
         post_event: accepts the posts of an encoded event; see
-            :meth:`bmq.protocol.client.posts.Posts.post_event`.
+            :meth:`bmq.protocol.client.posts.PostWindow.post_event`.
         posts: the posts without an outcome, for reading only.
         new_properties: whether to write properties in the new encoding.
         unsettled: number of posts without an outcome when the session was given up.
@@ -194,10 +194,11 @@ class ClientCore(Machine):
         self._identity = identity
         self._handshake = Handshake(identity)
         self.confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
-        self.outbox = Outbox(self.confirms)
-        self.requests = Requests(self.outbox)
+        self.outbox = OutputBuffer(self.confirms)
+        self.requests = PendingRequests(self.outbox)
         patience = options.liveness / 2 if options.liveness is not None else None
-        self.posts = Posts(self.outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
+        limits = options.max_unacked_messages, options.max_unacked_bytes
+        self.posts = PostWindow(self.outbox, *limits, patience)
         self._watchdog = Watchdog(self, options.liveness)
         # Bound methods, to save a call for each post.
         self.post = self.posts.post
@@ -205,7 +206,7 @@ class ClientCore(Machine):
         self.post_event = self.posts.post_event
         self.routes = Routes()
         # The deadlines of operations with waiting callers.
-        self.operations: Deadlines[Operation] = Deadlines()
+        self.operations: Deadlines[PendingCall] = Deadlines()
         # Queues with changed subscriptions not yet sent.
         self.changed: dict[QueueCore, None] = {}
         # Times of the next check of queues with expressions in subscriptions.
@@ -222,7 +223,7 @@ class ClientCore(Machine):
         self._reading_paused = False
         self.heartbeat_owed = False
         self._renewal = Renewal()
-        self._stopping: list[Operation] = []
+        self._stopping: list[PendingCall] = []
         self._lost_because = ""
         # The latest error of a connection or of an unreadable answer, and its time.
         self._trouble: Error | None = None
@@ -465,7 +466,7 @@ class ClientCore(Machine):
         if self.state is SessionState.CLOSED:
             self.emit(Completed(token, None))
             return
-        self._stopping.append(Operation(token, deadline))
+        self._stopping.append(PendingCall(token, deadline))
         self.fire(_I.STOP, now)
 
     def receive(self, data: bytes | memoryview, now: float) -> bool:
@@ -600,7 +601,7 @@ class ClientCore(Machine):
         if self.state not in _IN_USE:
             raise SessionClosed("the session is closed" if self.over else "the session is closing")
         connected = self.connected
-        operation = Operation(token, deadline)
+        operation = PendingCall(token, deadline)
         return self._queues.open(
             uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=connected
         )
@@ -625,7 +626,7 @@ class ClientCore(Machine):
         Raises:
             QueueClosed: the queue is closing or closed.
         """
-        queue.configure(subscriptions, Operation(token, deadline))
+        queue.configure(subscriptions, PendingCall(token, deadline))
 
     def close_queue(
         self, queue: QueueCore, token: Any, now: float, deadline: float, *, at_once: bool = False
@@ -635,7 +636,7 @@ class ClientCore(Machine):
         Raises:
             QueueClosed: the queue is already closing or closed.
         """
-        queue.close(Operation(token, deadline), now, at_once=at_once)
+        queue.close(PendingCall(token, deadline), now, at_once=at_once)
 
     def host_health(self, healthy: bool) -> None:
         """Suspend or resume the queues with this option: the host health monitor has reported a change."""

@@ -12,7 +12,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.put import LARGE, Outgoing, encode_put_event, encode_puts
 
-__all__ = ["Outbox"]
+__all__ = ["OutputBuffer"]
 
 #: Largest size in bytes of a PUT event. Larger events are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
@@ -26,7 +26,7 @@ _SLICE = 4096
 _Run = tuple[int, list[Outgoing]]
 
 
-class Outbox:
+class OutputBuffer:
     """Collects pending output; :meth:`take` returns whole events in a legal order.
 
     Posts are collected into PUT events and confirmations into CONFIRM events until output of another kind

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from bmq.wire.push import Push
 
 __all__ = [
-    "NOBODY",
+    "NULL_OWNER",
     "Arrival",
     "Columns",
-    "Nobody",
+    "NullOwner",
     "Places",
     "QueueOwner",
     "Sink",
@@ -73,7 +73,7 @@ class QueueOwner(Sink, Protocol):
         ...
 
 
-class Nobody:
+class NullOwner:
     """The owner of queues never opened, and of the placeholder subscription without limits."""
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
@@ -89,4 +89,4 @@ class Nobody:
         """No consumer depends on the answer."""
 
 
-NOBODY = Nobody()
+NULL_OWNER = NullOwner()

@@ -28,7 +28,7 @@ same outcomes:
 
 Rejected designs: a window entry with references to the token and batch object, which the garbage collector
 visits again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement
-(now :meth:`Posts.first_batch` continues from the previous search).
+(now :meth:`PostWindow.first_batch` continues from the previous search).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import Acked, Outcome
-from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.outbox import OutputBuffer
 from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_list_header
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, EventType, PutFlags
 from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
@@ -51,7 +51,7 @@ from bmq.wire.put import Outgoing, PutEvent
 if TYPE_CHECKING:
     from bmq.protocol.client.queue import QueueCore
 
-__all__ = ["Batch", "EncodedBatch", "Entry", "Posts"]
+__all__ = ["Batch", "EncodedBatch", "Entry", "PostWindow"]
 
 #: An unacknowledged post: the message, ready to be sent again; the number of the batch; and the index among
 #: the token's posts, or the token itself in a batch of single posts. The garbage collector stops tracking a
@@ -176,7 +176,7 @@ class EncodedBatch(Batch):
         return b"".join((pack_event_header(size, EventType.PUT), *pieces))
 
 
-class Posts:
+class PostWindow:
     """The window: every post without an outcome, by GUID, in the order of posting.
 
     The window is the only owner of the posts' bytes: a reconnect resends from here.
@@ -214,7 +214,7 @@ class Posts:
     )
 
     def __init__(
-        self, outbox: Outbox, max_messages: int, max_bytes: int, patience: float | None = None
+        self, outbox: OutputBuffer, max_messages: int, max_bytes: int, patience: float | None = None
     ) -> None:
         self._outbox = outbox
         self._max_messages = max_messages

@@ -11,7 +11,7 @@ health of the host is independent of the state, with a separate table (:class:`S
 Invariants:
 
 - Only :meth:`QueueCore.fire` changes the state. The session and the registry call methods that fire inputs.
-- Each :class:`Operation` ends exactly once: with success, with an error, or with the session's end. Every
+- Each :class:`PendingCall` ends exactly once: with success, with an error, or with the session's end. Every
   state accepts STOP: no caller waits for ever.
 - The subscriptions have a separate owner and table (:mod:`bmq.protocol.client.subscription`). Changes made
   before the next write go out as one configureStream.
@@ -27,7 +27,7 @@ Invariants:
 Designs tried and removed, with the reasons:
 
 - *An empty stream for a reader without subscriptions.* Proxies, and nodes of a cluster that do not own the
-  queue, then silently drop posts to the queue. ``_NOTHING``, a subscription without room, takes its place.
+  queue, then silently drop posts to the queue. ``_IDLE_SUBSCRIPTION``, without room, takes its place.
 - *Refusing to open a queue again while the undo of a cancelled open is in progress.* The caller had no queue
   to wait for. The second open now waits here (BEHIND), and proceeds, fails, or ends with the session.
 - *Raising when a request cannot be encoded.* The exception ended the session and all its queues. The request
@@ -71,7 +71,7 @@ from bmq.protocol.client.events import (
     QueueSuspended,
     StreamConfigured,
 )
-from bmq.protocol.client.ports import NOBODY, QueueOwner
+from bmq.protocol.client.ports import NULL_OWNER, QueueOwner
 from bmq.protocol.client.redelivery import Confirmed
 from bmq.protocol.client.requests import Request, RequestKind
 from bmq.protocol.client.subscription import (
@@ -115,7 +115,7 @@ if TYPE_CHECKING:
     from bmq.protocol.client.registry import SharedQueueId
 
 __all__ = [
-    "Operation",
+    "PendingCall",
     "QueueCore",
     "QueueInput",
     "QueueState",
@@ -133,10 +133,10 @@ _LONGEST_PAUSE = 5.0
 # The subscription of an idle reader. Without any subscription, proxies, and nodes of a cluster that do not
 # own the queue, silently drop posts to the queue: at once, or when another node takes the queue over. The
 # placeholder has no room, and the lowest valid priority: half of the range of 32 bits.
-_NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NOBODY)
+_IDLE_SUBSCRIPTION = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NULL_OWNER)
 
 
-class Operation:
+class PendingCall:
     """An operation with a waiting caller; the token is returned with the outcome.
 
     Attributes:
@@ -366,8 +366,8 @@ class QueueCore(Machine):
     leaving: bool
     _suspends: bool
     _gone: Error | None
-    _opening: Operation | None
-    _closing: Operation | None
+    _opening: PendingCall | None
+    _closing: PendingCall | None
 
     def __init__(
         self,
@@ -389,7 +389,7 @@ class QueueCore(Machine):
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
-        self.anybody = SubscriptionCore("", _NOTHING.options, NOBODY)
+        self.anybody = SubscriptionCore("", _IDLE_SUBSCRIPTION.options, NULL_OWNER)
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
@@ -402,8 +402,8 @@ class QueueCore(Machine):
         self._refusals = 0
         # Operations with waiting callers beside opening and closing: changes in the outstanding request, and
         # later changes.
-        self._configuring: list[Operation] = []
-        self._waiting: deque[Operation] = deque()
+        self._configuring: list[PendingCall] = []
+        self._waiting: deque[PendingCall] = deque()
         # The outstanding request.
         self._request: Request | None = None
 
@@ -506,7 +506,7 @@ class QueueCore(Machine):
         self,
         owner: QueueOwner,
         subscriptions: Sequence[SubscriptionCore],
-        operation: Operation,
+        operation: PendingCall,
         now: float,
         *,
         suspends: bool,
@@ -547,9 +547,9 @@ class QueueCore(Machine):
             self._opening = None
             self.fire(_I.ABANDON, now)
         elif self._can_close:
-            self.close(Operation(None, deadline), now)
+            self.close(PendingCall(None, deadline), now)
 
-    def configure(self, subscriptions: Sequence[SubscriptionCore], operation: Operation) -> None:
+    def configure(self, subscriptions: Sequence[SubscriptionCore], operation: PendingCall) -> None:
         """Replace the subscriptions; changes until :meth:`send_changes` go out together.
 
         Raises:
@@ -585,7 +585,7 @@ class QueueCore(Machine):
     def _close_input(self) -> QueueInput:
         return _I.CLOSE if self.readable else _I.CLOSE_PLAIN
 
-    def close(self, operation: Operation, now: float, *, at_once: bool = False) -> None:
+    def close(self, operation: PendingCall, now: float, *, at_once: bool = False) -> None:
         """Begin closing.
 
         A reader first removes the subscriptions, and closes the queue afterwards. Between the two steps the
@@ -698,7 +698,7 @@ class QueueCore(Machine):
         elif self.in_use:
             self._report_service()
 
-    def late(self, operation: Operation, now: float) -> None:
+    def late(self, operation: PendingCall, now: float) -> None:
         """Fail an operation at the deadline, unless the request times out first."""
         if operation.done:
             return
@@ -966,7 +966,7 @@ class QueueCore(Machine):
     # helpers
 
     def _request_configure(self, subs: Sequence[SubscriptionCore] | None, deadline: float) -> None:
-        """Send subscriptions. None configures an empty stream, for closing only: see :data:`_NOTHING`."""
+        """Send subscriptions; None, for an empty stream, only before closing: see ``_IDLE_SUBSCRIPTION``."""
         old = not self._session.configure_stream
         if old and (not subs or (len(subs) == 1 and not subs[0].expression)):
             # The old form has no subscription ids: messages carry the sub-queue id instead.
@@ -982,7 +982,7 @@ class QueueCore(Machine):
             self._request = self._session.requests.decline(RequestKind.CONFIGURE, self, error)
             return
         else:
-            sent = self.subscriptions.number(() if subs is None else subs or (_NOTHING,))
+            sent = self.subscriptions.number(() if subs is None else subs or (_IDLE_SUBSCRIPTION,))
         numbered = sent if subs else []
         self.subscriptions.add_routes(numbered)
         body: ControlBody
@@ -1072,13 +1072,13 @@ class QueueCore(Machine):
             self.service.fire(_VI.DONE)
             self._session.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
-    def _watch(self, operation: Operation) -> Operation:
+    def _watch(self, operation: PendingCall) -> PendingCall:
         """Register an operation for a timeout at the deadline."""
         operation.queue = self
         self._session.operations.set(operation, operation.deadline)
         return operation
 
-    def _complete(self, operation: Operation | None, error: Error | None) -> None:
+    def _complete(self, operation: PendingCall | None, error: Error | None) -> None:
         """Report the outcome of an operation to the caller, once."""
         if operation is not None and not operation.done:
             operation.done = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bmq.errors import Error, StateError
 from bmq.protocol.client.events import HostHealthRestored, HostUnhealthy
 from bmq.protocol.client.ports import QueueOwner
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState
+from bmq.protocol.client.queue import PendingCall, QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
@@ -77,7 +77,7 @@ class QueueRegistry:
         flags: QueueFlags,
         owner: QueueOwner,
         subscriptions: Sequence[SubscriptionCore],
-        operation: Operation,
+        operation: PendingCall,
         now: float,
         *,
         suspends: bool,

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from bmq.errors import Error
-from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.subscription import Numbered
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.constants import EventType
@@ -19,7 +19,7 @@ from bmq.wire.event import pack_schema_event
 if TYPE_CHECKING:
     from bmq.protocol.client.queue import QueueCore
 
-__all__ = ["Request", "RequestKind", "Requests"]
+__all__ = ["PendingRequests", "Request", "RequestKind"]
 
 # Number of timed-out requests kept for late answers.
 _MAX_EXPIRED = 1000
@@ -65,7 +65,7 @@ class Request:
         self.sent = inf
 
 
-class Requests:
+class PendingRequests:
     """The outstanding requests of a session. Request ids count up from 1 for the session's whole life.
 
     Args:
@@ -76,7 +76,7 @@ class Requests:
         fresh: requests without a recorded time of sending, which the owner records.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: OutputBuffer) -> None:
         self._outbox = outbox
         self._next = 1
         self._outstanding: dict[int, Request] = {}
