@@ -33,12 +33,11 @@ class OutputBuffer:
     follows. Posts are encoded only in :meth:`take`: the outbox refers to pending posts without copying them.
 
     Args:
-        max_put_event: largest size in bytes of a PUT event of several messages.
+        confirms: the pending confirmations.
 
     Attributes:
         events: pending whole events, or posts for PUT events; for reading only.
         runs: pending posts after these events; for reading only.
-        confirms: pending confirmations.
         unsendable: unencodable posts, with the errors, for the owner to take.
     """
 
@@ -46,14 +45,12 @@ class OutputBuffer:
         "_begin",
         "_confirms",
         "events",
-        "max_put_event",
         "runs",
         "unsendable",
     )
 
-    def __init__(self, confirms: Confirmations, max_put_event: int = _PUT_EVENT) -> None:
+    def __init__(self, confirms: Confirmations) -> None:
         self._confirms = confirms
-        self.max_put_event = max_put_event
         self.events: deque[bytes | deque[_Run]] = deque()
         self.runs: deque[_Run] = deque()
         self.unsendable: list[tuple[Outgoing, Exception]] = []
@@ -76,9 +73,6 @@ class OutputBuffer:
         """Add a whole event after all earlier output."""
         self._close(everything=True)
         self.events.append(event)
-
-    def __bool__(self) -> bool:
-        return bool(self.events or self.runs or self._confirms.waiting)
 
     def take(self, limit: float = inf) -> list[bytes]:
         """Return and remove the pending output as whole events; stop once ``limit`` bytes are reached.
@@ -134,7 +128,7 @@ class OutputBuffer:
             begin = self._begin
             some = messages[begin : begin + _SLICE]
             try:
-                more, count, length = encode_puts(queue_id, some, self.max_put_event - size)
+                more, count, length = encode_puts(queue_id, some, _PUT_EVENT - size)
                 if not count and size == HEADER_SIZE:
                     more, count, length = encode_puts(queue_id, some[:1])
             except Exception:
