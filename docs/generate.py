@@ -62,7 +62,7 @@ from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
-from bmq.protocol.client.subscription_set import SubscriptionSet
+from bmq.protocol.client.subscription import SubscriptionSet
 from bmq.wire import constants, layout
 from bmq.wire.ack import encode_acks
 from bmq.wire.anatomy import read_control

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from bmq.errors import AckStatus, ConnectionFailed
 from bmq.protocol.client import ClientCore, QueueCore, SubscriptionCore, SubscriptionOptions
 from bmq.protocol.client.events import Acked, CloseChannel, Completed, Connected, Pushed
-from bmq.protocol.client.ports import NOBODY
+from bmq.protocol.client.ports import NULL_OWNER
 from bmq.wire.control import ClientIdentity, ClientType, GuidInfo, QueueFlags
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.push import PushMessage
@@ -74,11 +74,11 @@ class BlockingClient:
         queue = self._core.open_queue(
             QueueUri.parse(uri),
             QueueFlags.READ | QueueFlags.WRITE,
-            NOBODY,
+            NULL_OWNER,
             opened,
             now,
             now + self._timeout,
-            subscriptions=[SubscriptionCore(text, options, NOBODY) for text in expressions],
+            subscriptions=[SubscriptionCore(text, options, NULL_OWNER) for text in expressions],
         )
         self._wait_for(opened)
         return queue

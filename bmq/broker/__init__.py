@@ -10,8 +10,7 @@ from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDoma
 from bmq.broker._posted import PostedMessage
 from bmq.broker._server import Broker
 from bmq.broker.clock import Clock, ManualClock
-from bmq.protocol.broker.actions import Action, ActionKind
-from bmq.protocol.broker.settings import Authentication
+from bmq.protocol.broker.settings import Action, ActionKind, Authentication
 
 __all__ = [
     "Action",

@@ -10,8 +10,8 @@ from bmq._logging import Log
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer
 from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscriptions
 from bmq.broker._storage import MessageRecord
+from bmq.protocol.broker.inflation import for_old_client
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.properties import for_old_client
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription

@@ -22,9 +22,8 @@ from bmq.broker._faults import Faults
 from bmq.broker._posted import Posts
 from bmq.broker._schedule import Schedule
 from bmq.broker.clock import Clock
-from bmq.protocol.broker.actions import Action
 from bmq.protocol.broker.session import BrokerSession
-from bmq.protocol.broker.settings import BrokerSettings
+from bmq.protocol.broker.settings import Action, BrokerSettings
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.printable import printable
 

@@ -26,8 +26,7 @@ from bmq.broker._views import QueuesView
 from bmq.broker.clock import Clock
 from bmq.broker.listener import Listener, Listening, SimulatedListener
 from bmq.errors import StateError
-from bmq.protocol.broker.actions import Action
-from bmq.protocol.broker.settings import Authentication, BrokerSettings
+from bmq.protocol.broker.settings import Action, Authentication, BrokerSettings
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage
 from bmq.errors import AckStatus, Error, PostError
 from bmq.protocol.client.events import Acked
-from bmq.protocol.client.ports import PostTarget
 from bmq.wire.guid import guid_to_text
 
 if TYPE_CHECKING:
     from bmq.protocol.client.core import ClientCore
+    from bmq.protocol.client.queue import QueueCore
 
 __all__ = ["PostBatch", "PostFuture", "Several", "Single", "fail", "post_error", "settle"]
 
@@ -127,7 +127,7 @@ def settle(acked: Acked, core: ClientCore) -> None:
 def post_error(
     guid: bytes,
     status: AckStatus,
-    queue: PostTarget,
+    queue: QueueCore,
     trouble: Error | None = None,
     strange: Mapping[bytes, int] | None = None,
 ) -> PostError:

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heartbeats: detection of a silent peer."""
+"""Heartbeats of the broker's configuration: detection of a silent peer, by both roles."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["Heartbeat", "Pulse"]
+__all__ = ["Heartbeat", "HeartbeatAction"]
 
 
-class Pulse(Enum):
+class HeartbeatAction(Enum):
     """The action due at a heartbeat timer."""
 
     NOTHING = "nothing"
     SEND = "send a HEARTBEAT_REQ"
-    QUIET = "the peer is silent, and was asked: report it"
-    DEAD = "the peer missed too many: close the connection"
+    GIVE_UP = "the peer missed too many: close the connection"
 
 
 class Heartbeat:
@@ -44,17 +43,17 @@ class Heartbeat:
         #: Time of the next :meth:`poll`, or None.
         self.deadline: float | None = now + interval if max_missed > 0 and interval > 0 else None
 
-    def poll(self, now: float) -> Pulse:
+    def poll(self, now: float) -> HeartbeatAction:
         """Return the action due at ``now``; before the deadline none is due."""
         if self.deadline is None or now < self.deadline:
-            return Pulse.NOTHING
+            return HeartbeatAction.NOTHING
         self.deadline = now + self.interval
         if self.heard:
             self.heard = False
             self._missed = 0
-            return Pulse.NOTHING
+            return HeartbeatAction.NOTHING
         if self._missed >= self.max_missed:
             self.deadline = None
-            return Pulse.DEAD
+            return HeartbeatAction.GIVE_UP
         self._missed += 1
-        return Pulse.SEND
+        return HeartbeatAction.SEND

@@ -16,7 +16,7 @@ import pytest
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.client.subscription_set import SubscriptionSet
+from bmq.protocol.client.subscription import SubscriptionSet
 from bmq.wire.layout import LAYOUTS
 from conformance import Case, Level, all_cases, client_cases
 

@@ -275,7 +275,7 @@ def _in_state(bench: Bench, state: QueueState) -> QueueCore:
         elif state is QueueState.REOPEN_OVERDUE:
             bench.lose()
             bench.connect()
-            bench.wait(bench.core._shared.reopen_timeout)
+            bench.wait(bench.core.options.reopen_timeout)
         elif state is QueueState.RECONFIGURING:
             bench.configure(queue, "a > 1")
         elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):

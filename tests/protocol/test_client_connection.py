@@ -437,6 +437,19 @@ def test_credentials_are_asked_for_before_their_lifetime_ends() -> None:
     assert bench.renewals == 1
 
 
+@pytest.mark.parametrize(("lifetime", "due"), [(600.0, 540.0), (20.0, 15.0), (10.0, 5.0), (4.0, 2.0)])
+def test_credentials_are_renewed_in_good_time(lifetime: float, due: float) -> None:
+    bench = authenticated(int(lifetime * 1000))
+    bench.wait(due - 0.01)
+    assert bench.renewals == 0
+    bench.wait(0.02)
+    assert bench.renewals == 1
+    bench.wait(lifetime - due - 0.02)
+    assert bench.failures == []
+    bench.wait(0.02)
+    assert len(bench.failures) == 1
+
+
 def test_a_short_lifetime_is_renewed_half_way_and_not_in_a_busy_loop() -> None:
     bench = authenticated(2000)
     for expected in range(1, 6):

@@ -143,7 +143,7 @@ def test_a_final_refusal_closes_the_queue_with_its_cause(
     assert (failed.error.category, failed.error.code) == (category, code)
     bench.answer_all()
     assert queue.state is QueueState.CLOSED
-    assert len(bench.core._shared.delayed) == 0
+    assert len(bench.core.delayed) == 0
 
 
 @both_steps

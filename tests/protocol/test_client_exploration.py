@@ -23,7 +23,7 @@ import pytest
 
 from bmq.protocol.client.core import ClientCore, SessionInput, SessionState
 from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState, Service
-from bmq.protocol.client.subscription_set import SubscriptionSet
+from bmq.protocol.client.subscription import SubscriptionSet
 from bmq.protocol.machine import Machine
 from tests.fakes.broker import FEATURES
 from tests.protocol.bench import READ, WRITE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts of the client core: deadlines, requests, the outbox, renewal."""
+"""Deadlines, requests, and the output of the client core, in events."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.redelivery import Confirmations
-from bmq.protocol.client.renewal import Renewal
-from bmq.protocol.client.requests import RequestKind, Requests
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
-from bmq.wire.control import Disconnect
 from bmq.wire.event import Event
 from bmq.wire.put import Outgoing, decode_puts, encode_put
-from tests.protocol.bench import connected, guid
+from tests.protocol.bench import WRITE, Bench, connected, guid, held
 
 
 def events_of(data: list[bytes]) -> Iterator[Event]:
@@ -72,137 +67,133 @@ def test_deadlines_take_memory_for_live_requests_only() -> None:
 # requests
 
 
-def test_requests_count_up_and_resolve_once() -> None:
-    requests = Requests(Outbox(Confirmations(enabled=True)))
-    first, second = (requests.send(RequestKind.OPEN, Disconnect(), "q", 10.0) for _ in range(2))
+def test_requests_are_numbered_from_one_and_answered_once() -> None:
+    bench = connected()
+    queue, other = bench.begin_open("bmq://d/q", WRITE), bench.begin_open("bmq://d/other", WRITE)
+    first, second = bench.broker.requests
     assert (first.r_id, second.r_id) == (1, 2)
-    assert requests.resolve(2) is second
-    assert requests.resolve(2) is None
-    assert requests.resolve(None) is None
-    assert requests.deadlines.first == 10.0
+    bench.send(bench.broker.accept(second), bench.broker.accept(second), bench.broker.accept(first))
+    assert bench.completed == {other.uri_text: [None], queue.uri_text: [None]}
 
 
-def test_late_responses_resolve_up_to_a_limit() -> None:
-    requests = Requests(Outbox(Confirmations(enabled=True)))
-    sent = [requests.send(RequestKind.CONFIGURE, Disconnect(), "q", 1.0) for _ in range(1500)]
-    assert requests.expire(0.9) == []
-    assert requests.expire(1.0) == sent
-    assert requests.expire(2.0) == []
-    assert len(requests) == 1000
-    assert requests.resolve(1) is None
-    assert requests.resolve(1500) is sent[-1]
+def test_requests_that_timed_out_are_remembered_up_to_a_limit() -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    subscriptions = bench.subscriptions(["x == 1"])
+
+    def time_out(count: int) -> int:
+        for _ in range(count):
+            bench.core.configure_queue(queue, subscriptions, None, bench.now + 1.0)
+            bench.pump()
+            bench.wait(1.0)
+            bench.broker.requests.clear()
+            bench.completed.clear()
+        bench.configured.clear()
+        bench.broker.log.clear()
+        return held(bench.core)
+
+    time_out(1100)
+    before = time_out(100)
+    assert time_out(100) == before
 
 
-def test_a_request_can_be_waited_for_again() -> None:
-    requests = Requests(Outbox(Confirmations(enabled=True)))
-    request = requests.send(RequestKind.OPEN, Disconnect(), "q", 1.0)
-    requests.expire(1.0)
-    requests.extend(request, 5.0)
-    assert requests.deadlines.first == 5.0
-    assert requests.expire(5.0) == [request]
-    requests.resolve(request.r_id)
-    requests.extend(request, 9.0)  # answered: there is nothing to wait for
-    assert requests.deadlines.first is None
+# output
 
 
-# the outbox
+MIB = 1024 * 1024
 
 
 def outgoing(number: int, data: bytes | None = None) -> Outgoing:
     return guid(number), b"%d" % number if data is None else data, 1, 0, 0
 
 
+def everything(bench: Bench, limit: int = 10 * MIB) -> Iterator[list[bytes]]:
+    """Take all output, about ``limit`` bytes at a time."""
+    while data := bench.core.data_to_send(bench.now, limit):
+        yield data
+
+
 def test_posts_gather_into_events_of_a_megabyte() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=1000)
-    messages = [outgoing(n, b"x" * 300) for n in range(10)]
-    messages.append(outgoing(99, b"y" * 5000))
-    for message in messages:
-        outbox.put(0, message)
-    assert outbox
-    events = list(events_of(outbox.take()))
-    assert [len(event.data) <= 1000 for event in events] == [True] * (len(events) - 1) + [False]
-    assert b"".join(event.data[8:] for event in events) == b"".join(encode_put(0, *m) for m in messages)
-    assert [put.guid for event in events for put in decode_puts(event.data, event.body)][-1] == guid(99)
-    assert not outbox
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    messages = [outgoing(number, bytes([number]) * 300_000) for number in range(10)]
+    messages.append(outgoing(99, b"y" * 5 * MIB))
+    for guid_, data, *_ in messages:
+        bench.core.post(queue, guid_, data, None, bench.now)
+    events = list(events_of([piece for data in everything(bench) for piece in data]))
+    assert [len(event.data) <= MIB for event in events] == [True] * (len(events) - 1) + [False]
+    assert len(events) == 5
+    assert b"".join(event.data[8:] for event in events) == b"".join(
+        encode_put(queue.q_id, *message) for message in messages
+    )
 
 
 def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=500)
-    posted = [(number // 3 % 4, outgoing(number)) for number in range(100)]
-    for queue_id, message in posted:
-        outbox.put(queue_id, message)
-    events = list(events_of(outbox.take()))
-    puts = [put for event in events for put in decode_puts(event.data, event.body)]
-    assert [(put.queue_id, put.guid, put.data) for put in puts] == [(q, m[0], m[1]) for q, m in posted]
-    assert len(events) < 15
+    bench = connected()
+    queues = [bench.open(f"bmq://d/q{number}") for number in range(4)]
+    posted = [(queues[number // 3 % 4], number) for number in range(100)]
+    for queue, number in posted:
+        bench.core.post(queue, guid(number), b"%d" % number, None, bench.now)
+    bench.pump()
+    puts = [(put.queue_id, put.guid, put.data) for put in bench.broker.puts]
+    assert puts == [(queue.q_id, guid(number), b"%d" % number) for queue, number in posted]
+    assert bench.broker.log.count("PUT") == 1
 
 
 @pytest.mark.parametrize("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
 @pytest.mark.statement("3.18")
 def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
-    outbox = Outbox(Confirmations(enabled=True))
+    bench = connected()
+    queue = bench.open("bmq://d/q")
     messages = [outgoing(number, bytes([number]) * max(1, size - number % 4)) for number in range(1, 8)]
-    outbox.put_many(0, list(messages))
-    taken = b""
-    while data := outbox.take(limit=100_000):
-        taken += b"".join(data)
-    puts = [put for event in events_of([taken]) for put in decode_puts(event.data, event.body)]
-    assert [(put.guid, put.data) for put in puts] == [(m[0], m[1]) for m in messages]
+    bench.core.post_many(queue, messages, None, bench.now)
+    for data in everything(bench, limit=100_000):
+        bench.broker.take(data)
+    assert [(put.guid, put.data) for put in bench.broker.puts] == [(m[0], m[1]) for m in messages]
 
 
 def test_large_payloads_are_not_copied() -> None:
-    outbox = Outbox(Confirmations(enabled=True))
+    bench = connected()
     payload = bytes(100_000)
-    outbox.put(0, outgoing(1, payload))
-    assert any(piece is payload for piece in outbox.take())
+    bench.core.post(bench.open("bmq://d/q"), guid(1), payload, None, bench.now)
+    assert any(piece is payload for piece in bench.core.data_to_send(bench.now))
 
 
-def test_an_event_leaves_behind_everything_that_was_added_before() -> None:
-    confirms = Confirmations(enabled=True)
-    outbox = Outbox(confirms)
-    outbox.put(0, outgoing(1))
-    confirms.add(connected().open("bmq://d/q"), [guid(2)])
-    outbox.event(b"\x00\x00\x00\x08\x4b\x02\x00\x00")
-    outbox.put(0, outgoing(1))
-    kinds = [EventType(event.type) for event in events_of(outbox.take())]
-    assert kinds.index(EventType.HEARTBEAT_REQ) == 2
+def test_a_request_leaves_behind_everything_that_was_added_before() -> None:
+    bench = connected()
+    queue, other = bench.open("bmq://d/q"), bench.open("bmq://d/other", WRITE)
+    bench.core.post(queue, guid(1), b"1", 1, bench.now)
+    bench.core.confirm(queue, guid(2))
+    bench.core.close_queue(other, None, bench.now, bench.now + 60)
+    bench.core.post(queue, guid(3), b"3", 3, bench.now)
+    kinds = [EventType(event.type) for event in events_of(bench.core.data_to_send(bench.now))]
+    assert kinds.index(EventType.CONTROL) == 2
     assert set(kinds[:2]) == {EventType.PUT, EventType.CONFIRM}
     assert kinds[3:] == [EventType.PUT]
 
 
 def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=100)
+    bench = connected()
+    queue = bench.open("bmq://d/q")
     for number in range(50):
-        outbox.put(0, outgoing(number))
+        bench.core.post(queue, guid(number), b"%d" % number * 50_000, None, bench.now)
+    limit = 3 * MIB // 2
     taken: list[bytes] = []
-    while data := outbox.take(limit=150):
-        assert sum(map(len, data[:-1])) < 150
+    while data := bench.core.data_to_send(bench.now, limit):
+        assert sum(map(len, data)) < limit + MIB
         taken += data
-    numbers = [int(put.data) for event in events_of(taken) for put in decode_puts(event.data, event.body)]
-    assert numbers == list(range(50))
+    puts = [put for event in events_of(taken) for put in decode_puts(event.data, event.body)]
+    assert [put.guid for put in puts] == [guid(number) for number in range(50)]
 
 
 def test_many_posts_at_once_are_divided() -> None:
-    outbox = Outbox(Confirmations(enabled=True), max_put_event=1000)
-    messages = [outgoing(number) for number in range(200)]
-    outbox.put_many(0, list(messages))
-    data = outbox.take()
-    assert all(len(event) <= 1000 for event in data)
-    assert b"".join(event[8:] for event in data) == b"".join(encode_put(0, *message) for message in messages)
-
-
-# renewal
-
-
-@pytest.mark.parametrize(
-    ("lifetime", "due"), [(600.0, 540.0), (20.0, 15.0), (10.0, 5.0), (4.0, 2.0), (0.0, 0.0)]
-)
-def test_credentials_are_renewed_in_good_time(lifetime: float, due: float) -> None:
-    renewal = Renewal()
-    renewal.authenticated(lifetime, 1000.0)
-    assert renewal.due == pytest.approx(1000.0 + due)
-    assert renewal.ends == 1000.0 + lifetime
-    assert renewal.take_due(1000.0 + due)
-    assert not renewal.take_due(1000.0 + due)
-    assert renewal.take_end(1000.0 + lifetime)
-    assert not renewal.take_end(1000.0 + lifetime)
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    messages = [outgoing(number, bytes(10_000)) for number in range(200)]
+    bench.core.post_many(queue, messages, None, bench.now)
+    events = list(events_of([piece for data in everything(bench) for piece in data]))
+    assert len(events) == 2
+    assert all(len(event.data) <= MIB for event in events)
+    assert b"".join(event.data[8:] for event in events) == b"".join(
+        encode_put(queue.q_id, *message) for message in messages
+    )

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 
-NOTHING, SEND, DEAD = Pulse.NOTHING, Pulse.SEND, Pulse.DEAD
+NOTHING, SEND, DEAD = HeartbeatAction.NOTHING, HeartbeatAction.SEND, HeartbeatAction.GIVE_UP
 
 
-def run(heartbeat: Heartbeat, heard: list[bool], interval: float = 3.0) -> list[Pulse]:
+def run(heartbeat: Heartbeat, heard: list[bool], interval: float = 3.0) -> list[HeartbeatAction]:
     """Poll once an interval; ``heard`` says whether an event arrived in it."""
     pulses = []
     for i, something in enumerate(heard, 1):

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.errors import ConnectionFailed
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import Stalled, StallOver
 from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.heartbeat import Pulse
-from bmq.protocol.liveness import Answers, Liveness
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, pack_event_header
 from tests.protocol.bench import Bench, guid
@@ -24,117 +22,129 @@ KIB = 1024
 BLOCKED = 60.0
 
 
-def run(liveness: Liveness, until: float) -> list[tuple[float, Pulse]]:
-    """Poll at every deadline; return what was asked for, and when."""
-    asked: list[tuple[float, Pulse]] = []
-    while liveness.deadline is not None and liveness.deadline <= until:
-        now = liveness.deadline
-        pulse = liveness.poll(now)
-        if pulse is not Pulse.NOTHING:
-            asked.append((round(now, 1), pulse))
-    return asked
-
-
-def test_a_silent_peer_is_probed_then_reported_then_given_up() -> None:
-    expected = [(104.0, Pulse.SEND), (106.0, Pulse.QUIET), (112.0, Pulse.DEAD)]
-    assert run(Liveness(LIMIT, 100.0), 1000.0) == expected
-
-
-def test_a_peer_that_answers_is_asked_once_a_third_of_the_limit() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    for _ in range(100):
-        assert liveness.deadline is not None
-        now = liveness.deadline
-        if liveness.poll(now) is Pulse.SEND:
-            liveness.heard = now + 0.001
-    assert liveness.deadline is not None
-    assert liveness.deadline == pytest.approx(50 * (LIMIT / 3 + 0.001), rel=0.05)
-    assert not liveness.quiet
-
-
-def test_an_answer_ends_the_quiet_at_once() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    assert run(liveness, 7.0)[-1] == (6.0, Pulse.QUIET)
-    assert liveness.quiet
-    liveness.heard = 7.0
-    assert not liveness.quiet
-    assert run(liveness, 1000.0)[-1] == (19.0, Pulse.DEAD)
-
-
-def test_a_paused_connection_may_be_silent_for_ever() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    run(liveness, 7.0)
-    liveness.pause()
-    assert (liveness.deadline, liveness.quiet) == (None, False)
-    assert liveness.poll(1e9) is Pulse.NOTHING
-    liveness.resume(1000.0)
-    assert run(liveness, 2000.0)[-1] == (1012.0, Pulse.DEAD)
-
-
-@pytest.mark.parametrize("stalled", range(4))
-def test_a_loop_that_was_blocked_reads_before_the_verdict(stalled: int) -> None:
-    """After a late poll, an answer waiting in the socket is read before the peer is given up."""
-    liveness = Liveness(LIMIT, 0.0)
-    for step in itertools.count():
-        assert liveness.deadline is not None
-        late = BLOCKED if step == stalled else 0.0
-        now = liveness.deadline + late
-        assert liveness.poll(now) is not Pulse.DEAD or step == stalled == 3
-        if late and stalled < 3:
-            liveness.heard = now  # the next turn of the loop reads what came meanwhile
-            break
-        if step == 3:
-            break
-    if stalled < 3:
-        assert liveness.deadline is not None
-        assert liveness.poll(liveness.deadline) is not Pulse.DEAD
-        assert not liveness.quiet
-
-
-def test_after_a_blocked_loop_the_peer_has_half_of_the_limit_to_answer() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    assert liveness.poll(BLOCKED) is Pulse.SEND
-    assert run(liveness, 1000.0)[-1] == (BLOCKED + LIMIT / 2, Pulse.DEAD)
-
-
-@given(heard=st.lists(st.floats(0.01, LIMIT * 0.95), max_size=20))
-def test_the_verdict_follows_the_last_byte_within_a_twentieth_of_the_limit(
-    heard: list[float],
-) -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    last = 0.0
-    for pause in heard:
-        last += pause
-        assert all(pulse is not Pulse.DEAD for _, pulse in run(liveness, last))
-        liveness.heard = last
-    ended = run(liveness, last + 2 * LIMIT)[-1]
-    assert ended[1] is Pulse.DEAD
-    assert LIMIT - 0.1 <= ended[0] - last <= LIMIT * 1.05 + 0.1
-
-
-def test_a_loop_that_is_blocked_again_and_again_still_reaches_the_verdict() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    pulses = [liveness.poll(now) for now in (20.0, 40.0, 60.0, 80.0)]
-    assert pulses == [Pulse.SEND, Pulse.QUIET, Pulse.NOTHING, Pulse.DEAD]
-
-
-@pytest.mark.parametrize("limit", [0.001, 0.2, 1.0, 10.0, 3600.0])
-def test_the_verdict_follows_the_limit_within_a_twentieth(limit: float) -> None:
-    liveness = Liveness(limit, 0.0)
-    now = 0.0
-    while liveness.deadline is not None:
-        now = liveness.deadline
-        liveness.poll(now)
-    assert limit <= now <= limit * 1.0500001
-
-
-# in the session
-
-
 def connected(liveness: float | None = LIMIT, **welcome: int) -> Bench:
     bench = Bench(CoreOptions(liveness=liveness))
     bench.connect(**welcome)
     return bench
+
+
+def stalls(bench: Bench) -> list[str]:
+    return [
+        event.cause if isinstance(event, Stalled) else f"-{event.cause}"
+        for event in bench.happened
+        if isinstance(event, Stalled | StallOver)
+    ]
+
+
+def tick(bench: Bench, late: float = 0.0) -> list[str]:
+    """Tick once, at the next deadline or later; return what the core did: asked, reported, gave up."""
+    deadline = bench.core.next_deadline()
+    assert deadline is not None
+    asked, reported, given_up = bench.broker.pulses, len(stalls(bench)), len(bench.failures)
+    bench.now = max(bench.now, deadline) + late
+    bench.core.tick(bench.now)
+    bench.pump()
+    done = ["asked"] * (bench.broker.pulses - asked) + stalls(bench)[reported:]
+    return done + ["given up"] * (len(bench.failures) - given_up)
+
+
+def course(bench: Bench) -> Iterator[tuple[float, str]]:
+    """Tick at every deadline until the connection is given up; yield what the core did, and when."""
+    began = bench.now
+    while not bench.failures:
+        for what in tick(bench):
+            yield round(bench.now - began, 1), what
+
+
+# a silent broker
+
+
+def test_a_silent_broker_is_asked_then_reported_then_given_up() -> None:
+    assert list(course(connected())) == [(4.0, "asked"), (6.0, "silence"), (12.0, "given up")]
+
+
+def test_an_answer_ends_the_silence_at_once() -> None:
+    bench = connected()
+    bench.wait(7.0)
+    assert stalls(bench) == ["silence"]
+    bench.send(HEARTBEAT_RSP)
+    assert stalls(bench) == ["silence", "-silence"]
+    assert bench.core.silence(bench.now) == 0.0
+    assert list(course(bench)) == [(5.0, "asked"), (6.2, "silence"), (12.0, "given up")]
+
+
+@pytest.mark.parametrize("blocked", range(4))
+def test_a_loop_that_was_blocked_reads_before_the_verdict(blocked: int) -> None:
+    """After a late tick, an answer waiting in the socket is read before the broker is given up."""
+    bench = connected()
+    step = 0
+    while "given up" not in (done := tick(bench, BLOCKED if step == blocked else 0.0)):
+        if step == blocked:
+            bench.send(HEARTBEAT_RSP)  # the next turn of the loop reads what came meanwhile
+            tick(bench)
+            assert bench.failures == []
+            return
+        step += 1
+    assert done == ["given up"]
+    assert step == blocked == 3
+
+
+def test_after_a_blocked_loop_the_broker_has_half_of_the_limit_to_answer() -> None:
+    bench = connected()
+    assert tick(bench, BLOCKED) == ["asked"]
+    *_, verdict = course(bench)
+    assert verdict == (LIMIT / 2, "given up")
+
+
+@given(heard=st.lists(st.floats(0.01, LIMIT * 0.95), max_size=20))
+def test_the_verdict_follows_the_last_byte_within_a_twentieth_of_the_limit(heard: list[float]) -> None:
+    bench = connected()
+    for pause in heard:
+        bench.wait(pause)
+        assert bench.failures == []
+        bench.send(HEARTBEAT_RSP)
+    last = bench.now
+    list(course(bench))
+    assert LIMIT - 0.1 <= bench.now - last <= LIMIT * 1.05 + 0.1
+
+
+def test_a_loop_that_is_blocked_again_and_again_still_reaches_the_verdict() -> None:
+    bench = connected()
+    assert [tick(bench, 20.0) for _ in range(4)] == [["asked"], ["silence"], [], ["given up"]]
+
+
+@pytest.mark.parametrize("limit", [0.001, 0.2, 1.0, 10.0, 3600.0])
+def test_the_verdict_follows_the_limit_within_a_twentieth(limit: float) -> None:
+    bench = connected(limit)
+    began = bench.now
+    list(course(bench))
+    assert limit <= bench.now - began + 1e-9
+    assert bench.now - began <= limit * 1.0500001
+
+
+def test_an_answer_moves_the_next_look_back() -> None:
+    bench = connected()
+    began = bench.now
+    assert tick(bench) == ["asked"]
+    bench.now = began + 4.5
+    bench.send(HEARTBEAT_RSP)
+    assert bench.core.relaxed
+    bench.wait(4.0 - 0.1)
+    assert bench.broker.pulses == 1
+    assert [(when + 3.9, what) for when, what in course(bench)] == [
+        (4.0, "asked"),
+        (6.0, "silence"),
+        (12.0, "given up"),
+    ]
+
+
+def test_an_answer_without_a_request_moves_nothing() -> None:
+    """An unsolicited answer must not put off the request: the peer could otherwise hide a dead direction."""
+    bench = connected()
+    before = bench.core.next_deadline()
+    bench.now += 3.0
+    bench.send(HEARTBEAT_RSP)
+    assert bench.core.next_deadline() == before
 
 
 @pytest.mark.parametrize("max_missed", [0, 2, 10])
@@ -174,12 +184,9 @@ def test_every_byte_of_the_broker_counts(talk: str) -> None:
     queue = bench.open("bmq://d/q")
     if talk == "byte":
         bench.send(pack_event_header(100_000, EventType.PUSH))
-    for number in range(1, 40):
+    # Without answers, only the time before their absence counts.
+    for number in range(1, 40 if talk == "ack" else 4):
         bench.wait(3.9)
-        if talk in ("byte", "push"):
-            assert bench.core._answers is not None
-            answers = bench.core._answers  # as if an answer were among the bytes
-            answers.answered, answers.received = bench.now, 0
         if talk == "byte":
             bench.send(b"x")
         elif talk == "ack":
@@ -188,7 +195,8 @@ def test_every_byte_of_the_broker_counts(talk: str) -> None:
         else:
             bench.push(queue, number)
     assert bench.failures == []
-    assert "HEARTBEAT_REQ" not in bench.broker.log
+    assert "silence" not in stalls(bench)
+    assert talk != "ack" or "HEARTBEAT_REQ" not in bench.broker.log
 
 
 @pytest.mark.parametrize("max_missed", [0, 1])
@@ -272,14 +280,6 @@ def receive(
         if answers and bench.broker.pulses:
             bench.broker.pulses = 0
             bench.send(HEARTBEAT_RSP)
-
-
-def stalls(bench: Bench) -> list[str]:
-    return [
-        event.cause if isinstance(event, Stalled) else f"-{event.cause}"
-        for event in bench.happened
-        if isinstance(event, Stalled | StallOver)
-    ]
 
 
 SPARSE, DENSE = 100, 64 * 1024
@@ -382,66 +382,39 @@ def test_missing_answer_counts_only_while_it_can_arrive(kind: str) -> None:
 
 def test_a_loop_that_is_blocked_again_and_again_convicts_no_peer_that_sends() -> None:
     """Each turn of the loop reads one chunk, and the answer is in a later chunk."""
-    answers = Answers(LIMIT, 0.0)
-    now = 0.0
-    for _ in range(100):
-        now += BLOCKED
-        answers.received += KIB
-        assert answers.poll(now) is not Pulse.DEAD
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    for number in range(100):
+        tick(bench, BLOCKED)
+        bench.push(queue, number)
+    assert bench.failures == []
 
 
+@settings(max_examples=20)
 @given(
     rate=st.floats(2 * 8 * KIB, 1e7),
-    backlog=st.integers(0, 50_000_000),
+    backlog=st.integers(0, 20_000_000),
     latency=st.floats(0.0, 1.0),
-    chunk=st.integers(100, 16 * KIB),
+    chunk=st.integers(1000, 16 * KIB),
 )
 def test_a_line_that_is_never_idle_with_a_backlog_is_never_convicted(
     rate: float, backlog: int, latency: float, chunk: int
 ) -> None:
     """Answers queue behind the backlog of a slow line, which is full at first and later idle."""
-    answers = Answers(LIMIT, 0.0)
-    now, behind = 0.0, float(backlog)
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    message = bench.broker.push(queue.q_id, [(guid(1), bytes(chunk - 100))], (bench.broker.s_ids[0][-1],))
+    behind, sent = float(backlog), 0.0
     due: list[tuple[float, float]] = []  # bytes that go before an answer, and the earliest time
-    sent = 0.0
-    for _ in range(4000):
-        step = chunk / rate if behind > 0 else 0.1
-        now += step
+    for _ in range(1500):
+        bench.wait(len(message) / rate if behind > 0 else 0.1)
+        assert bench.failures == []
         if behind > 0:
-            behind -= chunk
-            sent += chunk
-            answers.received += chunk
-        while due and due[0][0] <= sent and due[0][1] <= now:
+            behind -= len(message)
+            sent += len(message)
+            bench.send(message)
+        due += [(sent + max(behind, 0.0), bench.now + latency)] * bench.broker.pulses
+        bench.broker.pulses = 0
+        while due and due[0][0] <= sent and due[0][1] <= bench.now:
             due.pop(0)
-            answers.answered, answers.received = now, 0
-        while answers.deadline is not None and answers.deadline <= now:
-            pulse = answers.poll(answers.deadline)
-            assert pulse is not Pulse.DEAD
-            if pulse is Pulse.SEND:
-                due.append((sent + max(behind, 0.0), now + latency))
-
-
-def test_an_answer_moves_the_next_look_back() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    assert liveness.poll(4.0) is Pulse.SEND
-    assert liveness.deadline == 6.0
-    liveness.relax(4.5)
-    assert liveness.deadline == 4.5 + LIMIT / 3
-    assert liveness.poll(6.0) is Pulse.NOTHING
-    assert run(liveness, 100.0) == [(8.5, Pulse.SEND), (10.5, Pulse.QUIET), (16.5, Pulse.DEAD)]
-
-
-def test_an_answer_without_a_request_moves_nothing() -> None:
-    """An unsolicited answer must not put off the request: the peer could otherwise hide a dead direction."""
-    liveness = Liveness(LIMIT, 0.0)
-    liveness.relax(3.0)
-    assert liveness.deadline == LIMIT / 3
-
-
-def test_an_answer_after_the_report_leaves_the_rest_to_the_poll() -> None:
-    liveness = Liveness(LIMIT, 0.0)
-    assert run(liveness, 6.0)[-1] == (6.0, Pulse.QUIET)
-    liveness.heard = 7.0
-    liveness.relax(7.0)
-    assert not liveness.quiet
-    assert liveness.deadline == 12.0
+            bench.send(HEARTBEAT_RSP)

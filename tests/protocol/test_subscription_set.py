@@ -8,16 +8,23 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from bmq.errors import StateError
-from bmq.protocol.client.ports import NOBODY
-from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
-from bmq.protocol.client.subscription_set import SetInput, SetState, SubscriptionSet
+from bmq.protocol.client.ports import NULL_OWNER
+from bmq.protocol.client.subscription import (
+    Routes,
+    SetInput,
+    SetState,
+    SubscriptionCore,
+    SubscriptionOptions,
+    SubscriptionSet,
+)
+from tests.protocol.bench import READ, connected
 
 TABLE = SubscriptionSet.TRANSITIONS
 OUTSTANDING = {SetState.ASKED, SetState.OVERTAKEN}
 
 
 def subscriptions(number: int) -> Sequence[SubscriptionCore]:
-    return [SubscriptionCore(f"x == {number}", SubscriptionOptions(1, 1, 0), NOBODY)]
+    return [SubscriptionCore(f"x == {number}", SubscriptionOptions(1, 1, 0), NULL_OWNER)]
 
 
 def walks(length: int) -> Iterator[list[SetInput]]:
@@ -35,8 +42,9 @@ def walks(length: int) -> Iterator[list[SetInput]]:
 
 def test_every_walk_over_the_table_keeps_the_invariants() -> None:
     taken: set[tuple[SetState, SetInput]] = set()
+    queue = connected().open("bmq://d/q", READ)
     for inputs in walks(6):
-        each = SubscriptionSet()
+        each = SubscriptionSet(queue, Routes())
         wanted = agreed = committed = asked = each.wanted
         for number, event in enumerate(inputs):
             taken.add((each.state, event))
@@ -49,7 +57,8 @@ def test_every_walk_over_the_table_keeps_the_invariants() -> None:
             else:
                 asked = wanted if event is SetInput.ASK else asked
                 wanted = agreed if event is SetInput.REFUSE else wanted
-                each.fire(event)
+                failed = event in (SetInput.REFUSE, SetInput.DELAY)
+                each.fire(event, *([(number, sub) for sub in asked], False) if failed else ())
             assert each.wanted is wanted
             assert each.agreed is agreed
             assert list(each.committed) == list(committed)
@@ -65,7 +74,7 @@ def test_every_walk_over_the_table_keeps_the_invariants() -> None:
 def test_an_input_that_is_not_in_the_table_is_an_error(state: SetState, event: SetInput) -> None:
     if (state, event) in TABLE:
         return
-    each = SubscriptionSet()
+    each = SubscriptionSet(connected().open("bmq://d/q", READ), Routes())
     each.state = state
     with pytest.raises(StateError, match=f"{event.name} is not possible in state SetState.{state.name}"):
         each.fire(event)

@@ -448,10 +448,11 @@ class Walk(RuleBasedStateMachine):
     def the_window_is_what_has_no_outcome(self) -> None:
         core = self.bench.core
         window = core.posts
-        assert window.bytes == sum(len(message[1]) for _, message in window)
-        unacked = Counter(queue for queue, _ in window)
+        posts = [(window.batches[number].queue, message) for message, number, _ in window.entries.values()]
+        assert window.bytes == sum(len(message[1]) for _, message in posts)
+        unacked = Counter(queue for queue, _ in posts)
         assert len(window) == sum(unacked.values())
-        first = next((int(message[1]) for _, message in window), None)
+        first = next((int(message[1]) for _, message in posts), None)
         assert window.oldest() == (None if first is None else self.posted[first][1])
         open_posts = len(self.posted) - sum(map(len, self.bench.outcomes.values()))
         assert len(window) == open_posts
@@ -525,7 +526,7 @@ class Walk(RuleBasedStateMachine):
     def whose(self, request: ControlMessage) -> QueueCore:
         """Return the sender of a request."""
         assert request.r_id is not None
-        outstanding = self.bench.core._requests._outstanding.get(request.r_id)
+        outstanding = self.bench.core.requests._outstanding.get(request.r_id)
         if outstanding is not None and isinstance(outstanding.subject, QueueCore):
             return outstanding.subject
         body = request.body

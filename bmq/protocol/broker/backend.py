@@ -21,7 +21,7 @@ from bmq.wire.control.messages import (
 )
 from bmq.wire.put import Put
 
-__all__ = ["Backend", "ClientPort", "stream_parameters"]
+__all__ = ["BrokerBackend", "ClientPort", "stream_parameters"]
 
 
 class ClientPort(Protocol):
@@ -66,7 +66,7 @@ class ClientPort(Protocol):
         ...
 
 
-class Backend(Protocol):
+class BrokerBackend(Protocol):
     """The broker behind the sessions: queues, routing, storage."""
 
     @property

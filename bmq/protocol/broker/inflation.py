@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits for a broker's decompression: a bounded multiple of the bytes received, from all clients."""
+"""A broker's changes of application data: decompression for old senders, conversion for old receivers.
+
+Decompression has a limit: a bounded multiple of the bytes received, from all clients.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from bmq.errors import Error
 from bmq.wire.compression import TooLarge, decompress
-from bmq.wire.constants import MAX_APPLICATION_DATA
+from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
+from bmq.wire.padding import padding
+from bmq.wire.properties import encode_properties, properties_length, split_properties
 
-__all__ = ["Exhausted", "InflationBudget"]
+__all__ = ["Exhausted", "InflationBudget", "for_old_client", "from_old_client"]
 
 _MIB: Final = 2**20
 #: Growth by decompression allowed to every message; few honest messages shrink more.
@@ -67,3 +74,45 @@ class InflationBudget:
             # A failed attempt costs as much work as a success.
             self.reserve -= max(0, spent - allowance)
         return plain
+
+
+def from_old_client(
+    inflate: Callable[[int, bytes], bytes | None], queue_id: int, data: bytes
+) -> bytes | None:
+    """Decompress application data with properties in the old encoding; data includes the padding.
+
+    Args:
+        inflate: decompresses data for a qId. If the result is None, this function returns None, too.
+        queue_id: the qId.
+        data: the data.
+
+    Raises:
+        ProtocolError: the data cannot be decompressed, exceeds 64 MiB, or does not begin with properties.
+    """
+    plain = inflate(queue_id, data[: -data[-1]])
+    if plain is None:
+        return None
+    properties_length(plain)
+    return plain + padding(len(plain))
+
+
+def for_old_client(
+    data: bytes, schema_id: int, compression: int, budget: InflationBudget
+) -> tuple[bytes, int, int]:
+    """Convert data with properties in the new encoding for a client limited to the old encoding.
+
+    Data includes the padding. Unreadable data, and data beyond ``budget`` when decompressed, is returned
+    unchanged.
+
+    Returns:
+        The data, the schema id and the compression.
+    """
+    try:
+        plain = data[: -data[-1]]
+        properties, length = split_properties(plain, True)
+        payload = plain[length:]
+        area = encode_properties(properties.typed(), new=False)
+        plain = area + (budget.inflate(payload, free=True) if compression else payload)
+    except (Error, Exhausted):
+        return data, schema_id, compression
+    return plain + padding(len(plain)), 0, Compression.NONE

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's side of a connection: bytes and the time in, bytes out.
 
-A :class:`Backend` handles queues and routing. This module handles the handshake, control messages and
+A :class:`BrokerBackend` handles queues and routing. This module handles the handshake, control messages and
 heartbeats, and selects input to be ignored without an answer.
 """
 
@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 
 from bmq._logging import Log
 from bmq.errors import ProtocolError
-from bmq.protocol.broker.actions import Action, ActionKind
-from bmq.protocol.broker.backend import Backend, ClientPort, stream_parameters
+from bmq.protocol.broker.backend import BrokerBackend, ClientPort, stream_parameters
+from bmq.protocol.broker.inflation import from_old_client
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.properties import from_old_client
-from bmq.protocol.broker.settings import BrokerSettings
+from bmq.protocol.broker.settings import Action, ActionKind, BrokerSettings
 from bmq.protocol.framing import Framer
-from bmq.protocol.heartbeat import Heartbeat, Pulse
+from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import iter_confirms
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
@@ -140,7 +139,7 @@ class BrokerSession(Machine):
     def __init__(
         self,
         settings: BrokerSettings,
-        backend: Backend,
+        backend: BrokerBackend,
         output: BrokerOutput,
         *,
         session_id: int,
@@ -234,10 +233,10 @@ class BrokerSession(Machine):
             _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
             self.fire(_I.TIMEOUT, now)
         if self._heartbeat is not None:
-            pulse = self._heartbeat.poll(now)
-            if pulse is Pulse.SEND:
+            action = self._heartbeat.poll(now)
+            if action is HeartbeatAction.SEND:
                 self.output.event(HEARTBEAT_REQ)
-            elif pulse is Pulse.DEAD:
+            elif action is HeartbeatAction.GIVE_UP:
                 _log.info("%s: missed too many heartbeats; closing", self.peer)
                 self.fire(_I.TIMEOUT, now)
 

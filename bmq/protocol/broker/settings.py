@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's identity in the negotiation, and its rules for clients' credentials."""
+"""A broker's identity in the negotiation, and its rules for clients' credentials and actions."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from bmq import _checks
 from bmq.errors import UsageError
-from bmq.protocol.broker.actions import Action
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control.messages import (
     UNRELEASED_VERSION,
@@ -20,7 +20,7 @@ from bmq.wire.control.messages import (
     StatusCategory,
 )
 
-__all__ = ["Authentication", "BrokerSettings"]
+__all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings"]
 
 #: The capabilities in this broker's identity.
 FEATURES = (
@@ -97,6 +97,43 @@ def _refusal(code: int, message: str) -> AuthenticationResponse:
     return AuthenticationResponse(
         status=Status(category=StatusCategory.E_REFUSED, code=code, message=message)
     )
+
+
+class ActionKind(Enum):
+    """The kinds of actions, with the names of a real broker's authorizer plugins.
+
+    Attributes:
+        CONNECT_CLIENT: a session connects.
+        CONNECT_ADMIN: a client for admin commands connects.
+        QUEUE_READ: a client opens a queue for reading.
+        QUEUE_WRITE: a client opens a queue for writing.
+        EXECUTE_ADMIN_COMMAND: an admin client sends a command.
+    """
+
+    CONNECT_CLIENT = "ConnectClient"
+    CONNECT_ADMIN = "ConnectAdmin"
+    QUEUE_READ = "QueueRead"
+    QUEUE_WRITE = "QueueWrite"
+    EXECUTE_ADMIN_COMMAND = "ExecuteAdminCommand"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action of a client, for the function ``authorize`` of :class:`bmq.broker.Broker`.
+
+    Attributes:
+        kind: kind of the action.
+        principal: name of the authenticated user; empty for an anonymous client.
+        uri: URI of the queue, without appId; empty unless a queue is opened.
+        app_id: appId of the reader of a fanout queue; empty otherwise.
+        command: text of the admin command; empty for other kinds.
+    """
+
+    kind: ActionKind
+    principal: str = ""
+    uri: str = ""
+    app_id: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
 from bmq.protocol.client.events import (
@@ -42,22 +42,19 @@ from bmq.protocol.client.events import (
     Unsendable,
 )
 from bmq.protocol.client.greeting import Greeting
-from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake
-from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.ports import Columns, QueueOwner, Waiter
-from bmq.protocol.client.posts import Posts
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared
+from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, Renewal
+from bmq.protocol.client.outbox import OutputBuffer
+from bmq.protocol.client.ports import Columns, QueueOwner
+from bmq.protocol.client.posts import PostWindow
+from bmq.protocol.client.queue import PendingCall, QueueCore, QueueState
 from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
-from bmq.protocol.client.renewal import Renewal
-from bmq.protocol.client.requests import RequestKind, Requests
-from bmq.protocol.client.routes import Routes
-from bmq.protocol.client.stalls import Stalls
-from bmq.protocol.client.subscription import SubscriptionCore
+from bmq.protocol.client.requests import PendingRequests, RequestKind
+from bmq.protocol.client.subscription import Routes, SubscriptionCore
+from bmq.protocol.client.watchdog import Watchdog
 from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
-from bmq.protocol.heartbeat import Heartbeat, Pulse
-from bmq.protocol.liveness import Answers, Liveness
+from bmq.protocol.heartbeat import Heartbeat
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
@@ -74,15 +71,12 @@ from bmq.wire.control import (
     decode_event,
     request_id,
 )
-from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event, read_event
+from bmq.wire.event import HEARTBEAT_RSP, Event, read_event
 from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri
 
 __all__ = ["ClientCore", "CoreOptions", "SessionInput", "SessionState"]
 
-# Interval of heartbeats in seconds while reading is paused. The broker's own heartbeats go unread meanwhile,
-# so these writes show the broker that the client is alive; and only a write can reveal a lost connection.
-_PULSE_WHILE_PAUSED = 1.0
 # Seconds during which an error of the connection counts as the likely cause of later failures.
 _RECENTLY = 60.0
 # Requests, sent by brokers only by mistake, are skipped.
@@ -174,10 +168,10 @@ class ClientCore(Machine):
     Attributes:
         state: the session's state.
         post: accepts a post for a queue. Each post ends in one outcome (:class:`Acked`); see
-            :meth:`bmq.protocol.client.posts.Posts.post`.
-        post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.Posts.post_many`.
+            :meth:`bmq.protocol.client.posts.PostWindow.post`.
+        post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.PostWindow.post_many`.
         post_event: accepts the posts of an encoded event; see
-            :meth:`bmq.protocol.client.posts.Posts.post_event`.
+            :meth:`bmq.protocol.client.posts.PostWindow.post_event`.
         posts: the posts without an outcome, for reading only.
         new_properties: whether to write properties in the new encoding.
         unsettled: number of posts without an outcome when the session was given up.
@@ -192,49 +186,44 @@ class ClientCore(Machine):
 
     def __init__(self, identity: ClientIdentity, options: CoreOptions | None = None) -> None:
         self.state = SessionState.STARTING
-        self._options = options = options or CoreOptions()
+        self.options = options = options or CoreOptions()
         self._events: list[SessionEvent | Signal] = []
         # Reports an event: a function of the list, to save a call for each event.
-        self._emit: Callable[[SessionEvent | Signal], None] = self._events.append
+        self.emit: Callable[[SessionEvent | Signal], None] = self._events.append
         self.read_columns = None
         self._identity = identity
         self._handshake = Handshake(identity)
-        self._confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
-        self._outbox = Outbox(self._confirms)
-        self._requests = Requests(self._outbox)
+        self.confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
+        self.outbox = OutputBuffer(self.confirms)
+        self.requests = PendingRequests(self.outbox)
         patience = options.liveness / 2 if options.liveness is not None else None
-        self.posts = Posts(self._outbox, options.max_unacked_messages, options.max_unacked_bytes, patience)
-        self._stalls = Stalls(self.posts, self._requests, patience, self._emit)
+        limits = options.max_unacked_messages, options.max_unacked_bytes
+        self.posts = PostWindow(self.outbox, *limits, patience)
+        self._watchdog = Watchdog(self, options.liveness)
         # Bound methods, to save a call for each post.
         self.post = self.posts.post
         self.post_many = self.posts.post_many
         self.post_event = self.posts.post_event
-        self._routes: Routes[QueueCore] = Routes()
-        self._shared = Shared(
-            requests=self._requests,
-            posts=self.posts,
-            routes=self._routes,
-            confirms=self._confirms,
-            operations=Deadlines(),
-            changed={},
-            emit=self._emit,
-            moved=self._queue_moved,
-            settled=self._queue_settled,
-            fail_channel=self._fail_channel,
-            trouble=lambda: self.trouble,
-            reopen_timeout=options.reopen_timeout,
-            repeat_after=options.repeat_after,
-        )
-        self._queues = QueueRegistry(self._shared)
+        self.routes = Routes()
+        # The deadlines of operations with waiting callers.
+        self.operations: Deadlines[PendingCall] = Deadlines()
+        # Queues with changed subscriptions not yet sent.
+        self.changed: dict[QueueCore, None] = {}
+        # Times of the next check of queues with expressions in subscriptions.
+        self.watched: Deadlines[QueueCore] = Deadlines()
+        # Times of the next attempt to reopen temporarily refused queues.
+        self.delayed: Deadlines[QueueCore] = Deadlines()
+        # Number of repetitions of subscriptions of any queue, and of messages right after a repetition.
+        self.repetitions = 0
+        self.revived = 0
+        # Whether the broker supports configureStream, not only its older form.
+        self.configure_stream = True
+        self._queues = QueueRegistry(self)
         self.framer = Framer(options.max_incoming_event)
-        self._heartbeat: Heartbeat | None = None
-        self._liveness: Liveness | None = None
-        self._answers: Answers | None = None
         self._reading_paused = False
-        self._pulse_owed = False
-        self._pulse_at: float | None = None
+        self.heartbeat_owed = False
         self._renewal = Renewal()
-        self._stopping: list[Operation] = []
+        self._stopping: list[PendingCall] = []
         self._lost_because = ""
         # The latest error of a connection or of an unreadable answer, and its time.
         self._trouble: Error | None = None
@@ -266,24 +255,24 @@ class ClientCore(Machine):
         """
         if self._broken:
             return []
-        if self._shared.changed and self.connected:
-            for queue in list(self._shared.changed):
+        if self.changed and self.connected:
+            for queue in list(self.changed):
                 queue.send_changes(now)
-        if self._pulse_owed:
-            self._pulse_owed = False
-            self._outbox.event(HEARTBEAT_RSP)
-        outbox = self._outbox
-        if not (outbox.runs or outbox.events or self._confirms.waiting or self._confirms.held):
+        if self.heartbeat_owed:
+            self.heartbeat_owed = False
+            self.outbox.event(HEARTBEAT_RSP)
+        outbox = self.outbox
+        if not (outbox.runs or outbox.events or self.confirms.waiting or self.confirms.held):
             return []
         data = outbox.take(limit)
-        if self._confirms.sent:
-            for confirming, count in self._confirms.sent:
+        if self.confirms.sent:
+            for confirming, count in self.confirms.sent:
                 confirming.confirms_sent(count, now)
-            self._confirms.sent.clear()
-        if self._requests.fresh:
-            self._stalls.sent(now)
-        if self._confirms.unstamped:
-            self._confirms.stamp(now)
+            self.confirms.sent.clear()
+        if self.requests.fresh:
+            self._watchdog.requests_sent(now)
+        if self.confirms.unstamped:
+            self.confirms.stamp(now)
         return data
 
     def events(self) -> list[SessionEvent | Signal]:
@@ -295,22 +284,23 @@ class ClientCore(Machine):
     def next_deadline(self) -> float | None:
         """Return the time of the next :meth:`tick`, or None."""
         first: float | None = None
+        watchdog = self._watchdog
         for deadline in (
-            self._requests.deadlines.first,
-            self._shared.operations.first,
-            self._shared.watched.first,
-            self._shared.delayed.first,
-            self._heartbeat.deadline if self._heartbeat else None,
-            self._liveness.deadline if self._liveness else None,
-            self._answers.deadline if self._answers else None,
-            self._pulse_at,
+            self.requests.deadlines.first,
+            self.operations.first,
+            self.watched.first,
+            self.delayed.first,
+            watchdog.heartbeat.deadline if watchdog.heartbeat else None,
+            watchdog.bytes.deadline,
+            watchdog.answers.deadline,
+            watchdog.pulse_at,
+            watchdog.deadline,
             self._renewal.due,
             self._renewal.ends,
-            self._confirms.deadline,
+            self.confirms.deadline,
             self._patience,
             self.posts.deadline,
-            self._stalls.deadline,
-            -inf if self._outbox.unsendable else None,
+            -inf if self.outbox.unsendable else None,
         ):
             if deadline is not None and (first is None or deadline < first):
                 first = deadline
@@ -341,21 +331,21 @@ class ClientCore(Machine):
     @property
     def awaited(self) -> bool:
         """Whether a caller waits for the broker's answer about a queue."""
-        return len(self._shared.operations) > 0
+        return len(self.operations) > 0
 
     @property
     def repeated(self) -> tuple[int, int]:
         """The number of repetitions of silent subscriptions, and of messages following at once."""
-        return self._shared.repeated, self._shared.revived
+        return self.repetitions, self.revived
 
     def stalls(self, now: float) -> dict[str, str]:
         """Describe the current stalls, by cause; see :class:`bmq.protocol.client.events.Stalled`."""
-        return dict(self._stalls.describe(now)) if self._stalls.causes else {}
+        return dict(self._watchdog.describe(now)) if self._watchdog.causes else {}
 
     @property
     def stalled(self) -> bool:
         """Whether any cause has stalled."""
-        return bool(self._stalls.causes)
+        return bool(self._watchdog.causes)
 
     @property
     def unfinished(self) -> bytes:
@@ -367,9 +357,7 @@ class ClientCore(Machine):
 
         Silence is watched while the session is connected and reading, unless ``liveness`` is None.
         """
-        if self._liveness is None or self._broken or self._reading_paused:
-            return None
-        return max(0.0, now - self._liveness.heard)
+        return None if self._broken else self._watchdog.silence(now)
 
     @property
     def broker(self) -> BrokerInfo | None:
@@ -392,7 +380,7 @@ class ClientCore(Machine):
 
     def greet(self) -> Greeting:
         """Return a new handshake, for a candidate connection of the session."""
-        return Greeting(self._identity, self._options.max_incoming_event)
+        return Greeting(self._identity, self.options.max_incoming_event)
 
     def channel_opened(self, greeting: Greeting, now: float) -> None:
         """Use a negotiated connection from now on.
@@ -413,14 +401,11 @@ class ClientCore(Machine):
             self._notice(what)
         broker = self._handshake.broker
         assert broker is not None
-        self._heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
-        if self._options.liveness is not None:
-            self._liveness = Liveness(self._options.liveness, now)
-            self._answers = Answers(self._options.liveness, now)
+        heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
+        self._watchdog.opened(heartbeat, now)
         self._renewal.authenticated(self._handshake.lifetime, now)
-        self._shared.configure_stream = broker.configure_stream
+        self.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
-        self._stalls.watch(now)
         self.fire(_I.CHANNEL_UP, now)
         self.pause_reading(self._reading_paused, now)
         self._take(greeting.rest, self.framer.feed(b"")[1], now)
@@ -440,18 +425,16 @@ class ClientCore(Machine):
             self.note_trouble(ConnectionFailed(f"the connection was lost: {reason}"), now)
         self._broken = True
         # The old framer may hold half an event, or an error with a traceback referring to much memory.
-        self.framer = Framer(self._options.max_incoming_event)
-        self._pulse_owed = False
-        self._pulse_at = None
+        self.framer = Framer(self.options.max_incoming_event)
+        self.heartbeat_owed = False
         self._handshake.channel_down()
-        self._heartbeat = self._liveness = self._answers = None
-        self._stalls.lost()
+        self._watchdog.closed()
         self._renewal = Renewal()
         self._patience = None
         self._lost_because = reason
-        self._outbox.clear()
+        self.outbox.clear()
         if self.state is not SessionState.CLOSED:  # After the end of the session no redeliveries arrive.
-            self._confirms.lost()
+            self.confirms.lost()
         self.fire(_I.CHANNEL_DOWN, now)
 
     def give_up(self, reason: str, now: float, cause: BaseException | None = None) -> None:
@@ -475,15 +458,15 @@ class ClientCore(Machine):
         """Accept no more posts: those that had to finish are done, or the time is up."""
         self.fire(_I.SEAL, now)
 
-    def stop(self, token: Waiter | None, now: float, deadline: float) -> None:
+    def stop(self, token: Any, now: float, deadline: float) -> None:
         """End the session: disconnect if connected; ``Completed(token)`` and ``Disconnected`` follow.
 
         Posts without an outcome and outstanding operations end at once.
         """
         if self.state is SessionState.CLOSED:
-            self._emit(Completed(token, None))
+            self.emit(Completed(token, None))
             return
-        self._stopping.append(Operation(token, deadline))
+        self._stopping.append(PendingCall(token, deadline))
         self.fire(_I.STOP, now)
 
     def receive(self, data: bytes | memoryview, now: float) -> bool:
@@ -500,16 +483,7 @@ class ClientCore(Machine):
         if self._broken:
             return False
         self._now = now
-        # Count any bytes, not only whole events: an event of 64 MiB can take longer than several heartbeats.
-        if self._heartbeat is not None:
-            self._heartbeat.heard = True
-        # A request from the broker proves only one direction: our requests may still be lost.
-        if self._liveness is not None and data != HEARTBEAT_REQ:
-            self._liveness.heard = now
-            if self._answers is not None:
-                self._answers.received += len(data)
-            if self._stalls.causes:
-                self._stalls.heard(now)
+        self._watchdog.received(data, now)
         return self._take(*self.framer.feed(data), now)
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
@@ -523,82 +497,63 @@ class ClientCore(Machine):
                 self._skip(event, unread, now)
             except Error as failure:
                 quiet = False
-                self._fail_channel(failure)
+                self.fail_channel(failure)
         if error is not None:
-            self._fail_channel(error)
-        if self._stalls.causes:
-            self._stalls.answered(now)
+            self.fail_channel(error)
+        if self._watchdog.causes:
+            self._watchdog.look_for_progress(now)
         return quiet
 
     def tick(self, now: float) -> None:
         """Handle the deadlines due at ``now``."""
         self._now = now
-        for request in self._requests.expire(now):
+        for request in self.requests.expire(now):
             if request.subject is None:
                 self.fire(_I.DISCONNECTED, now)
             else:
                 request.subject.unanswered(request, now)
-        for operation in self._shared.operations.due(now):
+        for operation in self.operations.due(now):
             if operation.queue is not None:
                 operation.queue.late(operation, now)
-        for queue in self._shared.watched.due(now):
+        for queue in self.watched.due(now):
             queue.look_after(now)
-        for queue in self._shared.delayed.due(now):
+        for queue in self.delayed.due(now):
             queue.try_again(now)
-        self._beat(now)
         if self._renewal.take_due(now):
-            self._emit(CredentialsNeeded())
+            self.emit(CredentialsNeeded())
         if self._renewal.take_end(now):
-            self._fail_channel(ConnectionFailed("the authentication has expired"))
-        self._confirms.tick(now)
+            self.fail_channel(ConnectionFailed("the authentication has expired"))
+        self.confirms.tick(now)
         if self._patience is not None and now >= self._patience:
             self._patience = None
             self._resume([queue for queue in self._queues if queue not in self._restoring], now)
         if self.posts.deadline is not None and now >= self.posts.deadline:
             self._report(self.posts.expire(now))
             if self.connected:
-                self._stalls.look(now)
-        if self._reading_paused:
-            self._stalls.moved = now
-        self._stalls.tick(now)
-        if not self.posts and self._stalls.deadline is None:
+                self._watchdog.look(now)
+        self._watchdog.tick(now)
+        if not self.posts and self._watchdog.deadline is None:
             self.posts.deadline = None  # The next post is a first post again.
-        for message, error in self._outbox.take_unsendable():
+        unsendable, self.outbox.unsendable = self.outbox.unsendable, []
+        for message, error in unsendable:
             if outcomes := self.posts.unsendable(message):
-                self._emit(Unsendable(str(outcomes[0][4].uri), error))
+                self.emit(Unsendable(str(outcomes[0][4].uri), error))
                 self._report(outcomes)
 
     def pause_reading(self, paused: bool, now: float) -> None:
         """Process a pause or resumption of reading: without reading, silence is no evidence."""
-        if self._liveness is not None:
-            if paused:
-                self._liveness.pause()
-            elif self._reading_paused:
-                self._liveness.resume(now)
-        if self._answers is not None:
-            if paused:
-                self._answers.pause()
-            elif self._reading_paused:
-                self._answers.resume(now)
+        self._watchdog.pause(paused, now)
         if self._reading_paused or paused:
-            self._stalls.moved = now
             # A pause of the broker may be hidden by this pause.
-            self._confirms.index()
+            self.confirms.index()
         self._reading_paused = paused
-        self._pulse_at = now + _PULSE_WHILE_PAUSED if paused and self.connected else None
 
     def written(self, now: float) -> None:
         """Record that the peer has accepted bytes of a backlog, as a proof of life.
 
         Sending a large message on a slow line takes longer than the tolerated silence.
         """
-        if self._heartbeat is not None:
-            self._heartbeat.heard = True
-        self._stalls.moved = now
-        if self._liveness is not None and not self._reading_paused:
-            self._liveness.heard = now
-        if self._answers is not None and not self._reading_paused:
-            self._answers.resume(now)
+        self._watchdog.written(now)
 
     def reauthenticate(self, credentials: Credentials | None, now: float) -> None:
         """Renew the credentials on the live session; None if no credentials are available."""
@@ -608,7 +563,7 @@ class ClientCore(Machine):
             self._renewal.failed(now)
         else:
             self._renewal.asked = True
-            self._outbox.event(self._handshake.authentication_request(credentials))
+            self.outbox.event(self._handshake.authentication_request(credentials))
 
     # queues
 
@@ -617,7 +572,7 @@ class ClientCore(Machine):
         uri: QueueUri,
         flags: QueueFlags,
         owner: QueueOwner,
-        token: Waiter,
+        token: Any,
         now: float,
         deadline: float,
         *,
@@ -646,7 +601,7 @@ class ClientCore(Machine):
         if self.state not in _IN_USE:
             raise SessionClosed("the session is closed" if self.over else "the session is closing")
         connected = self.connected
-        operation = Operation(token, deadline)
+        operation = PendingCall(token, deadline)
         return self._queues.open(
             uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=connected
         )
@@ -659,7 +614,7 @@ class ClientCore(Machine):
         self,
         queue: QueueCore,
         subscriptions: Sequence[SubscriptionCore],
-        token: Waiter | None,
+        token: Any,
         deadline: float,
     ) -> None:
         """Replace a queue's subscriptions; ``Completed(token)`` follows.
@@ -671,17 +626,17 @@ class ClientCore(Machine):
         Raises:
             QueueClosed: the queue is closing or closed.
         """
-        queue.configure(subscriptions, Operation(token, deadline))
+        queue.configure(subscriptions, PendingCall(token, deadline))
 
     def close_queue(
-        self, queue: QueueCore, token: Waiter | None, now: float, deadline: float, *, at_once: bool = False
+        self, queue: QueueCore, token: Any, now: float, deadline: float, *, at_once: bool = False
     ) -> None:
         """Close a queue, see :meth:`QueueCore.close`; ``Completed(token)`` follows.
 
         Raises:
             QueueClosed: the queue is already closing or closed.
         """
-        queue.close(Operation(token, deadline), now, at_once=at_once)
+        queue.close(PendingCall(token, deadline), now, at_once=at_once)
 
     def host_health(self, healthy: bool) -> None:
         """Suspend or resume the queues with this option: the host health monitor has reported a change."""
@@ -699,34 +654,36 @@ class ClientCore(Machine):
         """
         # Nearly always the queue is open and nothing is pending: check without a call.
         if (queue.state is _OPEN and not queue.at_most_once) or queue.attached:
-            waiting = self._confirms.waiting
+            waiting = self.confirms.waiting
             if waiting:
-                return self._confirms.add(queue, (guid,))
+                return self.confirms.add(queue, (guid,))
             pending = waiting[queue] = [guid]
             return pending
         if not queue.at_most_once:
-            self._confirms.remember(queue, (guid,))
+            self.confirms.remember(queue, (guid,))
         return None
 
     def before_confirms_change(self, call: Callable[[], None]) -> None:
         """Set the function to call before pending confirmations are sent, dropped or extended here."""
-        self._confirms.changes = call
+        self.confirms.changes = call
 
     def confirm_many(self, queue: QueueCore, guids: Sequence[bytes]) -> None:
         """Confirm several messages of one queue."""
         if not guids:
             return
         if queue.attached:
-            self._confirms.add(queue, guids)
+            self.confirms.add(queue, guids)
         elif not queue.at_most_once:
-            self._confirms.remember(queue, guids)
+            self.confirms.remember(queue, guids)
 
     # reports of the queues
 
-    def _queue_moved(self, queue: QueueCore) -> None:
+    def queue_moved(self, queue: QueueCore) -> None:
+        """Process a transition that may concern further queues."""
         self._queues.moved(queue, self._now, connected=self.connected)
 
-    def _queue_settled(self, queue: QueueCore, now: float) -> None:
+    def queue_settled(self, queue: QueueCore, now: float) -> None:
+        """Process the end of an attempt to reopen a queue."""
         if queue in self._restoring:
             del self._restoring[queue]
             if not self._restoring:
@@ -738,17 +695,17 @@ class ClientCore(Machine):
             else:
                 self._resume([queue], now)
 
-    def _fail_channel(self, error: Error | None) -> None:
+    def fail_channel(self, error: Error | None) -> None:
         """Request, once, the closing of an unusable connection."""
         if not self._broken:
             self._broken = True
             if error is not None:
                 self.note_trouble(error, self._now)
-            self._emit(CloseChannel(error))
+            self.emit(CloseChannel(error))
 
     def _notice(self, what: str) -> None:
         """Report skipped content, known only to newer brokers."""
-        self._emit(Skipped(what))
+        self.emit(Skipped(what))
 
     # incoming events
 
@@ -758,22 +715,17 @@ class ClientCore(Machine):
         if self._broken:
             return False
         if kind == EventType.HEARTBEAT_REQ:
-            self._pulse_owed = True
+            self.heartbeat_owed = True
             return False
         if kind == EventType.PUSH:
             return self._pushed(event, now)
-        if self._answers is not None and kind in _ANSWERS:
-            self._answers.answered = now
-            self._answers.received = 0
-            if self._stalls.causes:
-                self._stalls.broker_answers(now)
+        if kind in _ANSWERS:
+            self._watchdog.answered(now)
         if kind == EventType.ACK:
-            outcomes = self.posts.acked(event, now)
-            accepted = self.posts.take_accepted() if self.posts.accepted else []
-            if outcomes or accepted:
-                strange = self.posts.take_strange() if self.posts.strange else None
-                self._emit(Acked(outcomes, accepted, strange))
-                for number in sorted(set(strange.values())) if strange else ():
+            acked = self.posts.acked(event, now)
+            if acked.outcomes or acked.accepted:
+                self.emit(acked)
+                for number in sorted(set(acked.strange.values())) if acked.strange else ():
                     self._notice(f"status {number} of ACK messages")
             return True
         elif kind == EventType.CONTROL:
@@ -781,10 +733,8 @@ class ClientCore(Machine):
         elif kind == EventType.AUTHENTICATION:
             self._renewed(event, now)
         elif kind == EventType.HEARTBEAT_RSP:
-            if self._liveness is not None and self._answers is not None:
-                self._liveness.relax(now)
-                self._answers.relax(now)
-                self.relaxed = True
+            self._watchdog.heartbeat_answered(now)
+            self.relaxed = True
         elif not event.body:
             read_event(event.data)  # raises the error of the header
         else:
@@ -819,20 +769,20 @@ class ClientCore(Machine):
         deliveries: list[tuple[QueueCore, SubscriptionCore, list[Push]]] = []
         for run in decode_push_runs(event.data, event.body, self._notice):
             q_id, ids, *_ = run[0]
-            routes = self._routes.by_queue.get(q_id, _NO_ROUTES)
+            routes = self.routes.by_queue.get(q_id, _NO_ROUTES)
             if len(ids) == 1:
                 route = routes.get(ids[0]) or self._queues.only_reader(q_id)
                 if route is not None:
                     deliveries.append((*route, run))
                 else:
-                    self._emit(Astray(q_id, ids, len(run)))
+                    self.emit(Astray(q_id, ids, len(run)))
                 continue
             # Deliver once to each subscription, even if the broker repeats an id.
             found = dict.fromkeys(map(routes.get, ids))
             if None in found:
                 found[self._queues.only_reader(q_id)] = None
             if list(found) == [None]:
-                self._emit(Astray(q_id, ids, len(run)))
+                self.emit(Astray(q_id, ids, len(run)))
             deliveries += [(*route, run) for route in found if route is not None]
         quiet = True
         known = False
@@ -849,7 +799,7 @@ class ClientCore(Machine):
             quiet = False
             deliveries = self._confirm_again(deliveries)
         if deliveries:
-            self._emit(Pushed(deliveries))
+            self.emit(Pushed(deliveries))
         return quiet
 
     def _pushed_columns(self, event: Event, now: float) -> bool:
@@ -860,7 +810,7 @@ class ClientCore(Machine):
             return False
         deliveries: list[tuple[QueueCore, SubscriptionCore, Columns]] = []
         for q_id, ids, some in columns.routes():
-            route = self._routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
+            route = self.routes.by_queue.get(q_id, _NO_ROUTES).get(ids[0])
             if route is None or not route[1].columns or len(ids) > 1:
                 return False
             confirmed = route[0].confirmed
@@ -872,7 +822,7 @@ class ClientCore(Machine):
             deliveries.append((*route, some))
         for queue, _, some in deliveries:
             queue.delivered(some.count, now)
-        self._emit(PushedColumns(deliveries))
+        self.emit(PushedColumns(deliveries))
         return True
 
     def _confirm_again(
@@ -884,9 +834,9 @@ class ClientCore(Machine):
             guids = [push[GUID] for push in run]
             if queue.confirmed is not None and (known := queue.confirmed.known(guids)):
                 # The broker has the queue open, or it would not deliver; its answer may still be on the way.
-                self._confirms.add(queue, [guid for guid in guids if guid in known])
+                self.confirms.add(queue, [guid for guid in guids if guid in known])
                 run = [push for push in run if push[GUID] not in known]
-                self._emit(ConfirmedAgain(queue.uri_text, subscription.owner, len(guids) - len(run)))
+                self.emit(ConfirmedAgain(queue.uri_text, subscription.owner, len(guids) - len(run)))
             if run:
                 fresh.append((queue, subscription, run))
         return fresh
@@ -903,7 +853,7 @@ class ClientCore(Machine):
         if isinstance(message.body, _REQUESTS):
             self._notice(f"a request of the broker: {type(message.body).__name__}")
             return
-        request = self._requests.resolve(message.r_id)
+        request = self.requests.resolve(message.r_id)
         if request is None:
             return  # brokers send no unsolicited messages; answers to forgotten requests do not matter
         if unread is not None:
@@ -918,22 +868,22 @@ class ClientCore(Machine):
 
     def _announce(self, now: float) -> None:
         assert self.broker is not None
-        self._emit(Connected(self.broker.name))
+        self.emit(Connected(self.broker.name))
         if self.broker.deprecates:
-            self._emit(ClientDeprecated(self.broker.name))
+            self.emit(ClientDeprecated(self.broker.name))
         self._queues.channel_up(now)
 
     def _lose(self, now: float) -> None:
-        self._requests.clear()
+        self.requests.clear()
         self._restoring.clear()
-        self._emit(ConnectionLost(self._lost_because))
+        self.emit(ConnectionLost(self._lost_because))
         self._report(self.posts.lost())
         self._queues.channel_down(now)
 
     def _restore(self, now: float) -> None:
         assert self.broker is not None
-        self._emit(Reconnected(self.broker.name))
-        self._confirms.restored(now)
+        self.emit(Reconnected(self.broker.name))
+        self.confirms.restored(now)
         self._restoring.update(dict.fromkeys(self._queues.channel_up(now)))
         if self._restoring:
             self._patience = now + _RESTORE_PATIENCE
@@ -941,10 +891,9 @@ class ClientCore(Machine):
             self._finish_restore(now)
 
     def _disconnect(self, now: float) -> None:
-        self._liveness = self._answers = None  # no output follows a disconnect: silence has no meaning
-        self._stalls.lost()
+        self._watchdog.disconnecting()
         self._end_everything(SessionClosed("the session is closed"), now)
-        self._requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
+        self.requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
 
     def _stop(self, now: float) -> None:
         reason = "" if self._stopping else self._lost_because
@@ -952,18 +901,17 @@ class ClientCore(Machine):
         error.__cause__ = self.ended_by
         self._end_everything(error, now)
         self._renewal.clear()
-        self._pulse_at = None
-        self._stalls.lost()
-        self._confirms.clear()
+        self._watchdog.closed()
+        self.confirms.clear()
         self._queues.channel_down(now)
-        self._fail_channel(None)
-        self._emit(Disconnected(reason))
+        self.fail_channel(None)
+        self.emit(Disconnected(reason))
         for operation in self._stopping:
-            self._emit(Completed(operation.token, None))
+            self.emit(Completed(operation.token, None))
         self._stopping.clear()
 
     def _end_everything(self, error: Error, now: float) -> None:
-        self._requests.clear()
+        self.requests.clear()
         self._restoring.clear()
         self._patience = None
         self._queues.stop(error, now)
@@ -974,7 +922,7 @@ class ClientCore(Machine):
     def _finish_restore(self, now: float) -> None:
         self._patience = None
         self._resume(list(self._queues), now)
-        self._emit(StateRestored())
+        self.emit(StateRestored())
 
     def _resume(self, queues: Collection[QueueCore], now: float) -> None:
         """Send the posts of reopened queues, in the order of posting."""
@@ -982,48 +930,9 @@ class ClientCore(Machine):
             queue.answered_at = now
         self.posts.send_again({queue for queue in queues if queue.resume(now)})
 
-    def _beat(self, now: float) -> None:
-        if self._pulse_at is not None and now >= self._pulse_at:
-            self._pulse_at = now + _PULSE_WHILE_PAUSED
-            self._pulse_owed = True
-        ask = False
-        if self._liveness is not None:
-            pulse = self._liveness.poll(now)
-            ask = pulse is Pulse.SEND
-            if pulse is Pulse.QUIET:
-                self._stalls.silent(self._liveness.heard, now)
-            elif pulse is Pulse.DEAD:
-                since = _shown(now - self._liveness.heard)
-                self._fail_channel(ConnectionFailed(f"the broker has been silent for {since} s"))
-        if self._answers is not None:
-            self._answers.unacked = self.posts.bytes
-            pulse = self._answers.poll(now)
-            ask = ask or pulse is Pulse.SEND
-            if pulse is Pulse.QUIET:
-                self._stalls.unanswered(self._answers.answered, now)
-            elif pulse is Pulse.DEAD:
-                since = _shown(now - self._answers.answered)
-                self._fail_channel(
-                    ConnectionFailed(f"the broker has not answered for {since} s, not even a heartbeat")
-                )
-        if ask:
-            self._outbox.event(HEARTBEAT_REQ)
-        heartbeat = self._heartbeat
-        if heartbeat is None:
-            return
-        if self._reading_paused:
-            heartbeat.heard = True
-        pulse = heartbeat.poll(now)
-        if pulse is Pulse.SEND:
-            self._outbox.event(HEARTBEAT_REQ)
-        elif pulse is Pulse.DEAD:
-            self._fail_channel(
-                ConnectionFailed("the broker has been silent: too many heartbeats were missed")
-            )
-
     def _report(self, outcomes: list[Outcome]) -> None:
         if outcomes:
-            self._emit(Acked(outcomes))
+            self.emit(Acked(outcomes))
 
     TRANSITIONS: ClassVar = {
         (_S.STARTING, _I.CHANNEL_UP): Transition(_announce, _S.STARTED),
@@ -1067,10 +976,6 @@ class ClientCore(Machine):
         **{(state, _I.DRAIN): Transition(None, state) for state in (*_CLOSES, _S.CLOSING)},
         **{(state, _I.SEAL): Transition(None, state) for state in (_S.SEALED, _S.SEALED_LOST, _S.CLOSING)},
     }
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
 _E = TypeVar("_E", bound=BaseException)

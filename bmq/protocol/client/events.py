@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field
-from typing import Literal, NoReturn, TypeAlias, TypeVar, dataclass_transform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bmq.errors import AckStatus, Error
-from bmq.protocol.client.ports import Columns, Handle, PostTarget, QueueOwner, Sink, Waiter
+from bmq.protocol.client.ports import Columns, QueueOwner, Sink
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import Push
+
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore
 
 __all__ = [
     "Accepted",
@@ -52,73 +55,12 @@ __all__ = [
 ]
 
 
-_E = TypeVar("_E", bound="SessionEvent")
-
-
-class _Signature:
-    """The signature of an event's class, for ``help()`` and the documentation."""
-
-    def __get__(self, event: object, kind: type[SessionEvent]) -> object:
-        import inspect
-
-        annotations = inspect.get_annotations(kind)
-        either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature(
-            [inspect.Parameter(name, either, annotation=annotations[name]) for name in kind.__match_args__]
-        )
-
-
+@dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """Base class of the events of :meth:`bmq.Session.events`: immutable values.
-
-    Equality, hash and repr are those of a frozen dataclass. They are written by hand: generating
-    them for each event takes a tenth of the import of the client.
-    """
-
-    __slots__ = ()
-    __match_args__: tuple[str, ...] = ()
-    __signature__ = _Signature()
-
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        names = self.__match_args__
-        given = dict(zip(names, args, strict=False)) | kwargs
-        if len(args) + len(kwargs) != len(names) or any(name not in given for name in names):
-            got = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
-            raise TypeError(f"{type(self).__name__} takes ({', '.join(names)}), got ({got})")
-        for name in names:
-            object.__setattr__(self, name, given[name])
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple([getattr(self, name) for name in self.__match_args__])
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash((type(self), self._values()))
-
-    def __repr__(self) -> str:
-        shown = ", ".join([f"{name}={getattr(self, name)!r}" for name in self.__match_args__])
-        return f"{type(self).__qualname__}({shown})"
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        return type(self), self._values()
+    """Base class of the events of :meth:`bmq.Session.events`: immutable values."""
 
 
-@dataclass_transform(frozen_default=True)
-def _event(cls: type[_E]) -> type[_E]:
-    return dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-
-
-@_event
+@dataclass(frozen=True, slots=True)
 class Connected(SessionEvent):
     """The session is established for the first time.
 
@@ -129,7 +71,7 @@ class Connected(SessionEvent):
     broker: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class ClientDeprecated(SessionEvent):
     """The broker supports this version of the client, but deprecates it: upgrade the client.
 
@@ -140,14 +82,14 @@ class ClientDeprecated(SessionEvent):
     broker: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class ConnectionLost(SessionEvent):
     """The connection is gone; unless the session is closing, reconnecting starts at once."""
 
     reason: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class Reconnecting(SessionEvent):
     """An attempt to reconnect is due.
 
@@ -162,14 +104,14 @@ class Reconnecting(SessionEvent):
     address: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class Reconnected(SessionEvent):
     """The connection is restored; the queues are being reopened."""
 
     broker: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class StateRestored(SessionEvent):
     """All queues were reopened, delayed or failed, and the unacknowledged posts were sent again.
 
@@ -177,14 +119,14 @@ class StateRestored(SessionEvent):
     """
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class QueueReopened(SessionEvent):
     """A queue is usable again after a reconnect."""
 
     queue_uri: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class QueueReopenDelayed(SessionEvent):
     """The broker refused for now to reopen a queue, or did not answer in time; the session tries again.
 
@@ -202,7 +144,7 @@ class QueueReopenDelayed(SessionEvent):
     delay: float
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class QueueReopenFailed(SessionEvent):
     """A queue could not be reopened after a reconnect; it is closed and its posts have failed."""
 
@@ -210,31 +152,31 @@ class QueueReopenFailed(SessionEvent):
     error: Error
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class QueueSuspended(SessionEvent):
     """A queue is suspended while the host is unhealthy."""
 
     queue_uri: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class QueueResumed(SessionEvent):
     """A suspended queue is active again."""
 
     queue_uri: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class HostUnhealthy(SessionEvent):
     """The host health monitor reports the host as unhealthy."""
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class HostHealthRestored(SessionEvent):
     """The host is healthy again, and every suspended queue has resumed."""
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class SlowConsumer(SessionEvent):
     """The application is too slow: reading from the connection has paused.
 
@@ -247,7 +189,7 @@ class SlowConsumer(SessionEvent):
     bytes: int
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class SlowConsumerRecovered(SessionEvent):
     """The application has caught up: reading continues."""
 
@@ -255,7 +197,7 @@ class SlowConsumerRecovered(SessionEvent):
     bytes: int
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class UnclaimedMessages(SessionEvent):
     """A queue holds messages without a matching consumer; most often, the consumer has closed.
 
@@ -274,7 +216,7 @@ class UnclaimedMessages(SessionEvent):
     messages: int
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class DeliveryRevived(SessionEvent):
     """Messages follow repeated subscriptions of a queue: a busy broker limits expressions.
 
@@ -288,7 +230,7 @@ class DeliveryRevived(SessionEvent):
 StallCause: TypeAlias = Literal["silence", "answers", "posts", "requests"]
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class Stalled(SessionEvent):
     """The session is connected, but has made no progress for half of ``liveness``.
 
@@ -306,7 +248,7 @@ class Stalled(SessionEvent):
     reason: str
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class StallOver(SessionEvent):
     """A stall has ended.
 
@@ -319,7 +261,7 @@ class StallOver(SessionEvent):
     seconds: float
 
 
-@_event
+@dataclass(frozen=True, slots=True)
 class Disconnected(SessionEvent):
     """The session has ended.
 
@@ -342,14 +284,19 @@ class Signal:
 
 @dataclass(slots=True)
 class Completed(Signal):
-    """An operation ended, with ``error`` or, if None, successfully."""
+    """An operation ended, with ``error`` or, if None, successfully.
 
-    token: Waiter | None
+    Attributes:
+        token: the caller's handle, returned unchanged.
+        error: the failure, or None.
+    """
+
+    token: Any
     error: Error | None
 
 
 #: The outcome of a post: token, tag, GUID, status, queue.
-Outcome: TypeAlias = tuple[object, int, bytes, AckStatus, PostTarget]
+Outcome: TypeAlias = "tuple[object, int, bytes, AckStatus, QueueCore]"
 
 
 #: Accepted posts of one token whose individual outcomes are not needed: the token, and their number.
@@ -368,7 +315,7 @@ class Acked(Signal):
 
     outcomes: list[Outcome]
     accepted: list[Accepted] = field(default_factory=list["Accepted"])
-    strange: Mapping[bytes, int] | None = None
+    strange: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
 
 @dataclass(slots=True)
@@ -378,7 +325,7 @@ class Pushed(Signal):
     A message has the fields of :class:`bmq.wire.push.PushMessage`, in that order.
     """
 
-    deliveries: Sequence[tuple[Handle, SubscriptionCore, list[Push]]]
+    deliveries: Sequence[tuple[QueueCore, SubscriptionCore, list[Push]]]
 
 
 @dataclass(slots=True)
@@ -388,7 +335,7 @@ class PushedColumns(Signal):
     :attr:`bmq.protocol.client.core.ClientCore.read_columns` creates the columns from an event.
     """
 
-    deliveries: Sequence[tuple[Handle, SubscriptionCore, Columns]]
+    deliveries: Sequence[tuple[QueueCore, SubscriptionCore, Columns]]
 
 
 @dataclass(slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a connection, client role: optional authentication, then negotiation."""
+"""The start of a connection, client role: optional authentication, then negotiation; renewed credentials."""
 
 from __future__ import annotations
 
@@ -37,7 +37,24 @@ from bmq.wire.event import Event, read_event
 from bmq.wire.notice import Notice
 from bmq.wire.printable import printable
 
-__all__ = ["BrokerInfo", "Credentials", "Handshake", "HandshakeInput", "HandshakeState", "not_a_broker"]
+__all__ = [
+    "BrokerInfo",
+    "Credentials",
+    "Handshake",
+    "HandshakeInput",
+    "HandshakeState",
+    "Renewal",
+    "not_a_broker",
+]
+
+# Renew at 90 % of the lifetime or five seconds before the end, whichever is earlier; half-way if the lifetime
+# is short.
+_RENEW_AT = 0.9
+_MARGIN = 5.0
+_SHORT = 2 * _MARGIN
+# After a failed attempt, try again after half of the remaining time, but not more often than this, in
+# seconds.
+_MIN_RETRY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +310,57 @@ class Handshake(Machine):
         (_S.NEGOTIATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.DONE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
     }
+
+
+class Renewal:
+    """Watches the lifetime given in an authenticationResponse.
+
+    Attributes:
+        due: time of the next renewal, or None.
+        ends: end of the authentication, or None.
+        asked: whether a renewal is unanswered.
+    """
+
+    __slots__ = ("asked", "due", "ends")
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.due: float | None = None
+        self.ends: float | None = None
+
+    def authenticated(self, lifetime: float | None, now: float) -> None:
+        """Record accepted credentials with a lifetime in seconds; None for no limit."""
+        self.asked = False
+        if lifetime is None:
+            self.clear()
+            return
+        short = lifetime < _SHORT
+        self.due = now + (lifetime / 2 if short else min(_RENEW_AT * lifetime, lifetime - _MARGIN))
+        self.ends = now + lifetime
+
+    def failed(self, now: float) -> None:
+        """Schedule another attempt while time remains: no credentials were available."""
+        if self.ends is not None:
+            again = now + max(_MIN_RETRY, (self.ends - now) / 2)
+            self.due = again if again < self.ends else None
+
+    def clear(self) -> None:
+        """Stop watching: no connection, or no lifetime."""
+        self.due = self.ends = None
+
+    def take_due(self, now: float) -> bool:
+        """Return True once when the renewal is due."""
+        if self.due is None or now < self.due:
+            return False
+        self.due = None
+        return True
+
+    def take_end(self, now: float) -> bool:
+        """Return True once when the authentication is over."""
+        if self.ends is None or now < self.ends:
+            return False
+        self.clear()
+        return True
 
 
 def not_a_broker(error: ProtocolError) -> ConnectionFailed:

@@ -12,7 +12,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.put import LARGE, Outgoing, encode_put_event, encode_puts
 
-__all__ = ["Outbox"]
+__all__ = ["OutputBuffer"]
 
 #: Largest size in bytes of a PUT event. Larger events are legal, but only cost memory on both sides.
 _PUT_EVENT = 1024 * 1024
@@ -26,34 +26,31 @@ _SLICE = 4096
 _Run = tuple[int, list[Outgoing]]
 
 
-class Outbox:
+class OutputBuffer:
     """Collects pending output; :meth:`take` returns whole events in a legal order.
 
     Posts are collected into PUT events and confirmations into CONFIRM events until output of another kind
     follows. Posts are encoded only in :meth:`take`: the outbox refers to pending posts without copying them.
 
     Args:
-        max_put_event: largest size in bytes of a PUT event of several messages.
+        confirms: the pending confirmations.
 
     Attributes:
         events: pending whole events, or posts for PUT events; for reading only.
         runs: pending posts after these events; for reading only.
-        confirms: pending confirmations.
-        unsendable: unencodable posts, with the errors, for the owner to take with :meth:`take_unsendable`.
+        unsendable: unencodable posts, with the errors, for the owner to take.
     """
 
     __slots__ = (
         "_begin",
         "_confirms",
         "events",
-        "max_put_event",
         "runs",
         "unsendable",
     )
 
-    def __init__(self, confirms: Confirmations, max_put_event: int = _PUT_EVENT) -> None:
+    def __init__(self, confirms: Confirmations) -> None:
         self._confirms = confirms
-        self.max_put_event = max_put_event
         self.events: deque[bytes | deque[_Run]] = deque()
         self.runs: deque[_Run] = deque()
         self.unsendable: list[tuple[Outgoing, Exception]] = []
@@ -76,9 +73,6 @@ class Outbox:
         """Add a whole event after all earlier output."""
         self._close(everything=True)
         self.events.append(event)
-
-    def __bool__(self) -> bool:
-        return bool(self.events or self.runs or self._confirms.waiting)
 
     def take(self, limit: float = inf) -> list[bytes]:
         """Return and remove the pending output as whole events; stop once ``limit`` bytes are reached.
@@ -122,11 +116,6 @@ class Outbox:
         confirms = self._confirm_events() if self._confirms.waiting else []
         return [*confirms, pack_event_header(HEADER_SIZE + length, EventType.PUT), *pieces]
 
-    def take_unsendable(self) -> list[tuple[Outgoing, Exception]]:
-        """Return and clear :attr:`unsendable`."""
-        unsendable, self.unsendable = self.unsendable, []
-        return unsendable
-
     def _take_puts(self, runs: deque[_Run], taken: list[bytes]) -> int:
         """Move a PUT event from the runs to the taken events; return the size.
 
@@ -139,7 +128,7 @@ class Outbox:
             begin = self._begin
             some = messages[begin : begin + _SLICE]
             try:
-                more, count, length = encode_puts(queue_id, some, self.max_put_event - size)
+                more, count, length = encode_puts(queue_id, some, _PUT_EVENT - size)
                 if not count and size == HEADER_SIZE:
                     more, count, length = encode_puts(queue_id, some[:1])
             except Exception:

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interfaces between the parts of a session, and to the layer above, as small protocols.
-
-Queues report to the session, and the session to the caller, without importing each other: each part declares
-the methods and attributes that it uses.
-"""
+"""The interfaces to the layers above: a caller, a consumer, and a reader of columns."""
 
 from __future__ import annotations
 
@@ -11,22 +7,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from bmq.errors import AckStatus
-    from bmq.protocol.client.counters import PostCounts
     from bmq.wire.push import Push
-    from bmq.wire.uri import QueueUri
 
 __all__ = [
-    "NOBODY",
+    "NULL_OWNER",
     "Arrival",
     "Columns",
-    "Handle",
-    "Nobody",
+    "NullOwner",
     "Places",
-    "PostTarget",
     "QueueOwner",
     "Sink",
-    "Waiter",
 ]
 
 #: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
@@ -35,22 +25,6 @@ Arrival: TypeAlias = tuple[float, int]
 #: Delivery numbers of a list of messages, as runs of consecutive numbers: (index and number of the first
 #: message).
 Places: TypeAlias = list[tuple[int, int]]
-
-
-class Waiter(Protocol):
-    """The caller of an operation, as a future."""
-
-    def done(self) -> bool:
-        """Whether the caller has a result, or no longer waits."""
-        ...
-
-    def set_result(self, result: None, /) -> None:
-        """Report success."""
-        ...
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        """Report a failure."""
-        ...
 
 
 class Columns(Protocol):
@@ -99,46 +73,7 @@ class QueueOwner(Sink, Protocol):
         ...
 
 
-class Handle(Protocol):
-    """A queue, as named by deliveries."""
-
-    uri: QueueUri
-    uri_text: str
-    at_most_once: bool
-
-
-class PostTarget(Handle, Protocol):
-    """A queue, as known to its posts."""
-
-    q_id: int
-    unacked: int
-    unacked_bytes: int
-    answered_at: float
-    deduplication_time: float
-    counts: PostCounts
-    writable: bool
-
-    @property
-    def sending(self) -> bool:
-        """Whether posts are written at once."""
-        ...
-
-    def admit(self, count: int) -> bool:
-        """Count posts; return whether to write them now."""
-        ...
-
-    def posts_answered(self, count: int, size: int, seconds: float) -> None:
-        """Count answered posts."""
-        ...
-
-    def posts_given_up(self, count: int, size: int, status: AckStatus) -> None:
-        """Count posts ended without an answer."""
-        ...
-
-    def __hash__(self) -> int: ...
-
-
-class Nobody:
+class NullOwner:
     """The owner of queues never opened, and of the placeholder subscription without limits."""
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
@@ -154,4 +89,4 @@ class Nobody:
         """No consumer depends on the answer."""
 
 
-NOBODY = Nobody()
+NULL_OWNER = NullOwner()

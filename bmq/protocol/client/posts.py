@@ -21,42 +21,37 @@ of one turn of the event loop to one queue also form a batch, and each entry hol
 each post would take a third of the memory of a small post. Two shortcuts avoid work for each post, with the
 same outcomes:
 
-- Acceptances of one batch are counted during reading, and reported as a number (:data:`Accepted`).
-- Posts encoded as one event (:class:`PostSlice`) are a single entry. The expected acknowledgements are known
-  in advance: received bytes are compared with expected bytes.
+- Acceptances of one batch are counted during reading, and reported as a number (:attr:`Acked.accepted`).
+- Posts encoded as one event (:class:`EncodedBatch`) have no entries. A broker nearly always acknowledges the
+  posts to a queue in order, so the expected acknowledgements are known in advance: received and expected
+  bytes are compared by the thousand. Refusals, and acknowledgements out of order, are processed singly.
 
 Rejected designs: a window entry with references to the token and batch object, which the garbage collector
 visits again and again in a deep window; a flush that looks at the posts of all queues at each acknowledgement
-(now :meth:`Posts.first_batch` continues from the previous search).
+(now :meth:`PostWindow.first_batch` continues from the previous search).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from itertools import count, repeat
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import count, islice, repeat
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
-from bmq.protocol.client.events import Accepted, Outcome
-from bmq.protocol.client.outbox import Outbox
-from bmq.protocol.client.ports import PostTarget
-from bmq.protocol.client.slices import PostSlice
-from bmq.wire.ack import (
-    ACK_SIZE,
-    STATUS_MASK,
-    iter_acks,
-    read_ack,
-    read_list_header,
-)
-from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, PutFlags
-from bmq.wire.event import Event
+from bmq.protocol.client.events import Acked, Outcome
+from bmq.protocol.client.outbox import OutputBuffer
+from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_list_header
+from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, EventType, PutFlags
+from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
 from bmq.wire.guid import guid_to_text
 from bmq.wire.put import Outgoing, PutEvent
 
-__all__ = ["Batch", "Entry", "Posts"]
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore
+
+__all__ = ["Batch", "EncodedBatch", "Entry", "PostWindow"]
 
 #: An unacknowledged post: the message, ready to be sent again; the number of the batch; and the index among
 #: the token's posts, or the token itself in a batch of single posts. The garbage collector stops tracking a
@@ -90,7 +85,7 @@ class Batch:
     __slots__ = ("left", "many", "posted", "queue", "sent", "token")
 
     def __init__(
-        self, queue: PostTarget, token: object, posted: float, left: int, sent: bool, many: bool
+        self, queue: QueueCore, token: object, posted: float, left: int, sent: bool, many: bool
     ) -> None:
         self.queue = queue
         self.many = many
@@ -100,7 +95,88 @@ class Batch:
         self.sent = sent
 
 
-class Posts:
+class EncodedBatch(Batch):
+    """Posts of one call, encoded as a whole PUT event: a row for each post.
+
+    Attributes:
+        size: size in bytes of the application data.
+        tag: index of the first post among the token's posts.
+    """
+
+    __slots__ = ("_acks", "_ends", "_event", "_next", "_overtook", "size", "tag")
+
+    def __init__(
+        self, queue: QueueCore, event: PutEvent, token: object, posted: float, sent: bool, tag: int
+    ) -> None:
+        super().__init__(queue, token, posted, len(event.ends), sent, True)
+        self.tag = tag
+        self._event, self._ends, self._acks, self.size = event
+        # The first row without an outcome, and the later rows with an outcome.
+        self._next = 0
+        self._overtook: set[int] = set()
+
+    def take_accepted(self, acks: bytes, at: int) -> int:
+        """Take the acknowledgements from ``at`` on that accept the next rows; return their number."""
+        first = self._next * ACK_SIZE
+        stop = min(self._overtook) * ACK_SIZE if self._overtook else len(self._acks)
+        most = min(stop - first, len(acks) - at)
+        if most <= 0 or acks[at : at + ACK_SIZE] != self._acks[first : first + ACK_SIZE]:
+            return 0
+        same = most // ACK_SIZE
+        if acks[at : at + most] != self._acks[first : first + most]:
+            least = 1  # At least this many rows are equal, and fewer than ``same``.
+            while same - least > 1:
+                half = (least + same) // 2
+                begin, end = least * ACK_SIZE, half * ACK_SIZE
+                if acks[at + begin : at + end] == self._acks[first + begin : first + end]:
+                    least = half
+                else:
+                    same = half
+            same = least
+        self._advance(same)
+        return same
+
+    def take(self, guid: bytes) -> int | None:
+        """Return the row with a GUID, and record the outcome; None if no row with this GUID waits."""
+        at = self._acks.find(guid, self._next * ACK_SIZE)
+        while at >= 0:
+            row, inside = divmod(at, ACK_SIZE)
+            if inside == ACK_GUID and row not in self._overtook:
+                if row == self._next:
+                    self._advance(1)
+                else:
+                    self._overtook.add(row)
+                return row
+            at = self._acks.find(guid, at + 1)
+        return None
+
+    def _advance(self, count: int) -> None:
+        self._next += count
+        while self._next in self._overtook:
+            self._overtook.remove(self._next)
+            self._next += 1
+
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """The rows without an outcome, with their GUIDs."""
+        for row in range(self._next, len(self._ends)):
+            if row not in self._overtook:
+                at = row * ACK_SIZE + ACK_GUID
+                yield row, self._acks[at : at + 16]
+
+    def event(self) -> bytes:
+        """Return an event of the rows without an outcome; the original event if no row has an outcome."""
+        if not self._next and not self._overtook:
+            return self._event
+        begins = (HEADER_SIZE, *self._ends)
+        if not self._overtook:
+            pieces = [self._event[begins[self._next] :]]
+        else:
+            pieces = [self._event[begins[row] : begins[row + 1]] for row, _ in self.rows()]
+        size = HEADER_SIZE + sum(map(len, pieces))
+        return b"".join((pack_event_header(size, EventType.PUT), *pieces))
+
+
+class PostWindow:
     """The window: every post without an outcome, by GUID, in the order of posting.
 
     The window is the only owner of the posts' bytes: a reconnect resends from here.
@@ -114,35 +190,31 @@ class Posts:
 
     Attributes:
         bytes: size in bytes of the application data of all posts in the window.
-        accepted: acceptances of posts of one call since :meth:`take_accepted`: the token, and the number.
         counts: numbers of other outcomes.
         deadline: time to call :meth:`expire`, or None.
-        strange: by GUID, ACK statuses unknown to this version, since :meth:`take_strange`.
         entries: the posts, by GUID, in the order of posting; for reading only.
         batches: the batches of these posts, by number; for reading only.
         last_batch: number of the latest batch; for reading only.
     """
 
     __slots__ = (
+        "_encoded",
+        "_encoded_posts",
         "_first",
         "_max_bytes",
         "_max_messages",
         "_outbox",
         "_shortest",
-        "_sliced",
-        "_slices",
-        "accepted",
         "batches",
         "bytes",
         "counts",
         "deadline",
         "entries",
         "last_batch",
-        "strange",
     )
 
     def __init__(
-        self, outbox: Outbox, max_messages: int, max_bytes: int, patience: float | None = None
+        self, outbox: OutputBuffer, max_messages: int, max_bytes: int, patience: float | None = None
     ) -> None:
         self._outbox = outbox
         self._max_messages = max_messages
@@ -150,38 +222,35 @@ class Posts:
         self.entries: dict[bytes, Entry] = {}
         self.batches: dict[int, Batch] = {}
         self.last_batch = 0
-        # Posts encoded together, by the number of the batch; and the number of these posts without an
-        # outcome.
-        self._slices: dict[int, PostSlice] = {}
-        self._sliced = 0
-        self.accepted: list[Accepted] = []
+        # The encoded ones of the batches, and the number of their posts without an outcome.
+        self._encoded: dict[int, EncodedBatch] = {}
+        self._encoded_posts = 0
         self.bytes = 0
         self.counts = PostCounts()
         self.deadline: float | None = None
-        self.strange: dict[bytes, int] = {}
         # The shortest deduplication time of the open queues, in seconds.
         self._shortest: float | None = None
         # The time from a post into an empty window to the deadline, in seconds.
         self._first = patience
 
     def __len__(self) -> int:
-        return len(self.entries) + self._sliced
+        return len(self.entries) + self._encoded_posts
 
     @property
     def has_room(self) -> bool:
         """Whether the window accepts another post."""
-        return len(self.entries) + self._sliced < self._max_messages and self.bytes < self._max_bytes
+        return len(self.entries) + self._encoded_posts < self._max_messages and self.bytes < self._max_bytes
 
-    def oldest(self, queue: PostTarget | None = None) -> float | None:
+    def oldest(self, queue: QueueCore | None = None) -> float | None:
         """Return the time of the oldest post, of all queues or of one; None without posts."""
         for batch in self.batches.values():
             if queue is None or batch.queue is queue:
                 return batch.posted
         return None
 
-    def waiting(self) -> dict[PostTarget, float]:
+    def waiting(self) -> dict[QueueCore, float]:
         """Return the time of the oldest post of each queue with posts."""
-        found: dict[PostTarget, float] = {}
+        found: dict[QueueCore, float] = {}
         left = len(self)
         for batch in self.batches.values():
             if batch.queue not in found:
@@ -191,7 +260,7 @@ class Posts:
                     break
         return found
 
-    def first_batch(self, queue: PostTarget, at_least: int | None = None) -> int:
+    def first_batch(self, queue: QueueCore, at_least: int | None = None) -> int:
         """Return the number of the oldest batch of a queue with posts in the window.
 
         Args:
@@ -222,7 +291,7 @@ class Posts:
 
     def post(
         self,
-        queue: PostTarget,
+        queue: QueueCore,
         guid: bytes,
         data: bytes,
         token: object,
@@ -281,7 +350,7 @@ class Posts:
         self.last_batch += 1
 
     def post_many(
-        self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int = 0
+        self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int = 0
     ) -> None:
         """Accept posts, in order, each as :meth:`post` does, at a lower cost.
 
@@ -316,7 +385,7 @@ class Posts:
         if self.deadline is None:
             self._watch(now)
 
-    def post_event(self, queue: PostTarget, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
+    def post_event(self, queue: QueueCore, event: PutEvent, token: object, now: float, tag: int = 0) -> None:
         """Accept the posts of a whole event, each as :meth:`post` does, without work for each post.
 
         A GUID may already be in the window, because a broker acknowledges each post.
@@ -334,9 +403,8 @@ class Posts:
         count = len(event.ends)
         sending = queue.admit(count)
         self.last_batch = number = self.last_batch + 1
-        self.batches[number] = Batch(queue, token, now, count, sending, True)
-        self._slices[number] = PostSlice(queue, event, token, tag)
-        self._sliced += count
+        self.batches[number] = self._encoded[number] = EncodedBatch(queue, event, token, now, sending, tag)
+        self._encoded_posts += count
         self.bytes += event.size
         queue.unacked_bytes += event.size
         if sending:
@@ -345,7 +413,7 @@ class Posts:
             self._watch(now)
 
     def _refuse_known(
-        self, queue: PostTarget, messages: list[Outgoing], token: object, now: float, tag: int
+        self, queue: QueueCore, messages: list[Outgoing], token: object, now: float, tag: int
     ) -> NoReturn:
         seen: set[bytes] = set()
         for i, (guid, *_) in enumerate(messages):
@@ -357,7 +425,7 @@ class Posts:
 
     # ending
 
-    def acked(self, event: Event, now: float) -> list[Outcome]:
+    def acked(self, event: Event, now: float) -> Acked:
         """Process an ACK event; return the outcomes. Unknown GUIDs are ignored.
 
         Args:
@@ -367,18 +435,26 @@ class Posts:
         Raises:
             ProtocolError: the event is malformed.
         """
-        if self._slices:
-            return self._acked_slices(event, now)
-        outcomes: list[Outcome] = []
+        acked = Acked([])
+        outcomes, accepted = acked.outcomes, acked.accepted
+        acks: Iterable[tuple[int, bytes]] = iter_acks(event.data, event.body)
+        encoded = bool(self._encoded)
+        if encoded:
+            known = self._accept_rows(event, acked, now)
+            if known is None:
+                return acked
+            acks = islice(acks, known, None)
         batches, pop = self.batches, self.entries.pop
         # Posts of one call are nearly always acknowledged together. Acceptances of the same batch as before
         # are only counted; outcomes of a queue are counted together by the time of posting.
-        queue: PostTarget | None = None
+        queue: QueueCore | None = None
         posted = 0.0
         last = count = freed = same = 0
-        for status, guid in iter_acks(event.data, event.body):
+        for status, guid in acks:
             entry = pop(guid, None)
             if entry is None:
+                if encoded:
+                    self._settle_row(guid, status, acked, now)
                 continue
             message, number, tag = entry
             if number == last and not status:
@@ -386,7 +462,7 @@ class Posts:
                 freed += len(message[1])
                 continue
             if same:
-                self._accepted(last, same)
+                accepted.append((self._leave(last, same).token, same))
                 count += same
                 last = same = 0
             batch = batches[number]
@@ -408,111 +484,74 @@ class Posts:
             if outcome is not _SUCCESS:
                 batch.queue.counts.not_accepted(outcome)
                 if outcome is _UNKNOWN:
-                    self._note_strange(guid, status)
+                    _note_strange(acked, guid, status)
             token = batch.token
             if token is _ITS_OWN:
                 outcomes.append((tag, 0, guid, outcome, batch.queue))
             else:
                 outcomes.append((token, tag, guid, outcome, batch.queue))
         if same:
-            self._accepted(last, same)
+            accepted.append((self._leave(last, same).token, same))
         if queue is not None:
             queue.answered_at = now
             queue.posts_answered(count + same, freed, now - posted)
             self.bytes -= freed
-        return outcomes
+        return acked
 
-    def _accepted(self, number: int, count: int) -> None:
-        """Count acceptances of posts of one call."""
+    def _leave(self, number: int, count: int) -> Batch:
+        """Take posts with an outcome out of their batch."""
         batch = self.batches[number]
         batch.left -= count
         if not batch.left:
             del self.batches[number]
-        self.accepted.append((batch.token, count))
+        return batch
 
-    def _acked_slices(self, event: Event, now: float) -> list[Outcome]:
-        """Do the work of :meth:`acked` while the window has posts encoded together."""
-        outcomes: list[Outcome] = []
-        data = event.data
-        at, stride = read_list_header(data, event.body, "Ack", ACK_SIZE)
-        end = len(data)
-        while at < end:
-            wire_status, guid = read_ack(data, at)
-            status: AckStatus = ACK_STATUS_FROM_WIRE[wire_status & STATUS_MASK]
-            if status is _UNKNOWN:
-                self._note_strange(guid, wire_status)
-            count = 1
-            entry = self.entries.pop(guid, None) if self.entries else None
-            if entry is not None:
-                message, number, tag = entry
-                batch = self.batches[number]
-                if batch.many and status is _SUCCESS:
-                    self.accepted.append((batch.token, 1))
-                else:
-                    outcomes.append(_outcome(batch, tag, guid, status))
-                self._left(number, 1, len(message[1]), status, now)
-            elif stride == ACK_SIZE and (count := self._accept_slice(data, at, now)):
-                pass
+    def _accept_rows(self, event: Event, acked: Acked, now: float) -> int | None:
+        """Process the first acknowledgements, if they accept the next encoded posts.
+
+        Returns:
+            Their number; None if these are all.
+        """
+        at, stride = read_list_header(event.data, event.body, "Ack", ACK_SIZE)
+        total = 0
+        while stride == ACK_SIZE:
+            for number, batch in self._encoded.items():
+                if count := batch.take_accepted(event.data, at):
+                    self._leave_encoded(number, batch, count, now)
+                    acked.accepted.append((batch.token, count))
+                    at += count * ACK_SIZE
+                    total += count
+                    break
             else:
-                count = 1
-                self._settle_row(guid, status, outcomes, now)
-            at += count * stride
-        return outcomes
+                break
+        return total if at < len(event.data) else None
 
-    def _accept_slice(self, data: bytes, at: int, now: float) -> int:
-        """Process acknowledgements accepting the next posts of a slice; return the number."""
-        for number, posts in self._slices.items():
-            count = posts.accepted(data, at)
-            if count:
-                self.accepted.append((posts.token, count))
-                self._left_slice(number, posts, count, _SUCCESS, now)
-                return count
-        return 0
-
-    def _settle_row(self, guid: bytes, status: AckStatus, outcomes: list[Outcome], now: float) -> None:
-        for number, posts in self._slices.items():
-            row = posts.take(guid)
+    def _settle_row(self, guid: bytes, wire_status: int, acked: Acked, now: float) -> None:
+        """Process the acknowledgement of one encoded post."""
+        status: AckStatus = ACK_STATUS_FROM_WIRE[wire_status & STATUS_MASK]
+        for number, batch in self._encoded.items():
+            row = batch.take(guid)
             if row is not None:
+                self._leave_encoded(number, batch, 1, now)
                 if status is _SUCCESS:
-                    self.accepted.append((posts.token, 1))
+                    acked.accepted.append((batch.token, 1))
                 else:
-                    outcomes.append((posts.token, posts.tag + row, guid, status, posts.queue))
-                self._left_slice(number, posts, 1, status, now)
+                    batch.queue.counts.not_accepted(status)
+                    _note_strange(acked, guid, wire_status)
+                    acked.outcomes.append((batch.token, batch.tag + row, guid, status, batch.queue))
                 return
 
-    def _left_slice(self, number: int, posts: PostSlice, count: int, status: AckStatus, now: float) -> None:
-        self._sliced -= count
-        # The bytes of a slice are freed with the last post.
-        freed = 0 if posts.left else posts.size
-        if freed:
-            del self._slices[number]
-        self._left(number, count, freed, status, now)
-
-    def _left(self, number: int, count: int, freed: int, status: AckStatus, now: float) -> None:
-        batch = self.batches[number]
-        batch.left -= count
+    def _leave_encoded(self, number: int, batch: EncodedBatch, count: int, now: float) -> None:
+        self._leave(number, count)
+        self._encoded_posts -= count
+        # The bytes of an encoded batch are freed with the last post.
+        freed = 0
         if not batch.left:
-            del self.batches[number]
-        if status is not _SUCCESS:
-            batch.queue.counts.not_accepted(status)
+            freed = batch.size
+            del self._encoded[number]
+        self.bytes -= freed
         batch.queue.answered_at = now
         batch.queue.posts_answered(count, freed, now - batch.posted)
-        self.bytes -= freed
-
-    def _note_strange(self, guid: bytes, status: int) -> None:
-        """Keep the number of a status unknown to this version."""
-        if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
-            self.strange[guid] = status & STATUS_MASK
-
-    def take_strange(self) -> dict[bytes, int]:
-        """Return and forget :attr:`strange`."""
-        strange, self.strange = self.strange, {}
-        return strange
-
-    def take_accepted(self) -> list[Accepted]:
-        """Return and forget :attr:`accepted`."""
-        accepted, self.accepted = self.accepted, []
-        return accepted
 
     def lost(self) -> list[Outcome]:
         """End the posts too old to be recognised by the broker after a reconnect: the connection is lost."""
@@ -539,15 +578,12 @@ class Posts:
         if entry is None or entry[0] is not message:
             return []
         _, number, tag = self.entries.pop(guid)
-        batch = self.batches[number]
-        batch.left -= 1
-        if not batch.left:
-            del self.batches[number]
+        batch = self._leave(number, 1)
         self.bytes -= len(data)
         batch.queue.posts_given_up(1, len(data), AckStatus.INVALID_ARGUMENT)
         return [_outcome(batch, tag, guid, AckStatus.INVALID_ARGUMENT)]
 
-    def cancel(self, queue: PostTarget) -> list[Outcome]:
+    def cancel(self, queue: QueueCore) -> list[Outcome]:
         """End the posts of a closed queue."""
         return self._end(lambda batch: batch.queue is queue, AckStatus.CANCELED) if queue.unacked else []
 
@@ -569,22 +605,22 @@ class Posts:
                 sizes[number] += len(message[1])
         for _, _, guid, _, _ in outcomes:
             del self.entries[guid]
-        for number in self._slices.keys() & batches.keys():
-            posts = self._slices.pop(number)
-            self._sliced -= posts.left
-            sizes[number] = posts.size
-            outcomes += [
-                (posts.token, posts.tag + row, guid, status, posts.queue) for row, guid in posts.rows()
-            ]
         for number, batch in batches.items():
             del self.batches[number]
+            if isinstance(batch, EncodedBatch):
+                del self._encoded[number]
+                self._encoded_posts -= batch.left
+                sizes[number] = batch.size
+                outcomes += [
+                    (batch.token, batch.tag + row, guid, status, batch.queue) for row, guid in batch.rows()
+                ]
             batch.queue.posts_given_up(batch.left, sizes[number], status)
             self.bytes -= sizes[number]
         return outcomes
 
     # queues
 
-    def opened(self, queue: PostTarget) -> None:
+    def opened(self, queue: QueueCore) -> None:
         """Process the opening of a queue: the deduplication time may shorten the maximum wait of posts."""
         time = queue.deduplication_time
         if queue.writable and time > 0 and (self._shortest is None or time < self._shortest):
@@ -594,32 +630,23 @@ class Posts:
             if oldest is not None:
                 self.deadline = oldest + time
 
-    def send_again(self, queues: Collection[PostTarget]) -> None:
+    def send_again(self, queues: Collection[QueueCore]) -> None:
         """Send again, in the order of posting, the posts of these queues without an outcome."""
-        if any(queue.unacked for queue in queues):
-            for queue, posted in self:
-                if queue not in queues:
-                    continue
-                if isinstance(posted, PostSlice):
-                    self._outbox.event(posted.event())
-                else:
-                    self._outbox.put(queue.q_id, posted)
-            for batch in self.batches.values():
-                if batch.queue in queues:
-                    if batch.sent:
-                        batch.queue.counts.sent_again(batch.left)
-                    batch.sent = True
-
-    def __iter__(self) -> Iterator[tuple[PostTarget, Outgoing | PostSlice]]:
-        """Iterate over (queue, post) in the order of posting."""
-        slices = deque(self._slices.items())
+        if not any(queue.unacked for queue in queues):
+            return
+        messages: dict[int, list[Outgoing]] = {}
         for message, number, _ in self.entries.values():
-            while slices and slices[0][0] < number:
-                _, posts = slices.popleft()
-                yield posts.queue, posts
-            yield self.batches[number].queue, message
-        for _, posts in slices:
-            yield posts.queue, posts
+            messages.setdefault(number, []).append(message)
+        for number, batch in self.batches.items():
+            if batch.queue not in queues:
+                continue
+            if isinstance(batch, EncodedBatch):
+                self._outbox.event(batch.event())
+            for message in messages.get(number, ()):
+                self._outbox.put(batch.queue.q_id, message)
+            if batch.sent:
+                batch.queue.counts.sent_again(batch.left)
+            batch.sent = True
 
 
 def _outcome(batch: Batch, tag: Any, guid: bytes, status: AckStatus) -> Outcome:
@@ -627,6 +654,12 @@ def _outcome(batch: Batch, tag: Any, guid: bytes, status: AckStatus) -> Outcome:
     if batch.token is _ITS_OWN:
         return tag, 0, guid, status, batch.queue
     return batch.token, tag, guid, status, batch.queue
+
+
+def _note_strange(acked: Acked, guid: bytes, status: int) -> None:
+    """Keep the number of a status unknown to this version."""
+    if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
+        acked.strange[guid] = status & STATUS_MASK
 
 
 def _known(guid: bytes) -> UsageError:

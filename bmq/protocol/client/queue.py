@@ -11,23 +11,23 @@ health of the host is independent of the state, with a separate table (:class:`S
 Invariants:
 
 - Only :meth:`QueueCore.fire` changes the state. The session and the registry call methods that fire inputs.
-- Each :class:`Operation` ends exactly once: with success, with an error, or with the session's end. Every
+- Each :class:`PendingCall` ends exactly once: with success, with an error, or with the session's end. Every
   state accepts STOP: no caller waits for ever.
-- The subscriptions have a separate owner and table (:mod:`bmq.protocol.client.subscription_set`). Changes
-  made before the next write go out as one configureStream.
+- The subscriptions have a separate owner and table (:mod:`bmq.protocol.client.subscription`). Changes made
+  before the next write go out as one configureStream.
 - A subscription keeps its sId for life, and an sId is never reused: the broker counts unconfirmed messages
   for each sId, and a new sId would give an unchanged subscription all its room once more.
 - :attr:`QueueCore.leaving` is the wish of the application, not a state at the broker: while handlers and
   posts finish, the queue still passes through all states in use, including a reconnect. As states, the wish
   would double nine states and their rows. Only two questions depend on the wish: whether the application may
   still use the queue, and whether another opening waits.
-- After an answer in doubt (a timeout), the broker may have the old or the new subscriptions. Routes of both
-  stay known, and ``Siblings.unclear`` records that the broker may still have a queue already gone here.
+- After a timeout, the broker may have the old or the new subscriptions, whose routes both stay known. It may
+  also still have a queue already gone here: ``SharedQueueId.unclear``.
 
 Designs tried and removed, with the reasons:
 
 - *An empty stream for a reader without subscriptions.* Proxies, and nodes of a cluster that do not own the
-  queue, then silently drop posts to the queue. ``_NOTHING``, a subscription without room, takes its place.
+  queue, then silently drop posts to the queue. ``_IDLE_SUBSCRIPTION``, without room, takes its place.
 - *Refusing to open a queue again while the undo of a cancelled open is in progress.* The caller had no queue
   to wait for. The second open now waits here (BEHIND), and proceeds, fails, or ends with the session.
 - *Raising when a request cannot be encoded.* The exception ended the session and all its queues. The request
@@ -39,10 +39,9 @@ Designs tried and removed, with the reasons:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from bmq._backoff import backoff
 from bmq.errors import (
@@ -70,18 +69,18 @@ from bmq.protocol.client.events import (
     QueueReopenFailed,
     QueueResumed,
     QueueSuspended,
-    SessionEvent,
-    Signal,
     StreamConfigured,
 )
-from bmq.protocol.client.ports import NOBODY, QueueOwner, Waiter
-from bmq.protocol.client.posts import Posts
-from bmq.protocol.client.redelivery import Confirmations, Confirmed
-from bmq.protocol.client.requests import Request, RequestKind, Requests
-from bmq.protocol.client.routes import Routes
-from bmq.protocol.client.subscription import Numbered, SubscriptionCore, SubscriptionOptions
-from bmq.protocol.client.subscription_set import SetInput, SubscriptionSet
-from bmq.protocol.deadlines import Deadlines
+from bmq.protocol.client.ports import NULL_OWNER, QueueOwner
+from bmq.protocol.client.redelivery import Confirmed
+from bmq.protocol.client.requests import Request, RequestKind
+from bmq.protocol.client.subscription import (
+    Numbered,
+    SetInput,
+    SubscriptionCore,
+    SubscriptionOptions,
+    SubscriptionSet,
+)
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.control import (
     DEFAULT_APP_ID,
@@ -111,13 +110,15 @@ from bmq.wire.control.messages import selection_name
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
+if TYPE_CHECKING:
+    from bmq.protocol.client.core import ClientCore
+    from bmq.protocol.client.registry import SharedQueueId
+
 __all__ = [
-    "Operation",
+    "PendingCall",
     "QueueCore",
     "QueueInput",
     "QueueState",
-    "Shared",
-    "Siblings",
 ]
 
 # Deduplication time in seconds, for brokers that report none.
@@ -132,10 +133,10 @@ _LONGEST_PAUSE = 5.0
 # The subscription of an idle reader. Without any subscription, proxies, and nodes of a cluster that do not
 # own the queue, silently drop posts to the queue: at once, or when another node takes the queue over. The
 # placeholder has no room, and the lowest valid priority: half of the range of 32 bits.
-_NOTHING = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NOBODY)
+_IDLE_SUBSCRIPTION = SubscriptionCore("", SubscriptionOptions(0, 0, -(2**30)), NULL_OWNER)
 
 
-class Operation:
+class PendingCall:
     """An operation with a waiting caller; the token is returned with the outcome.
 
     Attributes:
@@ -147,85 +148,18 @@ class Operation:
 
     __slots__ = ("deadline", "done", "queue", "token")
 
-    def __init__(self, token: Waiter | None, deadline: float, queue: QueueCore | None = None) -> None:
+    def __init__(self, token: Any, deadline: float, queue: QueueCore | None = None) -> None:
         self.token = token
         self.deadline = deadline
         self.queue = queue
         self.done = False
 
 
-class Siblings:
-    """The queues sharing a URI without the application id, and therefore a qId.
-
-    Attributes:
-        uri: the URI without an application id.
-        q_id: the number; never used for another URI in the same session.
-        members: the queues.
-        behind: the members waiting until earlier members are closed, in order.
-        unclear: whether the broker may still have a member already gone here.
-    """
-
-    __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear", "uri")
-
-    def __init__(self, uri: str, q_id: int) -> None:
-        self.uri = uri
-        self.q_id = q_id
-        self._sub_ids: dict[str, int] = {}
-        self.members: dict[QueueCore, None] = {}
-        self.behind: dict[QueueCore, None] = {}
-        self.unclear = False
-
-    def sub_id(self, app_id: str) -> int:
-        """Return the number of an application id; 0 for none."""
-        return self._sub_ids.setdefault(app_id, len(self._sub_ids) + 1) if app_id else 0
-
-
-@dataclass(slots=True)
-class Shared:
-    """The parts of a session shared by the queues.
-
-    Attributes:
-        requests: sends requests, and finds the request of an answer.
-        posts: the unacknowledged posts.
-        routes: the routes of messages.
-        confirms: the confirmed messages.
-        operations: the deadlines of operations with waiting callers.
-        changed: queues with changed subscriptions not yet sent.
-        emit: reports an event.
-        moved: called after each transition of a queue.
-        settled: called when a queue has been reopened, or has failed to reopen.
-        fail_channel: called when the connection is unusable.
-        trouble: returns the latest error of the connection or of an unreadable answer, or None.
-        watched: times of the next check of queues with expressions in subscriptions.
-        delayed: times of the next attempt to reopen temporarily refused queues.
-        reopen_timeout: timeout in seconds of requests without a waiting caller.
-        repeat_after: seconds without a message before subscriptions with expressions are repeated; 0 to
-            disable the repetition.
-        repeated: number of repetitions of subscriptions of any queue.
-        revived: number of messages that arrived right after a repetition.
-        configure_stream: whether the broker supports configureStream, not only its older form.
-    """
-
-    requests: Requests
-    posts: Posts
-    routes: Routes[QueueCore]
-    confirms: Confirmations
-    operations: Deadlines[Operation]
-    changed: dict[QueueCore, None]
-    emit: Callable[[SessionEvent | Signal], None]
-    moved: Callable[[QueueCore], None]
-    settled: Callable[[QueueCore, float], None]
-    fail_channel: Callable[[Error], None]
-    trouble: Callable[[], Error | None]
-    reopen_timeout: float
-    repeat_after: float
-    repeated: int = 0
-    revived: int = 0
-    watched: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
-    delayed: Deadlines[QueueCore] = field(default_factory=Deadlines["QueueCore"])
-    configure_stream: bool = True
-
-
+# Six states only repeat a reopening (REOPEN_DELAYED, REOPEN_OVERDUE, RESTORE_DELAYED) or undo an opening
+# (BEHIND, ABANDONED, OVERDUE). One state with a deadline cannot replace them: a deadline says when to act,
+# and these states say what the broker may have. In REOPEN_DELAYED the broker has nothing, in REOPEN_OVERDUE
+# it may yet open the queue, and in RESTORE_DELAYED it has the queue open without subscriptions, so that a
+# close, a late answer and the next attempt each do something else. Flags would have to tell them apart.
 class QueueState(Enum):
     """The states of a queue.
 
@@ -397,8 +331,8 @@ class QueueCore(Machine):
         "_opening",
         "_refusals",
         "_request",
-        "_shared",
-        "_siblings",
+        "_session",
+        "_shared_id",
         "_suspends",
         "_waiting",
         "answered_at",
@@ -432,44 +366,44 @@ class QueueCore(Machine):
     leaving: bool
     _suspends: bool
     _gone: Error | None
-    _opening: Operation | None
-    _closing: Operation | None
+    _opening: PendingCall | None
+    _closing: PendingCall | None
 
     def __init__(
         self,
-        shared: Shared,
-        siblings: Siblings,
+        session: ClientCore,
+        shared_id: SharedQueueId,
         uri: QueueUri,
         app_id: str,
         flags: QueueFlags,
     ) -> None:
         self.state = QueueState.CLOSED
-        self._shared = shared
-        self._siblings = siblings
-        siblings.members[self] = None
-        self.q_id = siblings.q_id
+        self._session = session
+        self._shared_id = shared_id
+        shared_id.members[self] = None
+        self.q_id = shared_id.q_id
         self.sub_app_id = app_id
-        self.sub_id = siblings.sub_id(app_id)
+        self.sub_id = shared_id.sub_id(app_id)
         self.uri = uri
         self.uri_text = str(uri)
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
-        self.anybody = SubscriptionCore("", _NOTHING.options, NOBODY)
+        self.anybody = SubscriptionCore("", _IDLE_SUBSCRIPTION.options, NULL_OWNER)
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
         self.unacked_bytes = 0
         self.answered_at = 0.0
-        self.counts = PostCounts(shared.posts.counts)
-        self.watch = DeliveryWatch(shared.repeat_after)
+        self.counts = PostCounts(session.posts.counts)
+        self.watch = DeliveryWatch(session.options.repeat_after)
         self.confirmed: Confirmed | None = None
         # Number of times the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0
         # Operations with waiting callers beside opening and closing: changes in the outstanding request, and
         # later changes.
-        self._configuring: list[Operation] = []
-        self._waiting: deque[Operation] = deque()
+        self._configuring: list[PendingCall] = []
+        self._waiting: deque[PendingCall] = deque()
         # The outstanding request.
         self._request: Request | None = None
 
@@ -544,7 +478,7 @@ class QueueCore(Machine):
         """The queue's parameters in openQueue and closeQueue."""
         info = SubQueueIdInfo(sub_id=self.sub_id, app_id=self.uri.app_id) if self.sub_id else None
         return QueueHandleParameters(
-            uri=self.uri_text if self.sub_id else self._siblings.uri,
+            uri=self.uri_text if self.sub_id else self._shared_id.uri,
             q_id=self.q_id,
             sub_id_info=info,
             flags=int(self.flags),
@@ -562,9 +496,9 @@ class QueueCore(Machine):
         delayed = self.state in _DELAYED
         super().fire(event, *arguments)
         if delayed and self.state not in _DELAYED:
-            self._shared.delayed.discard(self)
-        if self.state is _CLOSED or self._siblings.behind or self._suspends:
-            self._shared.moved(self)
+            self._session.delayed.discard(self)
+        if self.state is _CLOSED or self._shared_id.behind or self._suspends:
+            self._session.queue_moved(self)
 
     # requests of callers
 
@@ -572,7 +506,7 @@ class QueueCore(Machine):
         self,
         owner: QueueOwner,
         subscriptions: Sequence[SubscriptionCore],
-        operation: Operation,
+        operation: PendingCall,
         now: float,
         *,
         suspends: bool,
@@ -582,17 +516,17 @@ class QueueCore(Machine):
     ) -> None:
         """Begin opening. If ``behind`` earlier queues, :meth:`proceed` or :meth:`give_way` follows."""
         if self.confirmed is not None:
-            self._shared.confirms.forget(self)
+            self._session.confirms.forget(self)
         self.leaving = False
         self._gone = self._closing = None
         self.owner = self.anybody.owner = owner
-        self.subscriptions = SubscriptionSet()
+        self.subscriptions = SubscriptionSet(self, self._session.routes)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._suspends = suspends
         self.service = Service(in_service=healthy or not suspends)
         self._opening = self._watch(operation)
         if behind:
-            self._siblings.behind[self] = None
+            self._shared_id.behind[self] = None
             self.fire(_I.OPEN_BEHIND, now)
         else:
             self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
@@ -609,13 +543,13 @@ class QueueCore(Machine):
         """Close an unwanted queue as soon as possible, without a report."""
         if self._opening is not None:
             self._opening.done = True
-            self._shared.operations.discard(self._opening)
+            self._session.operations.discard(self._opening)
             self._opening = None
             self.fire(_I.ABANDON, now)
         elif self._can_close:
-            self.close(Operation(None, deadline), now)
+            self.close(PendingCall(None, deadline), now)
 
-    def configure(self, subscriptions: Sequence[SubscriptionCore], operation: Operation) -> None:
+    def configure(self, subscriptions: Sequence[SubscriptionCore], operation: PendingCall) -> None:
         """Replace the subscriptions; changes until :meth:`send_changes` go out together.
 
         Raises:
@@ -625,7 +559,7 @@ class QueueCore(Machine):
             raise self.closed_error(self.state.value)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._waiting.append(self._watch(operation))
-        self._shared.changed[self] = None
+        self._session.changed[self] = None
         if self.state is not QueueState.OPEN:
             self.fire(_I.CONFIGURE, 0.0)  # The change waits until the queue is open.
             self._take_back()
@@ -651,7 +585,7 @@ class QueueCore(Machine):
     def _close_input(self) -> QueueInput:
         return _I.CLOSE if self.readable else _I.CLOSE_PLAIN
 
-    def close(self, operation: Operation, now: float, *, at_once: bool = False) -> None:
+    def close(self, operation: PendingCall, now: float, *, at_once: bool = False) -> None:
         """Begin closing.
 
         A reader first removes the subscriptions, and closes the queue afterwards. Between the two steps the
@@ -724,11 +658,10 @@ class QueueCore(Machine):
         self._request = None
         self._refusals = 0
         self.watch.lost()
-        self._shared.watched.discard(self)
+        self._session.watched.discard(self)
         self.subscriptions.fire(_W.LOSE)
         self._waiting.extendleft(reversed(self._configuring))
         self._configuring.clear()
-        self._shared.routes.remove(self)
         self.fire(_I.CHANNEL_DOWN, now)
         self._take_back()
 
@@ -761,11 +694,11 @@ class QueueCore(Machine):
             return
         self.service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
         if self.state in _STREAMING and (self.subscriptions.wanted or self.subscriptions.committed):
-            self._shared.changed[self] = None
+            self._session.changed[self] = None
         elif self.in_use:
             self._report_service()
 
-    def late(self, operation: Operation, now: float) -> None:
+    def late(self, operation: PendingCall, now: float) -> None:
         """Fail an operation at the deadline, unless the request times out first."""
         if operation.done:
             return
@@ -787,38 +720,38 @@ class QueueCore(Machine):
         revived = self.watch.revived
         quiet = self.watch.delivered(count, now)
         if self.watch.revived != revived:
-            self._shared.revived += self.watch.revived - revived
+            self._session.revived += self.watch.revived - revived
             if revived < _WORTH_MENTION <= self.watch.revived:
-                self._shared.emit(DeliveryRevived(self.uri_text))
+                self._session.emit(DeliveryRevived(self.uri_text))
                 quiet = False
         if not quiet:
-            self._shared.watched.set(self, self.watch.deadline)
+            self._session.watched.set(self, self.watch.deadline)
         return quiet
 
     def may_confirm(self, count: int, *, everything: bool) -> int:
         """Return how many of the waiting confirmations may be sent now."""
         allowed = self.watch.may_confirm(count, everything=everything)
         if allowed < count:
-            self._shared.watched.set(self, self.watch.deadline)
+            self._session.watched.set(self, self.watch.deadline)
         return allowed
 
     def confirms_sent(self, count: int, now: float) -> None:
         """Note confirmations sent."""
         self.watch.confirmed(count, now)
-        self._shared.watched.set(self, self.watch.deadline)
+        self._session.watched.set(self, self.watch.deadline)
 
     def look_after(self, now: float) -> None:
         """Repeat the subscriptions if the broker has stopped delivering; release confirmations held back."""
         # While another request is under way, its answer starts the watch again.
         if self.watch.due(now, can_repeat=self.state is QueueState.OPEN):
-            self._shared.repeated += 1
-            self._shared.changed[self] = None
-        self._shared.watched.set(self, self.watch.deadline)
+            self._session.repetitions += 1
+            self._session.changed[self] = None
+        self._session.watched.set(self, self.watch.deadline)
 
     def _watch_streams(self, now: float) -> None:
         """Watch the agreed subscriptions; messages of a broadcast queue that waits are dropped, not late."""
         self.watch.configured(() if self.at_most_once else self.subscriptions.committed, now)
-        self._shared.watched.set(self, self.watch.deadline)
+        self._session.watched.set(self, self.watch.deadline)
 
     def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
         """Process the answer to a request; the answer to another request does not change the outcome."""
@@ -845,7 +778,7 @@ class QueueCore(Machine):
         if isinstance(body, OpenQueueResponse):
             self.at_most_once = bool(body.routing_configuration.flags & RoutingFlags.AT_MOST_ONCE)
             self.deduplication_time = max(0, body.deduplication_time_ms) / 1000
-            self._shared.posts.opened(self)
+            self._session.posts.opened(self)
         plain = request.kind is RequestKind.OPEN and not self.readable
         self.fire(_I.ACCEPTED_PLAIN if plain else _I.ACCEPTED, now, request)
 
@@ -854,9 +787,9 @@ class QueueCore(Machine):
         if request.kind is RequestKind.OPEN:
             self._close_once(now)
         elif request.kind is RequestKind.CONFIGURE and self.state in (_OPEN, _RECONFIGURING):
-            self.subscriptions.stray()
+            self.subscriptions.astray = True
             if self.state is _OPEN:
-                self._shared.changed[self] = None
+                self._session.changed[self] = None
 
     def unanswered(self, request: Request, now: float) -> None:
         """Give up waiting for an answer."""
@@ -875,17 +808,17 @@ class QueueCore(Machine):
     # actions: opening
 
     def _send_open(self, now: float) -> None:
-        deadline = self._opening.deadline if self._opening else now + self._shared.reopen_timeout
+        deadline = self._opening.deadline if self._opening else now + self._session.options.reopen_timeout
         body = OpenQueue(handle_parameters=self.handle_parameters())
-        self._request = self._shared.requests.send(RequestKind.OPEN, body, self, deadline)
+        self._request = self._session.requests.send(RequestKind.OPEN, body, self, deadline)
 
     def _wait_again(self, now: float) -> None:
         assert self._request is not None
         assert self._opening is not None
-        self._shared.requests.extend(self._request, self._opening.deadline)
+        self._session.requests.extend(self._request, self._opening.deadline)
 
     def _send_open_again(self, now: float) -> None:
-        self._siblings.unclear = True  # The first openQueue may be answered after this queue is gone.
+        self._shared_id.unclear = True  # The first openQueue may be answered after this queue is gone.
         self._send_open(now)
 
     def _finish_open(self, now: float, request: Request) -> None:
@@ -913,11 +846,11 @@ class QueueCore(Machine):
     def _send_configure(self, now: float, request: Request | None = None) -> None:
         self._configuring.extend(self._waiting)
         self._waiting.clear()
-        self._shared.changed.pop(self, None)
+        self._session.changed.pop(self, None)
         deadlines = [operation.deadline for operation in self._configuring]
         if self._opening:
             deadlines.append(self._opening.deadline)
-        deadline = max(deadlines, default=now + self._shared.reopen_timeout)
+        deadline = max(deadlines, default=now + self._session.options.reopen_timeout)
         self.subscriptions.fire(_W.ASK)
         self.watch.asked(now)
         self._request_configure(() if self.suspended else self.subscriptions.asked, deadline)
@@ -929,33 +862,28 @@ class QueueCore(Machine):
             self._complete(operation, None)
         self._report_service_if_settled()
         self.watch.answered(now)
-        if done or self not in self._shared.watched:
+        if done or self not in self._session.watched:
             self._watch_streams(now)
 
     def _roll_back(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        if refusal is None:
-            # The broker may have the subscriptions: messages may arrive with these sIds.
-            self._shared.routes.doubt(self, request.numbered)
-        else:
-            self._shared.routes.drop(self, request.numbered)
         failed = [*self._configuring, *self._waiting]
         self._configuring.clear()
         self._waiting.clear()
-        self._shared.changed.pop(self, None)
+        self._session.changed.pop(self, None)
         error = self._refused(ConfigureQueueError, "configure", refusal, request)
         if self.service.state in (_V.SUSPENDING, _V.RESUMING):
             # No caller waits for this request. Drop the connection: the reconnect synchronises both sides.
             what = "suspend" if self.suspended else "resume"
-            self._shared.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
+            self._session.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
         else:
-            self.subscriptions.fire(_W.REFUSE)
-            self._shared.emit(StreamConfigured(self.owner, failed=True))
+            self.subscriptions.fire(_W.REFUSE, request.numbered, refusal is None)
+            self._session.emit(StreamConfigured(self.owner, failed=True))
             if self._broker_differs and failed:
-                self._shared.changed[self] = None  # Request the agreed subscriptions once more.
+                self._session.changed[self] = None  # Request the agreed subscriptions once more.
             elif self._broker_differs:
                 what = f"could not restore the subscriptions of queue {self.uri}: {error}"
-                self._shared.fail_channel(ConnectionFailed(what))
-        if self not in self._shared.watched:
+                self._session.fail_channel(ConnectionFailed(what))
+        if self not in self._session.watched:
             self._watch_streams(now)
         for operation in failed:
             self._complete(operation, error)
@@ -965,36 +893,33 @@ class QueueCore(Machine):
     def _finish_reopen(self, now: float, request: Request) -> None:
         self._refusals = 0
         self._commit_configure(now, request)
-        self._shared.emit(QueueReopened(self.uri_text))
-        self._shared.settled(self, now)
+        self._session.emit(QueueReopened(self.uri_text))
+        self._session.queue_settled(self, now)
 
     def _fail_reopen(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._gone = error = self._not_reopened(refusal, request)
-        self._shared.emit(QueueReopenFailed(self.uri_text, error))
+        self._session.emit(QueueReopenFailed(self.uri_text, error))
         if refusal is None:
-            self._siblings.unclear = True
+            self._shared_id.unclear = True
         self._let_go(error, now)
 
     def _fail_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._gone = error = self._not_reopened(refusal, request)
-        self._shared.emit(QueueReopenFailed(self.uri_text, error))
+        self._session.emit(QueueReopenFailed(self.uri_text, error))
         self._let_go(error, now)
         self._send_close(now)
 
     def _delay(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._refusals += 1
         pause = backoff(self._refusals, _FIRST_PAUSE, _LONGEST_PAUSE)
-        self._shared.delayed.set(self, now + pause)
-        self._shared.emit(QueueReopenDelayed(self.uri_text, self._not_reopened(refusal, request), pause))
-        self._shared.settled(self, now)  # The posts of the remaining queues do not wait for this queue.
+        self._session.delayed.set(self, now + pause)
+        self._session.emit(QueueReopenDelayed(self.uri_text, self._not_reopened(refusal, request), pause))
+        self._session.queue_settled(
+            self, now
+        )  # The posts of the remaining queues do not wait for this queue.
 
     def _delay_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        if refusal is None:
-            # The broker may have the subscriptions: messages may arrive with these sIds.
-            self._shared.routes.doubt(self, request.numbered)
-        else:
-            self._shared.routes.drop(self, request.numbered)
-        self.subscriptions.fire(_W.DELAY)
+        self.subscriptions.fire(_W.DELAY, request.numbered, refusal is None)
         self._delay(now, request, refusal)
 
     def _not_reopened(self, refusal: Refusal | None, request: Request) -> Error:
@@ -1013,7 +938,7 @@ class QueueCore(Machine):
         """Give up the reopening of a queue, unwanted or failed."""
         self._fail_operations(error)
         self._give_up_posts()
-        self._shared.settled(self, now)
+        self._session.queue_settled(self, now)
 
     # actions: closing
 
@@ -1026,11 +951,11 @@ class QueueCore(Machine):
 
     def _close_unanswered(self, now: float, request: Request) -> None:
         # The deadline has passed: do not wait for the answer.
-        self._request_close(now + self._shared.reopen_timeout)
+        self._request_close(now + self._session.options.reopen_timeout)
         self._fail_close(now, request)
 
     def _fail_close(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        self._siblings.unclear = True
+        self._shared_id.unclear = True
         self._end(self._refused(CloseQueueError, "close", refusal, request))
 
     def _finish_close(
@@ -1041,9 +966,8 @@ class QueueCore(Machine):
     # helpers
 
     def _request_configure(self, subs: Sequence[SubscriptionCore] | None, deadline: float) -> None:
-        """Send subscriptions. None configures an empty stream, for closing only: see :data:`_NOTHING`."""
-        routes = self._shared.routes
-        old = not self._shared.configure_stream
+        """Send subscriptions; None, for an empty stream, only before closing: see ``_IDLE_SUBSCRIPTION``."""
+        old = not self._session.configure_stream
         if old and (not subs or (len(subs) == 1 and not subs[0].expression)):
             # The old form has no subscription ids: messages carry the sub-queue id instead.
             sent: Numbered = [(self.sub_id, sub) for sub in subs or ()]
@@ -1055,18 +979,18 @@ class QueueCore(Machine):
                 "advertiseSubscriptions in its configuration)",
                 category=StatusCategory.E_NOT_SUPPORTED,
             )
-            self._request = self._shared.requests.decline(RequestKind.CONFIGURE, self, error)
+            self._request = self._session.requests.decline(RequestKind.CONFIGURE, self, error)
             return
         else:
-            sent = routes.number(self, () if subs is None else subs or (_NOTHING,))
+            sent = self.subscriptions.number(() if subs is None else subs or (_IDLE_SUBSCRIPTION,))
         numbered = sent if subs else []
-        routes.add(self, numbered)
+        self.subscriptions.add_routes(numbered)
         body: ControlBody
         if old:
             body = ConfigureQueueStream(q_id=self.q_id, stream_parameters=self._old_parameters(subs))
         else:
             body = ConfigureStream(q_id=self.q_id, stream_parameters=self._stream_parameters(sent))
-        self._request = self._shared.requests.send(RequestKind.CONFIGURE, body, self, deadline, numbered)
+        self._request = self._session.requests.send(RequestKind.CONFIGURE, body, self, deadline, numbered)
 
     def _stream_parameters(self, numbered: Numbered) -> StreamParameters:
         return StreamParameters(
@@ -1106,27 +1030,26 @@ class QueueCore(Machine):
         )
 
     def _request_close(self, deadline: float) -> None:
-        others = any(other is not self and other.state not in _GONE for other in self._siblings.members)
+        others = any(other is not self and other.state not in _GONE for other in self._shared_id.members)
         body = CloseQueue(handle_parameters=self.handle_parameters(), is_final=not others)
-        self._request = self._shared.requests.send(RequestKind.CLOSE, body, self, deadline)
+        self._request = self._session.requests.send(RequestKind.CLOSE, body, self, deadline)
 
     def _close_once(self, now: float) -> None:
         """Send a second closeQueue if two openQueues were answered: a broker counts openings."""
         here = self.state not in _GONE
-        others = [each for each in self._siblings.members if each is not self and each.state not in _GONE]
+        others = [each for each in self._shared_id.members if each is not self and each.state not in _GONE]
         if not here and any(each.sub_id == self.sub_id and each.flags & self.flags for each in others):
             return  # Closing now would close the queue opened since. The broker's count stays one too high.
         body = CloseQueue(handle_parameters=self.handle_parameters(), is_final=not here and not others)
-        self._shared.requests.send(RequestKind.CLOSE, body, self, now + self._shared.reopen_timeout)
+        self._session.requests.send(RequestKind.CLOSE, body, self, now + self._session.options.reopen_timeout)
 
     def _commit(self, request: Request) -> None:
         """Record the broker's present subscriptions: none for a stream without a configuration."""
         if request.kind is RequestKind.CONFIGURE:
-            self._shared.routes.settle(self, request.numbered)
             self.subscriptions.fire(_W.AGREE, request.numbered)
-            self._shared.emit(StreamConfigured(self.owner, failed=False))
+            self._session.emit(StreamConfigured(self.owner, failed=False))
         else:
-            self.subscriptions.clear()
+            self.subscriptions.committed = ()
 
     @property
     def _broker_differs(self) -> bool:
@@ -1135,7 +1058,7 @@ class QueueCore(Machine):
         return subs.astray or list(subs.committed) != ([] if self.suspended else list(subs.agreed))
 
     def _closing_deadline(self, now: float) -> float:
-        return self._closing.deadline if self._closing else now + self._shared.reopen_timeout
+        return self._closing.deadline if self._closing else now + self._session.options.reopen_timeout
 
     def _report_service_if_settled(self) -> None:
         """Report a suspension or resumption to the application once confirmed by the broker."""
@@ -1147,20 +1070,20 @@ class QueueCore(Machine):
         if self.service.state in (_V.SUSPENDING, _V.RESUMING):
             uri, suspended = self.uri_text, self.suspended
             self.service.fire(_VI.DONE)
-            self._shared.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
+            self._session.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
 
-    def _watch(self, operation: Operation) -> Operation:
+    def _watch(self, operation: PendingCall) -> PendingCall:
         """Register an operation for a timeout at the deadline."""
         operation.queue = self
-        self._shared.operations.set(operation, operation.deadline)
+        self._session.operations.set(operation, operation.deadline)
         return operation
 
-    def _complete(self, operation: Operation | None, error: Error | None) -> None:
+    def _complete(self, operation: PendingCall | None, error: Error | None) -> None:
         """Report the outcome of an operation to the caller, once."""
         if operation is not None and not operation.done:
             operation.done = True
-            self._shared.operations.discard(operation)
-            self._shared.emit(Completed(operation.token, error))
+            self._session.operations.discard(operation)
+            self._session.emit(Completed(operation.token, error))
 
     def _fail_operations(self, error: Error) -> None:
         """End all operations with waiting callers, except closing."""
@@ -1172,19 +1095,19 @@ class QueueCore(Machine):
             self._complete(operation, error)
 
     def _give_up_posts(self) -> None:
-        outcomes = self._shared.posts.cancel(self)
+        outcomes = self._session.posts.cancel(self)
         if outcomes:
-            self._shared.emit(Acked(outcomes))
+            self._session.emit(Acked(outcomes))
 
     def _end(self, error: Error | None) -> None:
         self._request = None
-        self.subscriptions.clear()
+        self.subscriptions.committed = ()
         self._fail_operations(self._was_closed())
         self._give_up_posts()
         self._complete(self._closing, error)
 
     def _timed_out(self, what: str) -> RequestTimeout:
-        trouble = self._shared.trouble()
+        trouble = self._session.trouble
         why = f"; {trouble}" if trouble is not None else ""
         error = RequestTimeout(
             f"the broker did not answer the request to {what} queue {self.uri} in time{why}"

@@ -38,34 +38,14 @@ Most messages are new, and a lookup for each would cost a tenth of receiving. Th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from bmq.wire.confirm import CONFIRM_SIZE, confirmed_guids, encode_confirm, encode_queue_confirms
 
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore
+
 __all__ = ["Confirmations", "Confirmed"]
-
-
-class _Remembered(Protocol):
-    """A queue, as needed for confirmations."""
-
-    q_id: int
-    sub_id: int
-    confirmed: Confirmed | None
-
-    @property
-    def in_session(self) -> bool:
-        """Whether the session has the queue: it is not closed."""
-        ...
-
-    def may_confirm(self, count: int, *, everything: bool) -> int:
-        """Return how many of the waiting confirmations may be sent now."""
-        ...
-
-    def confirms_sent(self, count: int, now: float) -> None:
-        """Note confirmations sent."""
-        ...
-
-    def __hash__(self) -> int: ...
 
 
 # After a pause of this many seconds, the messages of a queue may be redeliveries.
@@ -178,18 +158,18 @@ class Confirmations:
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
-        self.waiting: dict[_Remembered, list[bytes]] = {}
-        self.held: dict[_Remembered, bytes] = {}
-        self.sent: list[tuple[_Remembered, int]] = []
+        self.waiting: dict[QueueCore, list[bytes]] = {}
+        self.held: dict[QueueCore, bytes] = {}
+        self.sent: list[tuple[QueueCore, int]] = []
         self.changes: Callable[[], None] = _nothing
         # The queues with a memory.
-        self._queues: dict[_Remembered, None] = {}
+        self._queues: dict[QueueCore, None] = {}
         # Number of confirmations in the younger generation of all queues.
         self._count = 0
         self.deadline: float | None = None
         self.unstamped = False
 
-    def add(self, queue: _Remembered, guids: Sequence[bytes]) -> list[bytes]:
+    def add(self, queue: QueueCore, guids: Sequence[bytes]) -> list[bytes]:
         """Confirm messages with the next event; return the pending GUIDs of the queue."""
         if self.waiting:
             self.changes()
@@ -220,7 +200,7 @@ class Confirmations:
                 self.sent.append((queue, some))
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
-    def remember(self, queue: _Remembered, guids: Sequence[bytes]) -> bytes:
+    def remember(self, queue: QueueCore, guids: Sequence[bytes]) -> bytes:
         """Remember confirmations, sent or not; return the encoded form."""
         count = len(guids)
         confirmed = queue.confirmed
@@ -250,7 +230,7 @@ class Confirmations:
             if queue.confirmed is not None:
                 queue.confirmed.index()
 
-    def forget(self, queue: _Remembered) -> None:
+    def forget(self, queue: QueueCore) -> None:
         """Forget the confirmations of a queue that is closed, or opened again."""
         queue.confirmed = None
         self._queues.pop(queue, None)

@@ -4,33 +4,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from bmq.errors import Error, StateError
 from bmq.protocol.client.events import HostHealthRestored, HostUnhealthy
 from bmq.protocol.client.ports import QueueOwner
-from bmq.protocol.client.queue import Operation, QueueCore, QueueState, Shared, Siblings
+from bmq.protocol.client.queue import PendingCall, QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.control import QueueFlags
 from bmq.wire.uri import QueueUri
 
-__all__ = ["QueueRegistry"]
+if TYPE_CHECKING:
+    from bmq.protocol.client.core import ClientCore
+
+__all__ = ["QueueRegistry", "SharedQueueId"]
+
+
+class SharedQueueId:
+    """A qId, and the queues that share it: those with the same URI apart from the application id.
+
+    Attributes:
+        uri: the URI without an application id.
+        q_id: the number; never used for another URI in the same session.
+        members: the queues.
+        behind: the members waiting until earlier members are closed, in order.
+        unclear: whether the broker may still have a member already gone here.
+    """
+
+    __slots__ = ("_sub_ids", "behind", "members", "q_id", "unclear", "uri")
+
+    def __init__(self, uri: str, q_id: int) -> None:
+        self.uri = uri
+        self.q_id = q_id
+        self._sub_ids: dict[str, int] = {}
+        self.members: dict[QueueCore, None] = {}
+        self.behind: dict[QueueCore, None] = {}
+        self.unclear = False
+
+    def sub_id(self, app_id: str) -> int:
+        """Return the number of an application id; 0 for none."""
+        return self._sub_ids.setdefault(app_id, len(self._sub_ids) + 1) if app_id else 0
 
 
 class QueueRegistry:
     """Every queue of a session.
 
     Args:
-        shared: the parts of the session shared by queues.
+        session: the session.
 
     Attributes:
         healthy: the latest report of the host health monitor.
     """
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
+    def __init__(self, session: ClientCore) -> None:
+        self._session = session
         self._queues: dict[QueueCore, None] = {}
-        self._siblings: dict[str, Siblings] = {}
-        self._by_q_id: dict[int, Siblings] = {}
+        self._by_uri: dict[str, SharedQueueId] = {}
+        self._by_q_id: dict[int, SharedQueueId] = {}
         self._next_q_id = 0
         self.healthy = True
         self._announce_health = False
@@ -47,7 +77,7 @@ class QueueRegistry:
         flags: QueueFlags,
         owner: QueueOwner,
         subscriptions: Sequence[SubscriptionCore],
-        operation: Operation,
+        operation: PendingCall,
         now: float,
         *,
         suspends: bool,
@@ -64,8 +94,10 @@ class QueueRegistry:
         """
         app_id = uri.app_id if flags & QueueFlags.READ else ""
         canonical = uri.canonical
-        siblings = self._siblings.get(canonical)
-        others = [other for other in (siblings.members if siblings else ()) if other.excludes(app_id, flags)]
+        shared_id = self._by_uri.get(canonical)
+        others = [
+            other for other in (shared_id.members if shared_id else ()) if other.excludes(app_id, flags)
+        ]
         for other in others:
             if _stays_open(other):
                 raise StateError(_is_taken(uri, other, flags))
@@ -73,11 +105,11 @@ class QueueRegistry:
         if len(others) == 1 and others[0].waits_to_be_opened_as(flags):
             queue = others.pop()
         else:
-            if siblings is None:
-                siblings = self._siblings[canonical] = Siblings(canonical, self._next_q_id)
-                self._by_q_id[self._next_q_id] = siblings
+            if shared_id is None:
+                shared_id = self._by_uri[canonical] = SharedQueueId(canonical, self._next_q_id)
+                self._by_q_id[self._next_q_id] = shared_id
                 self._next_q_id += 1
-            queue = QueueCore(self._shared, siblings, uri, app_id, flags)
+            queue = QueueCore(self._session, shared_id, uri, app_id, flags)
             self._queues[queue] = None
         queue.open(
             owner,
@@ -93,27 +125,27 @@ class QueueRegistry:
 
     def moved(self, queue: QueueCore, now: float, *, connected: bool) -> None:
         """Handle a transition of a queue: forget a closed queue, and let waiting openings proceed."""
-        siblings = self._by_q_id[queue.q_id]
+        shared_id = self._by_q_id[queue.q_id]
         if queue.state is not QueueState.BEHIND:
-            siblings.behind.pop(queue, None)
+            shared_id.behind.pop(queue, None)
         if queue.state is QueueState.CLOSED:
-            siblings.members.pop(queue, None)
-            if not siblings.members and not siblings.unclear:
-                del self._siblings[siblings.uri]
-                del self._by_q_id[siblings.q_id]
+            shared_id.members.pop(queue, None)
+            if not shared_id.members and not shared_id.unclear:
+                del self._by_uri[shared_id.uri]
+                del self._by_q_id[shared_id.q_id]
             del self._queues[queue]
-            self._shared.changed.pop(queue, None)
-            self._shared.watched.discard(queue)
-            self._shared.routes.remove(queue)
-            self._shared.confirms.forget(queue)
+            self._session.changed.pop(queue, None)
+            self._session.watched.discard(queue)
+            queue.subscriptions.remove_routes()
+            self._session.confirms.forget(queue)
         self._check_health()
-        for waiting in list(siblings.behind):
-            if waiting in siblings.behind:
-                self._look_ahead(waiting, siblings, now, connected=connected)
+        for waiting in list(shared_id.behind):
+            if waiting in shared_id.behind:
+                self._look_ahead(waiting, shared_id, now, connected=connected)
 
-    def _look_ahead(self, queue: QueueCore, siblings: Siblings, now: float, *, connected: bool) -> None:
+    def _look_ahead(self, queue: QueueCore, shared_id: SharedQueueId, now: float, *, connected: bool) -> None:
         """Open or fail the next queue in line, unless it has to wait longer."""
-        for other in siblings.members:
+        for other in shared_id.members:
             if other is queue:
                 queue.proceed(now, connected=connected)
                 return
@@ -130,7 +162,7 @@ class QueueRegistry:
             return
         self.healthy = healthy
         if not healthy and not self._announce_health:
-            self._shared.emit(HostUnhealthy())
+            self._session.emit(HostUnhealthy())
         self._announce_health = healthy
         for queue in self:
             queue.host_health(healthy)
@@ -140,7 +172,7 @@ class QueueRegistry:
         """Announce the healthy host, once the last suspended queue has resumed."""
         if self._announce_health and not any(queue.reported_suspended for queue in self._queues):
             self._announce_health = False
-            self._shared.emit(HostHealthRestored())
+            self._session.emit(HostHealthRestored())
 
     # the connection
 
@@ -153,24 +185,24 @@ class QueueRegistry:
         for queue in self:
             queue.channel_down(now)
         # A new connection starts without queues: no doubt remains.
-        for uri, siblings in list(self._siblings.items()):
-            siblings.unclear = False
-            if not siblings.members:
-                del self._siblings[uri]
-                del self._by_q_id[siblings.q_id]
+        for uri, shared_id in list(self._by_uri.items()):
+            shared_id.unclear = False
+            if not shared_id.members:
+                del self._by_uri[uri]
+                del self._by_q_id[shared_id.q_id]
 
     def stop(self, error: Error, now: float) -> None:
         """End every queue and every operation."""
         for queue in self:
             queue.stop(error, now)
         # Forget the numbers of queues with unanswered closes: no more messages can arrive.
-        self._siblings.clear()
+        self._by_uri.clear()
         self._by_q_id.clear()
 
     def only_reader(self, q_id: int) -> tuple[QueueCore, SubscriptionCore] | None:
         """Return the route of a message with an unknown subscription id; None unless one queue reads."""
-        siblings = self._by_q_id.get(q_id)
-        members = siblings.members if siblings is not None else ()
+        shared_id = self._by_q_id.get(q_id)
+        members = shared_id.members if shared_id is not None else ()
         readers = [queue for queue in members if queue.readable and queue.in_use]
         if len(readers) != 1:
             return None

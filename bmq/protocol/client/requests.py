@@ -6,18 +6,20 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from bmq.errors import Error
-from bmq.protocol.client.outbox import Outbox
+from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.subscription import Numbered
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.constants import EventType
 from bmq.wire.control import Codec, ControlBody, ControlMessage, encode_json
 from bmq.wire.event import pack_schema_event
-from bmq.wire.uri import QueueUri
 
-__all__ = ["Request", "RequestKind", "Requests", "Subject"]
+if TYPE_CHECKING:
+    from bmq.protocol.client.queue import QueueCore
+
+__all__ = ["PendingRequests", "Request", "RequestKind"]
 
 # Number of timed-out requests kept for late answers.
 _MAX_EXPIRED = 1000
@@ -34,28 +36,13 @@ class RequestKind(Enum):
     DISCONNECT = "disconnect"
 
 
-class Subject(Protocol):
-    """The sender of a request, and receiver of the answer."""
-
-    uri: QueueUri
-    uri_text: str
-
-    def answered(self, request: Request, body: ControlBody | None, now: float) -> None:
-        """Process the answer."""
-        ...
-
-    def unanswered(self, request: Request, now: float) -> None:
-        """Give up waiting for an answer."""
-        ...
-
-
 class Request:
     """A request.
 
     Attributes:
         r_id: request id.
         kind: kind of the request.
-        subject: receiver of the answer; None for a disconnect.
+        subject: the queue that receives the answer; None for a disconnect.
         numbered: the subscriptions of a configureStream.
         failure: why the request was not sent; None if sent.
         strange: description of an answer that does not belong to the request.
@@ -66,7 +53,7 @@ class Request:
     __slots__ = ("cause", "failure", "kind", "numbered", "r_id", "sent", "strange", "subject")
 
     def __init__(
-        self, r_id: int, kind: RequestKind, subject: Subject | None, numbered: Numbered | None
+        self, r_id: int, kind: RequestKind, subject: QueueCore | None, numbered: Numbered | None
     ) -> None:
         self.r_id = r_id
         self.kind = kind
@@ -78,7 +65,7 @@ class Request:
         self.sent = inf
 
 
-class Requests:
+class PendingRequests:
     """The outstanding requests of a session. Request ids count up from 1 for the session's whole life.
 
     Args:
@@ -89,7 +76,7 @@ class Requests:
         fresh: requests without a recorded time of sending, which the owner records.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: OutputBuffer) -> None:
         self._outbox = outbox
         self._next = 1
         self._outstanding: dict[int, Request] = {}
@@ -104,7 +91,7 @@ class Requests:
         self,
         kind: RequestKind,
         body: ControlBody,
-        subject: Subject | None,
+        subject: QueueCore | None,
         deadline: float,
         numbered: Numbered | None = None,
     ) -> Request:
@@ -121,9 +108,7 @@ class Requests:
             deadline: time of the timeout.
             numbered: the subscriptions of a configureStream.
         """
-        request = Request(self._next, kind, subject, numbered)
-        self._next += 1
-        self._outstanding[request.r_id] = request
+        request = self._add(kind, subject, numbered)
         try:
             text = encode_json(ControlMessage(r_id=request.r_id, body=body))
             event = pack_schema_event(EventType.CONTROL, Codec.JSON, text)
@@ -136,16 +121,20 @@ class Requests:
             self.fresh.append(request)
         return request
 
-    def decline(self, kind: RequestKind, subject: Subject, error: Error) -> Request:
+    def decline(self, kind: RequestKind, subject: QueueCore, error: Error) -> Request:
         """Fail a request that this broker cannot carry out, without sending it.
 
         As with an unencodable request, :meth:`expire` returns the request at the next opportunity.
         """
-        request = Request(self._next, kind, subject, None)
+        request = self._add(kind, subject, None)
         request.failure = error
+        self.deadlines.set(request.r_id, _AT_ONCE)
+        return request
+
+    def _add(self, kind: RequestKind, subject: QueueCore | None, numbered: Numbered | None) -> Request:
+        request = Request(self._next, kind, subject, numbered)
         self._next += 1
         self._outstanding[request.r_id] = request
-        self.deadlines.set(request.r_id, _AT_ONCE)
         return request
 
     def extend(self, request: Request, deadline: float) -> None:
