@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from bmq.client.session import CloseReport, Session
     from bmq.client.typed import TypedMessage, TypedQueue
     from bmq.codecs import CloudEvent, Codec, Property
-    from bmq.engine.options import Credentials, SessionOptions, Trace
-    from bmq.engine.retry import reconnect_delays
+    from bmq.engine.options import Credentials, SessionOptions, Trace, reconnect_delays
     from bmq.errors import (
         AckStatus,
         AuthenticationError,
@@ -174,9 +173,8 @@ _NAMES = {
     "bmq.client.interceptors": ["Interceptor"],
     "bmq.client.message": ["Message", "MessageBatch"],
     "bmq.client.posts": ["Ack", "FailedPost", "PostReport", "PutMessage"],
-    "bmq.engine.options": ["Credentials", "SessionOptions", "Trace"],
+    "bmq.engine.options": ["Credentials", "SessionOptions", "Trace", "reconnect_delays"],
     "bmq.client.queue": ["Queue"],
-    "bmq.engine.retry": ["reconnect_delays"],
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.typed": ["TypedMessage", "TypedQueue"],
     "bmq.codecs": ["CloudEvent", "Codec", "Property"],

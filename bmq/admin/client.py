@@ -42,9 +42,8 @@ from bmq.admin.results import (
 )
 from bmq.admin.survey import Survey, View, alone
 from bmq.client.connect import check_connecting
-from bmq.engine.address import Address, find_broker
+from bmq.engine.address import Address, find_broker, race
 from bmq.engine.options import Credentials, CredentialsSource
-from bmq.engine.race import race
 from bmq.errors import (
     AdminError,
     ConnectionFailed,

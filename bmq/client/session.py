@@ -524,9 +524,7 @@ class Session:
         _checks.instance("trace", trace, Trace, "one of bmq.Trace")
         count = _checks.optional(_checks.integer, "count", count, 1)
         self._driver.check_open()
-        dialer = self._driver.dialer
-        dialer.tracing.set(trace, count)
-        dialer.trace()
+        self._driver.dialer.set_trace(trace, count)
 
     def health(self) -> Health:
         """Return the health of the session: whether it is ready or degraded, why, since when, and three ages.

@@ -17,18 +17,20 @@ import asyncio
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bmq import _world
 from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.engine.channel import Channel
 from bmq.engine.counting import Confirming
-from bmq.engine.tracing import Tracing
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import SessionEvent, Signal
 from bmq.protocol.client.greeting import Greeting
+
+if TYPE_CHECKING:
+    from bmq.engine.trace import Tracer
 
 __all__ = ["Connection", "Owner"]
 
@@ -292,10 +294,10 @@ class Connection:
         self.core.channel_closed(reason, self.loop.time())
         self.transmit()
 
-    def trace(self, tracing: Tracing, broker: str) -> None:
-        """Follow a changed setting of the wire trace, in the middle of a conversation."""
+    def trace(self, tracer: Tracer | None) -> None:
+        """Log the events of the present channel from now on; None for no trace."""
         if self._channel is not None:
-            self._channel.trace(tracing.tracer(broker, self.core.unfinished))
+            self._channel.trace(tracer)
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

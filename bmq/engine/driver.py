@@ -23,8 +23,7 @@ from bmq.engine.dialer import Dialer
 from bmq.engine.event_stream import EventStream
 from bmq.engine.flow import Flow
 from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
-from bmq.engine.identity import introduce
-from bmq.engine.options import CredentialsSource, SessionOptions
+from bmq.engine.options import CredentialsSource, SessionOptions, introduce
 from bmq.engine.ports import OpenQueue
 from bmq.engine.reporting import Reporter
 from bmq.engine.room import Want

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a session."""
+"""The options of a session, and the identity of this client in the negotiation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import count
 from typing import TypedDict
 
 from bmq import _checks, _world
-from bmq.engine.retry import reconnect_delays
+from bmq._backoff import backoff
+from bmq._version import __version__
 from bmq.errors import UsageError
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.compression import DEFAULT_LEVEL
@@ -20,6 +22,8 @@ from bmq.wire.constants import (
     MAX_APPLICATION_DATA,
     Compression,
 )
+from bmq.wire.control import ClientIdentity, ClientLanguage, ClientType, GuidInfo
+from bmq.wire.guid import GuidGenerator, client_id_from
 
 __all__ = [
     "Credentials",
@@ -28,6 +32,8 @@ __all__ = [
     "SessionOptions",
     "Trace",
     "check_compression",
+    "introduce",
+    "reconnect_delays",
 ]
 
 #: Credentials, or a function returning credentials. Called at each authentication, to allow rotation.
@@ -54,6 +60,8 @@ _COUNTS = (
 _LONGEST_NAME = 1000
 # The limit of the C++ SDK's option of the same purpose.
 _LONGEST_AGENT = 127
+# Features of this client in the negotiation.
+_FEATURES = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
 _SWITCHES = ("drop_confirmed_redeliveries", "reconnect", "retry_first_connect")
 
 
@@ -99,6 +107,38 @@ def _trace() -> Trace:
     if wanted in ("", "0", "off", "false", "no"):
         return Trace.OFF
     return Trace.PAYLOADS if wanted == "payloads" else Trace.ON
+
+
+def reconnect_delays(
+    first: float = 0.01, base: float = 0.1, factor: float = 2.0, cap: float = 1.0
+) -> Iterator[float]:
+    """Return delays in seconds: the first close to zero, then exponential with full jitter.
+
+    ::
+
+        session = await bmq.connect(broker, reconnect_delays=lambda: bmq.reconnect_delays(cap=10))
+
+    Args:
+        first: limit of the first delay. Random delays keep clients from reconnecting simultaneously.
+        base: limit of the second delay.
+        factor: growth of the limit from each delay to the next.
+        cap: maximum of the limit. With the default, clients return soon after the broker.
+
+    Raises:
+        UsageError: a limit is not a duration, or ``factor`` is below 1.
+    """
+    return _delays(
+        _checks.seconds("first", first),
+        _checks.seconds("base", base),
+        _checks.number("factor", factor, 1.0),
+        _checks.seconds("cap", cap),
+    )
+
+
+def _delays(first: float, base: float, factor: float, cap: float) -> Iterator[float]:
+    yield _world.rng().uniform(0, first)
+    for attempt in count(1):
+        yield _world.rng().uniform(0, backoff(attempt, base, cap, factor))
 
 
 def _is_retryable(error: BaseException) -> bool:
@@ -267,3 +307,37 @@ class SessionFields(TypedDict, total=False):
     trace: Trace
     log_stats_every: float
     is_retryable: Callable[[BaseException], bool]
+
+
+def introduce(process_name: str, user_agent: str = "") -> tuple[ClientIdentity, GuidGenerator]:
+    """Return the identity of a new session and the matching GUID generator.
+
+    Args:
+        process_name: name of this process.
+        user_agent: name of the software that wraps this client; empty for none.
+    """
+    session_id = next(_world.current().session_ids)
+    wall = _world.time_ns()
+    host = _world.hostname()
+    guids = GuidGenerator(client_id_from(host, wall, _world.pid(), session_id))
+    identity = ClientIdentity(
+        protocol_version=1,
+        sdk_version=_version_number(__version__),
+        client_type=ClientType.E_TCPCLIENT,
+        process_name=process_name,
+        pid=_world.pid(),
+        session_id=session_id,
+        host_name=host,
+        features=_FEATURES,
+        sdk_language=ClientLanguage.E_UNKNOWN,
+        guid_info=GuidInfo(client_id=guids.client_id_text, nano_seconds_from_epoch=wall),
+        user_agent=f"{user_agent} bmq-py:{__version__}".lstrip(" "),
+    )
+    return identity, guids
+
+
+def _version_number(version: str) -> int:
+    major, minor, patch = (
+        int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:3]
+    )
+    return major * 10000 + minor * 100 + patch
