@@ -213,7 +213,7 @@ async def drain(queues: Iterable[QueueEnd], deadline: float, closer: asyncio.Tas
             for queue in queues:
                 await queue.handlers.idle(closer)
             for queue in queues:
-                await queue.driver.flow.outcomes(queue.core)
+                await queue.driver.send_window.flush(queue.core)
     except TimeoutError:
         pass
 

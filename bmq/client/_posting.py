@@ -41,7 +41,7 @@ from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
 from bmq.client.posts import GuidsOf, PostReport, PutMessage, attach_report
 from bmq.engine.options import check_compression
-from bmq.engine.room import Want
+from bmq.engine.send_window import Permit
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -66,7 +66,7 @@ _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 _TURN_MESSAGES = 500
 _TURN_BYTES = 4 * 1024 * 1024
 # Required space for a post of unknown size.
-_ONE = Want(1, 1, 1)
+_ONE = Permit(1, 1, 1)
 
 
 #: Returns the poster of a message with a delay, and the message to post instead.
@@ -91,8 +91,8 @@ class Poster:
         "_interception",
         "_level",
         "_posts",
-        "_room",
         "_threshold",
+        "_window",
     )
 
     def __init__(
@@ -106,7 +106,7 @@ class Poster:
         self._interception = interception
         self._connection = driver.connection
         self._posts = driver.core.posts
-        self._room = driver.flow.room
+        self._window = driver.send_window
         self._core = core
         options = driver.options
         self._compression = int(options.compression if compression is None else compression)
@@ -155,6 +155,15 @@ class Poster:
             connection.transmit_soon()
         return future
 
+    async def wait_for_space(self, permit: Permit) -> None:
+        """Wait until a post may be made; the caller must post at once.
+
+        Raises:
+            SessionClosed, UsageError: as for :meth:`Driver.check_open`.
+        """
+        self._driver.check_open()
+        await self._window.acquire(self._core, permit)
+
     def new_guid(self) -> str:
         """Return a GUID for a post."""
         return guid_to_text(self._driver.guids.next(self._connection.clock()[1]))
@@ -178,8 +187,8 @@ class Poster:
 
     async def _post_all(self, items: Iterator[Any], batch: PostBatch, delayed: Delayed | None) -> None:
         while True:
-            await self._driver.room(self._core, self._room.many(_TURN_MESSAGES, _TURN_BYTES))
-            messages, size = self._room.left(self._core)
+            await self.wait_for_space(self._window.permit(_TURN_MESSAGES, _TURN_BYTES))
+            messages, size = self._window.left(self._core)
             room, budget = min(messages, _TURN_MESSAGES), min(size, _TURN_BYTES)
             before = batch.report.posted
             if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
@@ -194,7 +203,7 @@ class Poster:
         assert message is not None
         assert delayed is not None
         poster, message = await delayed(message)
-        await poster._driver.room(poster._core, _ONE)
+        await poster.wait_for_space(_ONE)
         poster._take((message,), 1, batch)
 
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
@@ -205,7 +214,7 @@ class Poster:
         report = batch.report
         async with _reporting(batch):
             for each in slices:
-                await self._driver.room(self._core, self._room.many(len(each), each.payload_bytes))
+                await self.wait_for_space(self._window.permit(len(each), each.payload_bytes))
                 self._check()
                 now, tick = self._connection.clock()
                 driver, core, count = self._driver, self._core, len(each)
@@ -245,10 +254,10 @@ class Poster:
         self, items: AsyncIterable[Any], batch: PostBatch, delayed: Delayed | None
     ) -> None:
         """Post each item at once, without waiting for a possibly late next item."""
-        connection, room = self._connection, self._room
+        connection, window = self._connection, self._window
         async for item in items:
-            if room.lines or not (connection.writable and connection.core.posts.has_room):
-                await self._driver.room(self._core, _ONE)
+            if window.lines or not (connection.writable and connection.core.posts.has_room):
+                await self.wait_for_space(_ONE)
             self._take((item,), 1, batch)
             if batch.late is not None:
                 await self._post_late(batch, delayed)

@@ -37,7 +37,7 @@ from bmq.client.interceptors import Hooks, PostHooks
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of
 from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
-from bmq.engine.room import Want
+from bmq.engine.send_window import Permit
 from bmq.errors import RequestTimeout, TimedOut, UsageError
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
@@ -146,7 +146,7 @@ class Queue(OpenQueue):
         self._driver = driver
         self._posts = driver.core.posts
         self._connection = driver.connection
-        self._room = driver.flow.room
+        self._window = driver.send_window
         interception = Interception(PostHooks(hooks, self), driver.guids) if hooks.posting else None
         if hooks.operating:
             end.on_configure = partial(hooks.watch, "queue.configure", session, end.uri)
@@ -289,9 +289,9 @@ class Queue(OpenQueue):
         if guid is not None and (pending := self._pending(guid)) is not None:
             return await asyncio.shield(pending)
         posts = self._posts
-        # Driver.room() is called only where the caller may have to wait. An empty window has room.
-        if self._room.lines or not self._connection.writable or (posts.batches and not posts.has_room):
-            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
+        # An empty window has space.
+        if self._window.lines or not self._connection.writable or (posts.batches and not posts.has_room):
+            await self._poster.wait_for_space(Permit(1, 1, len(as_bytes(payload))))
         outcome = self._poster.post(payload, properties, guid, compression)
         del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
         return await outcome
@@ -306,7 +306,7 @@ class Queue(OpenQueue):
         """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
         outcome = self._pending(guid)
         if outcome is None:
-            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
+            await self._poster.wait_for_space(Permit(1, 1, len(as_bytes(payload))))
             outcome = self._poster.post(payload, properties, guid, compression)
         del payload, properties
         try:
@@ -372,9 +372,9 @@ class Queue(OpenQueue):
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
         """
-        if (self._room.lines or not self._driver.core.posts.has_room) and not self._room.is_free(self._core):
+        if (self._window.lines or not self._posts.has_room) and not self._window.is_free(self._core):
             self._core.counts.turned_away()
-            raise self._driver.flow.full(self._core)
+            raise self._window.full_error(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
         if guid is not None and (pending := self._pending(guid)) is not None:
@@ -559,7 +559,7 @@ class Queue(OpenQueue):
         timeout = _checks.timeout(timeout)
         async with within(timeout, f"posts to {self.uri} had no outcome"):
             self._connection.check_loop()
-            await self._driver.flow.outcomes(self._core)
+            await self._window.flush(self._core)
 
     # receiving
 

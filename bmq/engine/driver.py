@@ -21,12 +21,11 @@ from bmq.engine.connection import Connection
 from bmq.engine.counting import ReceiveCounts, distinct
 from bmq.engine.dialer import Dialer
 from bmq.engine.event_stream import EventStream
-from bmq.engine.flow import Flow
 from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.engine.options import CredentialsSource, SessionOptions, introduce
 from bmq.engine.ports import OpenQueue
 from bmq.engine.reporting import Reporter
-from bmq.engine.room import Want
+from bmq.engine.send_window import SendWindow
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (
@@ -85,7 +84,7 @@ class Driver(Generic[Q]):
         options: options of the session.
         core: protocol.
         connection: connection of the session.
-        flow: backpressure for posts.
+        send_window: space and outcomes for posts.
         backlog: account of held messages.
         dialer: connects and reconnects.
         events: application's subscribers to session events.
@@ -132,7 +131,7 @@ class Driver(Generic[Q]):
         self._reporter = Reporter(self)
         self.connection: Connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
-        self.flow: Flow = Flow(self.connection, options)
+        self.send_window = SendWindow(self.connection, options)
         self.backlog: Backlog = Backlog(self.connection, options, self.publish, self._in_line)
         self.dialer = Dialer(
             self.connection,
@@ -219,18 +218,6 @@ class Driver(Generic[Q]):
                 f"the session is over: {reason}" if reason else "the session is closed"
             ) from self.core.ended_by
 
-    async def room(self, queue: QueueCore, want: Want) -> None:
-        """Wait until a post to a queue may be made; the caller must post at once.
-
-        Raises:
-            SessionClosed, UsageError: as for :meth:`check_open`.
-        """
-        self.check_open()
-        room = self.flow.room
-        if not self.connection.writable or not room.is_free(queue):
-            queue.counts.waited()
-            await room.wait(queue, want)
-
     def _in_line(self) -> int:
         """Number of messages in line, including unclaimed messages."""
         return sum(queue.in_line[0] for queue in self.queues.values())
@@ -278,7 +265,7 @@ class Driver(Generic[Q]):
         known = self.queues.get(queue)
         try:
             self.core.close_queue(queue, done, self.connection.loop.time(), deadline, at_once=at_once)
-            self.flow.room.closed(queue)
+            self.send_window.closed(queue)
             self.connection.transmit_soon()
             if self.backlog.slow:
                 self.backlog.read()
@@ -290,7 +277,7 @@ class Driver(Generic[Q]):
     def add(self, core: QueueCore, queue: Q) -> None:
         """Register a queue that is being opened, and send the request."""
         self.queues[core] = queue
-        self.flow.room.queues += core.writable
+        self.send_window.queues += core.writable
         self.connection.transmit_soon()
         if self.backlog.slow:
             self.backlog.read()
@@ -304,8 +291,8 @@ class Driver(Generic[Q]):
         if self.queues.get(core) is not queue:
             return False
         del self.queues[core]
-        self.flow.room.closed(core)
-        self.flow.room.queues -= core.writable
+        self.send_window.closed(core)
+        self.send_window.queues -= core.writable
         self.connection.confirming.finish()
         queue.counts.ended()
         self.health.closed(queue.uri, delayed=self._delayed(queue.uri))
@@ -337,11 +324,11 @@ class Driver(Generic[Q]):
     def disconnected(self) -> None:
         """Handle the loss of the connection."""
         self.dialer.channel_lost()
-        self.flow.room.wake()  # posts are kept for the next connection
+        self.send_window.wake()  # posts are kept for the next connection
 
     def writable(self) -> None:
         """Resume sending after the transport's buffer has drained."""
-        self.flow.room.wake()
+        self.send_window.wake()
 
     def crashed(self) -> None:
         """End the session."""
@@ -351,7 +338,7 @@ class Driver(Generic[Q]):
         """Distribute a report of the core."""
         if isinstance(event, Acked):
             self._settle(event, self.core)
-            self.flow.posts_left()
+            self.send_window.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)
         elif isinstance(event, PushedColumns):
@@ -507,7 +494,7 @@ class Driver(Generic[Q]):
             self._health_task.cancel()
             self._health_task = None
         self.connection.finish()
-        self.flow.finish()
+        self.send_window.finish()
         self.backlog.finish()
 
 
