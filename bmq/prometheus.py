@@ -43,9 +43,9 @@ from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
+    from bmq.client.health import HandlerReport
     from bmq.client.queue import Queue
     from bmq.client.session import Session
-    from bmq.engine.health import HandlerReport
 
 __all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
 

@@ -14,10 +14,10 @@ from bmq.arrow.columns import Array
 from bmq.arrow.push import PushColumns, read_push_columns
 from bmq.client._definition import Numbered, compile_expression_input
 from bmq.client.consumer import Consumer
+from bmq.client.counting import size_of
 from bmq.client.delivered import arrival_of, push_of
 from bmq.client.interceptors import hooks_of
 from bmq.client.message import Message, MessageLine
-from bmq.engine.counting import size_of
 from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import PushFlags

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from bmq.engine.counting import ReceiveCounts
+from bmq.client.counting import ReceiveCounts
 from bmq.errors import ProtocolError
 from bmq.protocol.client.ports import Arrival, Columns, Places, Sink
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions

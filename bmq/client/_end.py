@@ -11,7 +11,7 @@ from bmq._logging import Log
 from bmq._waiting import ended
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
-from bmq.engine.counting import ReceiveCounts, size_of
+from bmq.client.counting import ReceiveCounts, size_of
 from bmq.errors import Error, QueueClosed
 from bmq.protocol.client.ports import Arrival
 from bmq.protocol.client.queue import QueueCore, QueueState
@@ -20,7 +20,7 @@ from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
     from bmq.client._line import Line
-    from bmq.engine.driver import Driver
+    from bmq.client.driver import Driver
     from bmq.wire.uri import QueueUri
 
 __all__ = ["QueueEnd", "drain", "left_over"]

@@ -44,17 +44,17 @@ from bmq._waiting import WaitingLine, ended
 from bmq.client._deadline import within
 from bmq.client._definition import Definition, Numbered, Unread, numbered, properties_of
 from bmq.client._in_hand import InHand
+from bmq.client.counting import ReceiveCounts
 from bmq.client.delivered import Delivered, is_stale, push_of
-from bmq.engine.counting import ReceiveCounts
 from bmq.errors import Error, QueueClosed, TimedOut
 from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.push import DATA, GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.engine.backlog import Backlog
-    from bmq.engine.connection import Connection
-    from bmq.engine.driver import Driver
+    from bmq.client.backlog import Backlog
+    from bmq.client.connection import Connection
+    from bmq.client.driver import Driver
     from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.properties import Properties

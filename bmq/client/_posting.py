@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bmq.client._extras import importing_arrow
 from bmq.client._outcomes import PostBatch, PostFuture, Several
 from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed, wrong_size
+from bmq.client.options import check_compression
 from bmq.client.posts import GuidsOf, PostReport, PutMessage, attach_report
-from bmq.engine.options import check_compression
-from bmq.engine.send_window import Permit
+from bmq.client.send_window import Permit
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
@@ -53,7 +53,7 @@ from bmq.wire.put import Outgoing
 if TYPE_CHECKING:
     from bmq.arrow.encoding import EncodedPosts
     from bmq.client._observing import Interception, ObservedPost
-    from bmq.engine.driver import Driver
+    from bmq.client.driver import Driver
 
 __all__ = ["Poster"]
 

@@ -13,7 +13,7 @@ from bmq.client._extras import importing_arrow
 
 if TYPE_CHECKING:
     from bmq.arrow.tables import Tables as Tables
-    from bmq.client.options import TablesOptions as TablesOptions
+    from bmq.client.keywords import TablesOptions as TablesOptions
     from bmq.client.queue import Queue
     from bmq.client.requests import Requests as Requests
     from bmq.client.session import Session

@@ -15,7 +15,7 @@ from bmq.client._definition import Definition, Numbered, Receiver, RoutedMessage
 from bmq.client._in_hand import InHand
 from bmq.client._line import ConsumerInput, ConsumerState, Line
 from bmq.client._unclaimed import Unclaimed
-from bmq.engine.counting import ReceiveCounts, size_of
+from bmq.client.counting import ReceiveCounts, size_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.ports import Arrival, Columns, Places
@@ -23,7 +23,7 @@ from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.engine.driver import Driver
+    from bmq.client.driver import Driver
     from bmq.protocol.client.queue import QueueCore
     from bmq.subscriptions import Complement
     from bmq.wire.uri import QueueUri

@@ -6,7 +6,7 @@ from __future__ import annotations
 from operator import itemgetter
 
 from bmq.client._definition import Numbered
-from bmq.engine.backlog import Backlog
+from bmq.client.backlog import Backlog
 from bmq.wire.push import DATA
 
 __all__ = ["Unclaimed"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import attrgetter
 
-from bmq.engine.counting import ReceiveCounts, distinct
+from bmq.client.counting import ReceiveCounts, distinct
 from bmq.protocol.client.ports import Arrival
 from bmq.wire.push import Push
 

@@ -37,7 +37,7 @@ from bmq.client.interceptors import Hooks, PostHooks
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of
 from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
-from bmq.engine.send_window import Permit
+from bmq.client.send_window import Permit
 from bmq.errors import RequestTimeout, TimedOut, UsageError
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
@@ -51,9 +51,9 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.arrow.encoding import EncodedPosts
     from bmq.client._shortcuts import Codec, Group, GroupOptions, Tables, TablesOptions, TypedQueue
+    from bmq.client.driver import Driver
     from bmq.client.session import Session
     from bmq.client.stats import QueueStats
-    from bmq.engine.driver import Driver
     from bmq.subscriptions import ExpressionInput
 
 __all__ = [

@@ -24,10 +24,14 @@ from bmq._waiting import ended
 from bmq.client._end import QueueEnd, drain, left_over
 from bmq.client._outcomes import settle
 from bmq.client._shortcuts import log_stats, requests_of
+from bmq.client.address import Address
 from bmq.client.consumer import Subscription
+from bmq.client.driver import Driver
+from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message
+from bmq.client.options import CredentialsSource, SessionOptions, Trace, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
@@ -35,10 +39,6 @@ from bmq.client.queue import (
     queue_of,
 )
 from bmq.conventions import delay_queue_of
-from bmq.engine.address import Address
-from bmq.engine.driver import Driver
-from bmq.engine.health import Health, HostHealthMonitor
-from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
 from bmq.errors import InvalidURI, QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent

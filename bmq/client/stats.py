@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary, ref
 
 from bmq import _checks
-from bmq.engine.counting import ReceiveCounts
+from bmq.client.counting import ReceiveCounts
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 
 if TYPE_CHECKING:
-    from bmq.engine.driver import Driver
+    from bmq.client.driver import Driver
     from bmq.protocol.client.queue import QueueCore
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import Final, Protocol, cast
 
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer, line_of
+from bmq.client.health import HandlerReport, Trouble
 from bmq.client.message import Message
-from bmq.engine.health import HandlerReport, Trouble
 from bmq.protocol.client.core import SessionState
 
 __all__ = [

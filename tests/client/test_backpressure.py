@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.engine.send_window import Permit
+from bmq.client.send_window import Permit
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType

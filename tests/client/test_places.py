@@ -69,7 +69,7 @@ PLACES = {
     # Not messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",
-    "engine/health.py: HostHealth._changed": "asyncio.Event",
+    "client/health.py: HostHealth._changed": "asyncio.Event",
 }
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.engine import dialer as module
-from bmq.engine.address import violation_in
-from bmq.engine.dialer import MOST_VIOLATIONS as MOST
+from bmq.client import dialer as module
+from bmq.client.address import violation_in
+from bmq.client.dialer import MOST_VIOLATIONS as MOST
 from bmq.events import Disconnected, Reconnecting, SessionEvent
 from tests.fakes.broker import Connection, Peer
 from tests.waiting import eventually

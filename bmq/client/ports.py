@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bmq.engine.counting import ReceiveCounts
+from bmq.client.counting import ReceiveCounts
 from bmq.errors import Error
 
 __all__ = ["OpenQueue"]

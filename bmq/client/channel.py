@@ -24,7 +24,7 @@ else:
     _can_ask = True
 
 if TYPE_CHECKING:
-    from bmq.engine.trace import Tracer
+    from bmq.client.trace import Tracer
 
 __all__ = ["Channel", "Receiver"]
 

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, cast
 from bmq._backoff import backoff
 from bmq._logging import Log
 from bmq._loop import create_connection
-from bmq.engine.address import Address, race, violation_in
-from bmq.engine.channel import Channel
-from bmq.engine.connection import Connection
-from bmq.engine.options import CredentialsSource, SessionOptions, Trace
+from bmq.client.address import Address, race, violation_in
+from bmq.client.channel import Channel
+from bmq.client.connection import Connection
+from bmq.client.options import CredentialsSource, SessionOptions, Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
@@ -43,7 +43,7 @@ from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
 
 if TYPE_CHECKING:
-    from bmq.engine.trace import Tracer
+    from bmq.client.trace import Tracer
 
 __all__ = ["MOST_VIOLATIONS", "USEFUL_SECONDS", "Dialer"]
 
@@ -190,7 +190,7 @@ class Dialer:
         """Return the tracer of a connection that has received part of an event; None without a trace."""
         if self._trace is Trace.OFF:
             return None
-        from bmq.engine.trace import Tracer  # few programs need the module
+        from bmq.client.trace import Tracer  # few programs need the module
 
         payloads = self._trace is Trace.PAYLOADS
         return Tracer(address.text, payloads=payloads, allowed=self._count_traced, received=received)

@@ -21,8 +21,8 @@ import asyncio
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from bmq.engine.connection import Connection
-from bmq.engine.options import SessionOptions
+from bmq.client.connection import Connection
+from bmq.client.options import SessionOptions
 from bmq.errors import BufferFull
 from bmq.protocol.client.queue import QueueCore
 

@@ -15,17 +15,17 @@ from typing import Any, Generic, TypeVar
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import turn_of
-from bmq.engine.address import Address
-from bmq.engine.backlog import Backlog
-from bmq.engine.connection import Connection
-from bmq.engine.counting import ReceiveCounts, distinct
-from bmq.engine.dialer import Dialer
-from bmq.engine.event_stream import EventStream
-from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
-from bmq.engine.options import CredentialsSource, SessionOptions, introduce
-from bmq.engine.ports import OpenQueue
-from bmq.engine.reporting import Reporter
-from bmq.engine.send_window import SendWindow
+from bmq.client.address import Address
+from bmq.client.backlog import Backlog
+from bmq.client.connection import Connection
+from bmq.client.counting import ReceiveCounts, distinct
+from bmq.client.dialer import Dialer
+from bmq.client.event_stream import EventStream
+from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
+from bmq.client.options import CredentialsSource, SessionOptions, introduce
+from bmq.client.ports import OpenQueue
+from bmq.client.reporting import Reporter
+from bmq.client.send_window import SendWindow
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Protocol
 from bmq import _world
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.engine.channel import Channel
-from bmq.engine.counting import Confirming
+from bmq.client.channel import Channel
+from bmq.client.counting import Confirming
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
 from bmq.protocol.client.events import SessionEvent, Signal
 from bmq.protocol.client.greeting import Greeting
 
 if TYPE_CHECKING:
-    from bmq.engine.trace import Tracer
+    from bmq.client.trace import Tracer
 
 __all__ = ["Connection", "Owner"]
 

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.engine.backlog import Backlog
-from bmq.engine.connection import Connection
-from bmq.engine.dialer import Dialer
-from bmq.engine.options import SessionOptions
+from bmq.client.backlog import Backlog
+from bmq.client.connection import Connection
+from bmq.client.dialer import Dialer
+from bmq.client.options import SessionOptions
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.events import (
     ClientDeprecated,
