@@ -35,8 +35,6 @@ _DOCSTRING = re.compile(r'(?:#.*\n|\n)*r?"""\s*[^"\s]')
 SHARED = {
     "bmq.broker._builtin",
     "bmq.client._definition",
-    "bmq.client._end",
-    "bmq.client._open_queue",
 }
 
 #: Only some users need these, so `import bmq` must not pay for them.
@@ -85,9 +83,8 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         "protocol/client/core.py": "from bmq.protocol.broker import session",
         "workers/_app.py": "import bmq.broker",
         "workers/_left.py": "from bmq.client import driver",
-        "client/backlog.py": "from bmq.client import queue",
         "client/queue.py": "from bmq import Session",
-        "client/_line.py": "from bmq.client import queue",
+        "client/options.py": "from bmq.client import queue",
         "blocking/_line.py": "from bmq.blocking import _queue",
         "inbox/_inbox.py": "from bmq.client import session",
         "cli/verbs.py": "from conformance import catalogue",
@@ -108,9 +105,8 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         ("bmq.protocol.client.core", "bmq.protocol.broker.session"),
         ("bmq.workers._app", "bmq.broker"),
         ("bmq.workers._left", "bmq.client.driver"),
-        ("bmq.client.backlog", "bmq.client.queue"),
         ("bmq.client.queue", "bmq"),
-        ("bmq.client._line", "bmq.client.queue"),
+        ("bmq.client.options", "bmq.client.queue"),
         ("bmq.blocking._line", "bmq.blocking._queue"),
         ("bmq.inbox._inbox", "bmq.client.session"),
         ("bmq.cli.verbs", "conformance.catalogue"),

@@ -16,7 +16,6 @@ from bmq.client._definition import Numbered, compile_expression_input
 from bmq.client.consumer import Consumer
 from bmq.client.counting import size_of
 from bmq.client.delivered import arrival_of, push_of
-from bmq.client.interceptors import hooks_of
 from bmq.client.message import Message, MessageLine
 from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.client.subscription import SubscriptionOptions
@@ -24,8 +23,6 @@ from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
-    from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -128,22 +125,19 @@ class ColumnLine(MessageLine):
     observing messages, columns are built after the interceptors' calls.
 
     Args:
-        end: queue of the line.
-        hooks: interceptors.
+        queue: queue of the line.
         expression: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
     """
 
-    def __init__(
-        self, end: QueueEnd, hooks: Hooks, expression: ExpressionInput, options: SubscriptionOptions
-    ) -> None:
+    def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
         expression, expressions, _ = compile_expression_input(expression, discard=False)
-        super().__init__(end, hooks, expression, expressions, options, None)
+        super().__init__(queue, expression, expressions, options, None)
         self._events: deque[_Event] = deque()
         self._event_rows = 0
-        self._message_by_message = bool(hooks.receiving or hooks.confirming)
+        self._message_by_message = bool(self.hooks.receiving or self.hooks.confirming)
         if not self._message_by_message:
-            end.connection.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
+            self.connection.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
             for subscription in self.definition.subscriptions:
                 subscription.columns = True
 
@@ -175,7 +169,7 @@ class ColumnLine(MessageLine):
         """Accept the messages of a newly arrived event."""
         assert isinstance(columns, PushColumns)
         if not self.active:
-            self.end.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
+            self._neighbours.deliver(list(columns.pushes()), [(0, number)], arrival)
             return
         size = columns.size
         self.counts.came(columns.count, size, int(np.count_nonzero(columns.flags & PushFlags.OUT_OF_ORDER)))
@@ -332,12 +326,11 @@ class ColumnLine(MessageLine):
         Raises:
             UsageError: the call is outside the session's event loop.
         """
-        end = self.end
         if receipt.messages:
             self.confirm_messages([each for each in receipt.messages if not each.confirmed])
             return
-        end.confirm_many(receipt.guids.tolist())
-        confirming, turn = end.confirming, self.connection.turn
+        self.confirm_guids(receipt.guids.tolist())
+        confirming, turn = self.confirming, self.connection.turn
         for count, arrival in receipt.arrivals:
             confirming.add(self.counts, arrival, turn, count)
 
@@ -355,7 +348,7 @@ class ColumnConsumer(Consumer):
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
-        self.line = ColumnLine(queue._end, hooks_of(queue), expression, options)
+        self.line = ColumnLine(queue, expression, options)
         super().__init__(queue, self.line)
 
 

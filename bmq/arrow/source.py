@@ -16,7 +16,7 @@ from bmq import _checks
 from bmq._loop import LoopThread
 from bmq.arrow.tables import Tables
 from bmq.client.connect import connect
-from bmq.client.drained import Drained
+from bmq.client.internals import Drained
 from bmq.client.keywords import TablesOptions
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
 from bmq.protocol.client.core import SessionState

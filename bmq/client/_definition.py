@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from bmq.client.counting import ReceiveCounts
 from bmq.errors import ProtocolError
-from bmq.protocol.client.ports import Arrival, Columns, Places, Sink
+from bmq.protocol.client.ports import Arrival, Columns, Places
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import properties_size, read_properties
@@ -17,12 +16,12 @@ from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
+    from bmq.client._line import Line
     from bmq.subscriptions import Complement, Expression, ExpressionInput
 
 __all__ = [
     "Definition",
     "Numbered",
-    "Receiver",
     "RoutedMessage",
     "Unread",
     "check_expression_input",
@@ -50,24 +49,6 @@ _UNREAD = Unread.UNREAD
 Numbered = tuple[int, Push]
 
 
-class Receiver(Sink, Protocol):
-    """The line of a consumer, as known to its definition."""
-
-    @property
-    def counts(self) -> ReceiveCounts:
-        """The counters of the messages."""
-        ...
-
-    @property
-    def active(self) -> bool:
-        """Whether the broker has the subscription, or a request for it is pending."""
-        ...
-
-    def discard(self, messages: list[Push], arrival: Arrival) -> None:
-        """Confirm newly arrived messages, without handing them out."""
-        ...
-
-
 class Definition:
     """The definition of a consumer's subscription.
 
@@ -85,7 +66,7 @@ class Definition:
 
     def __init__(
         self,
-        line: Receiver,
+        line: Line,
         expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
@@ -137,7 +118,7 @@ class _Drain:
 
     __slots__ = ("_complement", "_line")
 
-    def __init__(self, line: Receiver, complement: Complement) -> None:
+    def __init__(self, line: Line, complement: Complement) -> None:
         self._line = line
         self._complement = complement
 

@@ -37,7 +37,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from bmq._turn import turn_of
 from bmq._waiting import WaitingLine, ended
@@ -52,14 +52,13 @@ from bmq.protocol.machine import Machine, Transition
 from bmq.wire.push import DATA, GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.client.backlog import Backlog
-    from bmq.client.connection import Connection
-    from bmq.client.driver import Driver
+    from bmq.client.consumer import Consumer
+    from bmq.client.queue import Queue
     from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.properties import Properties
 
-__all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line", "LineQueue", "Neighbours"]
+__all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Line"]
 
 _number = itemgetter(0)
 
@@ -168,43 +167,6 @@ class ConsumerLife(Machine):
     }
 
 
-class Neighbours(Protocol):
-    """The subscriptions of a queue, as known to one line."""
-
-    def begin(self, line: Line, /) -> asyncio.Future[None]:
-        """Add a consumer; return a future for the broker's answer."""
-        ...
-
-    async def begun(self, line: Line, asked: asyncio.Future[None], /) -> None:
-        """Wait for the broker's acceptance; after a refusal, remove the consumer."""
-        ...
-
-    def deliver(self, messages: list[Push], places: Places, arrival: Arrival, /) -> None:
-        """Accept newly arrived messages for a closed consumer."""
-        ...
-
-    def give_back(self, messages: list[Numbered], /, besides: Line | None = None) -> None:
-        """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
-        ...
-
-
-class LineQueue(Protocol):
-    """A queue, as known to the lines of its consumers."""
-
-    driver: Driver[Any]
-    counts: ReceiveCounts
-    uri: str
-
-    @property
-    def subscriptions(self) -> Neighbours:
-        """The consumers of the queue."""
-        ...
-
-    def discard(self, messages: list[Push], arrival: Arrival, /) -> None:
-        """Confirm newly arrived messages, without handing them out."""
-        ...
-
-
 class Line(ConsumerLife):
     """The messages of a consumer waiting for the application.
 
@@ -216,7 +178,8 @@ class Line(ConsumerLife):
         discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
 
     Attributes:
-        consumer: public object of the consumer, only for texts here.
+        consumer: public object of the consumer.
+        queue: queue of the consumer.
         definition: definition of the subscription.
         counts: counters of the messages.
         messages: messages waiting for the application.
@@ -231,22 +194,22 @@ class Line(ConsumerLife):
             ever, because workers refer to the consumer.
     """
 
-    consumer: object
+    consumer: Consumer
 
     def __init__(
         self,
-        queue: LineQueue,
+        queue: Queue,
         expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
         super().__init__()
-        self._queue = queue
-        self.connection: Connection = queue.driver.connection
-        self._neighbours = queue.subscriptions
-        self._backlog: Backlog = queue.driver.backlog
-        self.counts = ReceiveCounts(queue.counts)
+        self.queue = queue
+        self.connection = queue._connection
+        self._neighbours = queue._subscriptions
+        self._backlog = queue._driver.backlog
+        self.counts = ReceiveCounts(queue._counts)
         self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
         self.used = False
@@ -336,7 +299,7 @@ class Line(ConsumerLife):
 
     def _now(self) -> Arrival:
         """The arrival for messages joining now."""
-        return self.connection.loop.time(), self._queue.driver.received.losses
+        return self.connection.loop.time(), self.queue._driver.received.losses
 
     # life cycle
 
@@ -430,7 +393,7 @@ class Line(ConsumerLife):
 
     def discard(self, messages: list[Push], arrival: Arrival) -> None:
         """Confirm newly arrived messages, without handing them out."""
-        self._queue.discard(messages, arrival)
+        self.queue._discard(messages, arrival)
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
@@ -611,7 +574,7 @@ class Line(ConsumerLife):
         """Wait for a message, and for a share of the event loop's turn to hand out the message."""
         if timeout is not None:
             try:
-                async with within(timeout, f"no message of {self._queue.uri} arrived"):
+                async with within(timeout, f"no message of {self.queue.uri} arrived"):
                     await self.some(None)
             except TimedOut:
                 if not self.buffered:

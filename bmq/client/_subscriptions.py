@@ -6,16 +6,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client._definition import Definition, Numbered, Receiver, RoutedMessage, numbered
+from bmq.client._definition import Definition, Numbered, RoutedMessage, numbered
 from bmq.client._in_hand import InHand
 from bmq.client._line import ConsumerInput, ConsumerState, Line
 from bmq.client._unclaimed import Unclaimed
-from bmq.client.counting import ReceiveCounts, size_of
+from bmq.client.counting import size_of
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.ports import Arrival, Columns, Places
@@ -23,12 +23,10 @@ from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
-    from bmq.protocol.client.queue import QueueCore
+    from bmq.client.queue import Queue
     from bmq.subscriptions import Complement
-    from bmq.wire.uri import QueueUri
 
-__all__ = ["SubscribedQueue", "Subscriptions"]
+__all__ = ["Subscriptions"]
 
 logger = Log("bmq.client", later=True)
 
@@ -47,36 +45,6 @@ _discarding: weakref.WeakKeyDictionary[Line, tuple[str, str]] = weakref.WeakKeyD
 _discarding_lock = threading.Lock()
 
 
-class SubscribedQueue(Protocol):
-    """A queue, as known to its subscriptions."""
-
-    driver: Driver[Any]
-    core: QueueCore
-    counts: ReceiveCounts
-    uri: str
-    parsed_uri: QueueUri
-    eager: bool
-    on_configure: Callable[[asyncio.Future[None]], None] | None
-
-    @property
-    def default(self) -> Line | None:
-        """The line of the default subscription, or None."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether the queue is closed or closing."""
-        ...
-
-    def check_open(self) -> None:
-        """Check that the queue can be used."""
-        ...
-
-    def confirm_many(self, guids: list[bytes], /) -> None:
-        """Confirm several messages."""
-        ...
-
-
 class Subscriptions:
     """The started consumers of one queue.
 
@@ -89,9 +57,9 @@ class Subscriptions:
         in_hand: messages in the hands of handlers.
     """
 
-    def __init__(self, queue: SubscribedQueue) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._driver = driver = queue.driver
+        self._driver = driver = queue._driver
         self.members: dict[Line, None] = {}
         self.unclaimed = Unclaimed(driver.backlog)
         self.in_hand = InHand()
@@ -108,7 +76,7 @@ class Subscriptions:
     @property
     def committed(self) -> list[Line]:
         """The consumers with an accepted subscription."""
-        has = _definitions(self._queue.core.subscriptions.committed)
+        has = _definitions(self._queue._core.subscriptions.committed)
         return [line for line in self.active if line in has]
 
     def wanted(self) -> list[SubscriptionCore]:
@@ -145,7 +113,7 @@ class Subscriptions:
             QueueClosed, SessionClosed: no consumers can be added any more.
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        self._queue.check_open()
+        self._queue._check_open()
         if line.over:
             raise QueueClosed(f"{line.consumer!r} is closed; subscribe again")
         if line.definition.discard is not None:
@@ -173,7 +141,7 @@ class Subscriptions:
             UsageError: each of the two would confirm the messages of the other.
         """
         assert definition.discard is not None
-        uri = str(self._queue.parsed_uri)
+        uri = str(self._queue._parsed_uri)
         key = self._driver.dialer.target, uri
         selected = set(definition.discard.wanted)
         with _discarding_lock:
@@ -181,7 +149,7 @@ class Subscriptions:
                 theirs = None if other is line else other.definition.discard
                 differ = theirs is not None and set(theirs.wanted) != selected
                 # A killed process of a simulation is disowned.
-                if where == key and differ and other.active and not other._queue.driver.disowned:
+                if where == key and differ and other.active and not other.queue._driver.disowned:
                     raise UsageError(
                         f"two consumers of {uri} with discard_unmatched=True would confirm each other's "
                         f"messages unseen, because their filters differ: {_shown(theirs)}, and "
@@ -202,12 +170,12 @@ class Subscriptions:
         continue to receive messages for the new consumer, up to the limits. The next receiving call on the
         queue activates the default subscription again, like any consumer.
         """
-        default = self._queue.default
+        default = self._queue._default
         if (
             default is None
             or default is newcomer
             or not default.active
-            or not (self._unused(default) if self._queue.core.at_most_once else default.left)
+            or not (self._unused(default) if self._queue._core.at_most_once else default.left)
         ):
             return None
         self._drop(default, _I.REST)
@@ -222,7 +190,7 @@ class Subscriptions:
 
     def _unused(self, default: Line) -> bool:
         """Whether the default subscription of a broadcast queue began with the queue, for nobody so far."""
-        return self._queue.eager and not default.used
+        return self._queue._eager and not default.used
 
     def watch_default(self) -> None:
         """Log once if the default subscription holds unused messages beside other consumers.
@@ -231,7 +199,7 @@ class Subscriptions:
         only effect: the program may receive from the queue again at any time. Called when a program receives
         from the queue, and when a consumer starts.
         """
-        default = self._queue.default
+        default = self._queue._default
         if self._watching is None and default is not None and self._is_beside(default):
             self._watching = self._driver.loop.call_later(
                 _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default.next
@@ -239,12 +207,12 @@ class Subscriptions:
 
     def _is_beside(self, default: Line) -> bool:
         """Whether the default subscription has begun, beside other consumers."""
-        return default.active and len(self.active) > 1 and not self._queue.core.at_most_once
+        return default.active and len(self.active) > 1 and not self._queue._core.at_most_once
 
     def look_at_default(self, taken: int) -> None:
         """Log messages of the default subscription if no message was received since ``taken``."""
         self._watching = None
-        default = self._queue.default
+        default = self._queue._default
         if default is None or not self._is_beside(default):
             return
         if default.loops or not default.left or not default.buffered or default.next != taken:
@@ -346,7 +314,7 @@ class Subscriptions:
         Consumers that have closed since stay closed.
         """
         if failed:
-            agreed = _definitions(self._queue.core.subscriptions.agreed)
+            agreed = _definitions(self._queue._core.subscriptions.agreed)
             for line in self.active:
                 if line in agreed:
                     line.definition = agreed[line]
@@ -355,26 +323,25 @@ class Subscriptions:
             return
         opening = [line for line in self.members if line.state is _OPENING]
         if opening:
-            agreed = _definitions(self._queue.core.subscriptions.agreed)
+            agreed = _definitions(self._queue._core.subscriptions.agreed)
             for line in opening:
                 if line in agreed:
                     line.fire(_I.AGREED)
 
     def _restore(self, lines: Iterable[Line]) -> None:
         """Restore the accepted definitions."""
-        agreed = _definitions(self._queue.core.subscriptions.agreed)
+        agreed = _definitions(self._queue._core.subscriptions.agreed)
         for line in lines:
             line.definition = agreed.get(line, line.definition)
 
     def _has_left(self) -> bool:
         """Whether the broker still has the subscription of a closed consumer."""
-        return any(not line.active for line in _definitions(self._queue.core.subscriptions.agreed))
+        return any(not line.active for line in _definitions(self._queue._core.subscriptions.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
         """Request the present subscriptions of the consumers."""
-        done = self._driver.configure(self._queue.core, self.wanted())
-        if self._queue.on_configure is not None:
-            self._queue.on_configure(done)
+        done = self._driver.configure(self._queue._core, self.wanted())
+        self._queue._hooks.watch("queue.configure", self._queue.session, self._queue.uri, done)
         return done
 
     def _ask_again(self) -> None:
@@ -386,7 +353,7 @@ class Subscriptions:
 
     def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
         """Accept newly arrived messages for a closed or unknown consumer."""
-        self._queue.counts.arrived(messages, size_of(messages))
+        self._queue._counts.arrived(messages, size_of(messages))
         self._place(list(numbered(messages, places)))
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
@@ -395,7 +362,7 @@ class Subscriptions:
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
-        self._queue.counts.again(count)
+        self._queue._counts.again(count)
 
     def give_back(self, messages: list[Numbered], besides: Line | None = None) -> None:
         """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
@@ -438,11 +405,11 @@ class Subscriptions:
         for line, share in shares.items():
             line.take_over(share)
         if unwanted:
-            self._queue.confirm_many(unwanted)
-            self._queue.counts.discarded(len(unwanted))
+            self._queue._confirm_many(unwanted)
+            self._queue._counts.discarded(len(unwanted))
         if left and not again:
-            self._queue.counts.match_nobody(len(left))
-        if left and not self._queue.core.at_most_once:
+            self._queue._counts.match_nobody(len(left))
+        if left and not self._queue._core.at_most_once:
             dropped = self.unclaimed.keep(left)
             if dropped:
                 self._report_dropped(dropped)
@@ -496,7 +463,7 @@ class Subscriptions:
 
     def forget_delivered(self) -> None:
         """Drop messages in line after the loss of the connection: the broker redelivers them."""
-        if not self._queue.core.at_most_once:
+        if not self._queue._core.at_most_once:
             for line in self.members:
                 line.clear()
             self._forget_unclaimed()
@@ -512,9 +479,9 @@ class Subscriptions:
         self._mention_unclaimed(False)
 
 
-def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Receiver, Definition]:
+def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Line, Definition]:
     """Return the definition of each consumer among subscriptions."""
-    found: dict[Receiver, Definition] = {}
+    found: dict[Line, Definition] = {}
     for subscription in subscriptions:
         definition = subscription.context
         if isinstance(definition, Definition):

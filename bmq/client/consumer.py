@@ -24,8 +24,6 @@ from bmq.errors import UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
-    from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
     from bmq.client.stats import ConsumerStats
     from bmq.subscriptions import ExpressionInput
@@ -84,16 +82,14 @@ class Subscription:
         }
 
 
-def line_for(
-    subscription: Subscription, end: QueueEnd, hooks: Hooks, options: SubscriptionOptions
-) -> MessageLine:
+def line_for(subscription: Subscription, queue: Queue, options: SubscriptionOptions) -> MessageLine:
     """Create the line of a subscription; ``options`` has the defaults."""
     each = subscription
     changed = checked_limits(each.limits, options)
     expression, expressions, discard = compile_expression_input(
         each.expression, discard=each.discard_unmatched, strict=each.strict
     )
-    return MessageLine(end, hooks, expression, expressions, changed, discard)
+    return MessageLine(queue, expression, expressions, changed, discard)
 
 
 @live
@@ -151,7 +147,7 @@ class Consumer:
         from bmq.client.stats import consumer_stats  # large, and not all programs ask
 
         line = self._line
-        line.end.confirming.finish()
+        line.confirming.finish()
         return consumer_stats(line.counts, line.in_line)
 
     @property
@@ -237,7 +233,7 @@ class Consumer:
         line.connection.check_loop()
         if line.messages:
             return line.pop()
-        if line.state is ConsumerState.NEW and not line.end.closed:
+        if line.state is ConsumerState.NEW and not line.queue.closed:
             line.start()
         return None
 
@@ -299,7 +295,7 @@ class Consumer:
         line = self._line
         line.raise_if_closed()
         if line.state is not ConsumerState.PAUSED:
-            await line.end.subscriptions.pause(line)
+            await line.queue._subscriptions.pause(line)
 
     async def resume(self) -> None:
         """Resume after :meth:`pause`: send the subscription to the broker again.
@@ -342,7 +338,7 @@ class Consumer:
         Raises:
             RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
-        await self._line.end.subscriptions.end(self._line)
+        await self._line.queue._subscriptions.end(self._line)
 
     def __await__(self) -> Generator[object, None, Consumer]:
         return self.open().__await__()
@@ -373,7 +369,7 @@ class Consumer:
         After a cancellation, the broker may or may not have the change.
         """
         line = self._line
-        line.end.check_open()
+        line.queue._check_open()
         before = line.definition
         expressions, complement = before.expressions, before.discard
         check_expression_input(expression)
@@ -385,7 +381,7 @@ class Consumer:
                 expression, discard=complement is not None
             )
         definition = Definition(line, expression, expressions, options, complement)
-        await line.end.subscriptions.redefine(line, definition)
+        await line.queue._subscriptions.redefine(line, definition)
 
     # for the queue and the messages
 

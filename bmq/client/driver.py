@@ -10,7 +10,7 @@ import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -23,7 +23,7 @@ from bmq.client.dialer import Dialer
 from bmq.client.event_stream import EventStream
 from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions, introduce
-from bmq.client.ports import OpenQueue
+from bmq.client.posts import settle
 from bmq.client.reporting import Reporter
 from bmq.client.send_window import SendWindow
 from bmq.errors import SessionClosed
@@ -56,10 +56,12 @@ from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.properties import SchemaIds
 from bmq.wire.push import Push
 
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+
 __all__ = ["Driver"]
 
 _T = TypeVar("_T")
-Q = TypeVar("Q", bound=OpenQueue)
 
 _STARTED = SessionState.STARTED
 # Maximum number of a peer's ids in a log line.
@@ -74,7 +76,7 @@ _ONCE_A_DAY = 86_400.0
 _kept: set[asyncio.Task[Any]] = set()
 
 
-class Driver(Generic[Q]):
+class Driver:
     """The parts of one session, and the distribution of events. Belongs to the event loop of its creation.
 
     The event loop keeps neither the driver nor its session alive: a session dropped without closing is
@@ -106,13 +108,11 @@ class Driver(Generic[Q]):
         server_hostname: str | None,
         on_event: Callable[[SessionEvent], None] | None,
         host_health: HostHealthMonitor | None,
-        settle: Callable[[Acked, ClientCore], None],
     ) -> None:
         identity, self.guids = introduce(options.process_name, options.user_agent)
         self.schema_ids = SchemaIds()
         self.options = options
         self.health = HealthWatch()
-        self._settle = settle
         self.received = ReceiveCounts()
         self.core = ClientCore(
             identity,
@@ -143,7 +143,7 @@ class Driver(Generic[Q]):
             ssl,
             server_hostname,
         )
-        self.queues: dict[QueueCore, Q] = {}
+        self.queues: dict[QueueCore, Queue] = {}
         self._over_because = ""
         self._lines = LogLimit(logger)
         self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
@@ -191,7 +191,7 @@ class Driver(Generic[Q]):
         self.connection.abort()
 
     @property
-    def open_queues(self) -> list[Q]:
+    def open_queues(self) -> list[Queue]:
         """The open queues."""
         return [queue for core, queue in self.queues.items() if core.opened]
 
@@ -220,7 +220,7 @@ class Driver(Generic[Q]):
 
     def _in_line(self) -> int:
         """Number of messages in line, including unclaimed messages."""
-        return sum(queue.in_line[0] for queue in self.queues.values())
+        return sum(queue._buffered[0] for queue in self.queues.values())
 
     def ages(self) -> Ages:
         """Return the ages of the oldest pending post, message and byte."""
@@ -274,7 +274,7 @@ class Driver(Generic[Q]):
             if known is not None:
                 self.forget(queue, known)
 
-    def add(self, core: QueueCore, queue: Q) -> None:
+    def add(self, core: QueueCore, queue: Queue) -> None:
         """Register a queue that is being opened, and send the request."""
         self.queues[core] = queue
         self.send_window.queues += core.writable
@@ -282,7 +282,7 @@ class Driver(Generic[Q]):
         if self.backlog.slow:
             self.backlog.read()
 
-    def forget(self, core: QueueCore, queue: Q) -> bool:
+    def forget(self, core: QueueCore, queue: Queue) -> bool:
         """Forget a queue that is closed, or was never open; return whether the session still had the queue.
 
         A later opening may have taken over the core with a new :class:`Queue`: leave the new queue
@@ -294,7 +294,7 @@ class Driver(Generic[Q]):
         self.send_window.closed(core)
         self.send_window.queues -= core.writable
         self.connection.confirming.finish()
-        queue.counts.ended()
+        queue._counts.ended()
         self.health.closed(queue.uri, delayed=self._delayed(queue.uri))
         return True
 
@@ -337,7 +337,7 @@ class Driver(Generic[Q]):
     def handle(self, event: SessionEvent | Signal) -> None:
         """Distribute a report of the core."""
         if isinstance(event, Acked):
-            self._settle(event, self.core)
+            settle(event, self.core)
             self.send_window.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)
@@ -463,7 +463,7 @@ class Driver(Generic[Q]):
                 # Reading and writing may be two queues; another opening of the queue may be in progress.
                 if queue.uri == event.queue_uri and core.opened and not core.in_use:
                     self.forget(core, queue)
-                    queue.shut(event.error)
+                    queue._shut(event.error)
         elif isinstance(event, Reconnected):
             self._disconnected, self._lost_at = self.seconds_disconnected, None
         elif isinstance(event, ConnectionLost):
@@ -472,7 +472,7 @@ class Driver(Generic[Q]):
             self.received.losses += 1
             self.received.pending.clear()
             for queue in self.queues.values():
-                queue.forget_delivered()
+                queue._subscriptions.forget_delivered()
         elif isinstance(event, Disconnected):
             self._ended(event)
         self.publish(event)
@@ -487,7 +487,7 @@ class Driver(Generic[Q]):
         if error is not None:
             error.__cause__ = self.core.ended_by
         for queue in self.queues.values():
-            queue.shut(error)
+            queue._shut(error)
         for core, queue in list(self.queues.items()):
             self.forget(core, queue)
         if self._health_task is not None:
@@ -504,7 +504,7 @@ def _some(numbers: Sequence[int]) -> str:
     return shown if len(numbers) <= _SHOWN else f"{shown} ... ({len(numbers):,} in all)"
 
 
-async def _watch_health(driver: weakref.ref[Driver[Any]], monitor: HostHealthMonitor) -> None:
+async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:
     turn = turn_of(asyncio.get_running_loop())
     try:
         async for healthy in monitor:

@@ -32,8 +32,8 @@ class Feeding:
         line = line_of(consumer)
         self._lines.append(line)
         line.feeding += 1
-        if not line.end.core.at_most_once:  # in such a domain, each consumer has a separate copy
-            in_hand = line.end.subscriptions.in_hand
+        if not line.queue._core.at_most_once:  # in such a domain, each consumer has a separate copy
+            in_hand = line.queue._subscriptions.in_hand
             guids = dict.fromkeys([push[GUID] for push in line.messages])
             if line.in_hand is not None:
                 pass  # another caller feeds from the consumer, too
@@ -48,7 +48,7 @@ class Feeding:
         """Allow unconfirmed messages to be handed out again after their handling."""
         for message in messages:
             if not message.confirmed:
-                message._line.end.subscriptions.in_hand.release((message,))
+                message._line.queue._subscriptions.in_hand.release((message,))
 
     def close(self) -> None:
         """Stop feeding; restore the consumers."""

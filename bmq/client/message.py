@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -31,9 +30,8 @@ from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
 from bmq.wire.shape import unreadable
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
     from bmq.client.consumer import Consumer
-    from bmq.client.interceptors import Hooks
+    from bmq.client.queue import Queue
     from bmq.protocol.client.ports import Arrival
     from bmq.protocol.client.subscription import SubscriptionOptions
     from bmq.subscriptions import Complement, Expression, ExpressionInput
@@ -43,7 +41,6 @@ __all__ = [
     "MessageBatch",
     "MessageLine",
     "beginning_of",
-    "consumer_of",
     "context_of",
 ]
 
@@ -207,12 +204,12 @@ class Message(Delivered):
     @property
     def queue_uri(self) -> str:
         """The URI of the opened queue, with ``?id=`` for an application of a fanout queue."""
-        return self._line.end.uri
+        return self._line.queue.uri
 
     @property
     def consumer(self) -> Consumer:
         """The consumer to which the broker routed the message."""
-        return consumer_of(self._line)
+        return self._line.consumer
 
     @property
     def redelivered(self) -> bool:
@@ -240,9 +237,9 @@ class Message(Delivered):
         The redelivery goes to this or another consumer. Always False for a broadcast queue: broadcast
         messages are never redelivered.
         """
-        end = self._line.end
-        core = end.core
-        lost = self._arrival[1] != end.received.losses or core.state is QueueState.CLOSED
+        queue = self._line.queue
+        core = queue._core
+        lost = self._arrival[1] != queue._driver.received.losses or core.state is QueueState.CLOSED
         return lost and not core.at_most_once
 
     @property
@@ -272,18 +269,18 @@ class Message(Delivered):
             # Nearly always another message with the same arrival was confirmed in this turn.
             if confirming.open is self._arrival and get_ident() == confirming.thread:
                 confirming.guids.append(guid)
-            elif not line.end.confirm(guid, line.counts, self._arrival):
+            elif not line.queue._confirm_one(guid, line.counts, self._arrival):
                 return
             self.confirmed = True
             if line.in_hand is not None:
                 line.in_hand.pop(guid, None)
             if line.hooks.confirming:
-                line.hooks.confirmed(consumer_of(line), (self,))
+                line.hooks.confirmed(line.consumer, (self,))
 
     async def __aenter__(self) -> Self:
-        end = self._line.end
-        end.connection.check_loop()
-        end.handlers.enter(self)
+        queue = self._line.queue
+        queue._connection.check_loop()
+        queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -293,14 +290,10 @@ class Message(Delivered):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._line.end.handlers.leave(self)
+            self._line.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
-
-
-#: The public object of a line.
-consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 
 @live
@@ -377,9 +370,9 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     async def __aenter__(self) -> Self:
-        end = self._line.end
-        end.connection.check_loop()
-        end.handlers.enter(self)
+        queue = self._line.queue
+        queue._connection.check_loop()
+        queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -389,25 +382,23 @@ class MessageBatch(Sequence[Message]):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._line.end.handlers.leave(self)
+            self._line.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
-        return f"<bmq.MessageBatch of {len(self._messages)} from {self._line.end.uri}>"
+        return f"<bmq.MessageBatch of {len(self._messages)} from {self._line.queue.uri}>"
 
 
 class MessageLine(Line):
     """A line that hands out messages.
 
     Args:
-        end: queue of the consumer.
-        hooks: interceptors.
+        queue: queue of the consumer.
         expression: as for :class:`bmq.client._line.Line`.
         expressions: as for the line.
         options: limits and priority.
         discard: as for the line.
 
     Attributes:
-        end: queue of the consumer.
         hooks: interceptors.
         confirming: collects the session's confirmations.
         max_message_size: maximum decompressed size of a payload.
@@ -415,18 +406,16 @@ class MessageLine(Line):
 
     def __init__(
         self,
-        end: QueueEnd,
-        hooks: Hooks,
+        queue: Queue,
         expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
-        super().__init__(end, expression, expressions, options, discard)
-        self.end = end
-        self.hooks = hooks
-        self.confirming = end.confirming
-        self.max_message_size = end.max_message_size
+        super().__init__(queue, expression, expressions, options, discard)
+        self.hooks = queue._hooks
+        self.confirming = queue._connection.confirming
+        self.max_message_size = queue._max_message_size
 
     def pop(self) -> Message:
         """Take the next message out of the line. The line must not be empty."""
@@ -443,7 +432,7 @@ class MessageLine(Line):
         if self.in_hand is not None:
             self.in_hand[push[GUID]] = message
         if self.hooks.receiving:
-            self.hooks.received(consumer_of(self), (message,))
+            self.hooks.received(self.consumer, (message,))
         return message
 
     def pop_many(self, limit: int) -> MessageBatch:
@@ -463,7 +452,7 @@ class MessageLine(Line):
         if self.in_hand is not None:
             self.in_hand.update({push_of(message)[GUID]: message for message in taken})
         if self.hooks.receiving and taken:
-            self.hooks.received(consumer_of(self), batch)
+            self.hooks.received(self.consumer, batch)
         return batch
 
     def _made(self, pushes: list[Push], index: int) -> list[Message]:
@@ -478,13 +467,17 @@ class MessageLine(Line):
             self._together -= len(some)
         return made
 
+    def confirm_guids(self, guids: list[bytes]) -> None:
+        """Confirm messages of the consumer by their GUIDs, without counting them."""
+        self.queue._confirm_many(guids)
+
     def confirm_messages(self, messages: list[Message]) -> None:
         """Confirm unconfirmed messages of the consumer."""
-        end = self.end
-        if end.core.state is QueueState.CLOSED:
+        queue = self.queue
+        if queue._core.state is QueueState.CLOSED:
             self.connection.check_loop()
             return
-        end.confirm_many([push[GUID] for push in map(push_of, messages)])
+        queue._confirm_many([push[GUID] for push in map(push_of, messages)])
         if self.in_hand is not None:
             self.in_hand.release(messages)
         counts, turn = self.counts, self.connection.turn
@@ -493,4 +486,4 @@ class MessageLine(Line):
         for message in messages:
             message.confirmed = True
         if self.hooks.confirming and messages:
-            self.hooks.confirmed(consumer_of(self), messages)
+            self.hooks.confirmed(self.consumer, messages)

@@ -315,11 +315,11 @@ def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int
     )
 
 
-def session_stats(driver: Driver[Any]) -> SessionStats:
+def session_stats(driver: Driver) -> SessionStats:
     """Return a snapshot of a session's statistics."""
     connection, posts = driver.connection, driver.core.posts
     repeated, revived = driver.core.repeated
-    waiting = [queue.in_line for queue in driver.queues.values()]
+    waiting = [queue._buffered for queue in driver.queues.values()]
     return SessionStats(
         state=driver.core.state,
         queues=len(driver.open_queues),

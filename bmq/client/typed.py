@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq.client._outcomes import PostFuture
-from bmq.client._payload import checked_properties
 from bmq.client.delivered import arrival_of, push_of
 from bmq.client.limits import ConsumerLimits
 from bmq.client.message import Message, MessageBatch, context_of
-from bmq.client.posts import Ack, PostReport, PutMessage
+from bmq.client.posts import Ack, PostFuture, PostReport, PutMessage, checked_properties
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
 from bmq.wire.constants import Compression
@@ -23,10 +21,10 @@ from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
-    from bmq.client._shortcuts import Group, GroupOptions, GroupStats
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
     from bmq.client.stats import ConsumerStats, QueueStats
+    from bmq.groups import Group, GroupOptions, GroupStats
     from bmq.subscriptions import ExpressionInput
 
 __all__ = [
