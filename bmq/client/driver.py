@@ -50,7 +50,7 @@ from bmq.protocol.client.events import (
     UnclaimedMessages,
     Unsendable,
 )
-from bmq.protocol.client.ports import Places, Sink
+from bmq.protocol.client.ports import Sink
 from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.properties import SchemaIds
@@ -417,31 +417,29 @@ class Driver:
         )
 
     def _deliver(self, event: Pushed) -> None:
-        # In an event, messages of several subscriptions alternate. Each consumer receives all its messages in
-        # a single call, with delivery numbers for the order if the consumer passes messages on.
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
         if len(event.deliveries) == 1:
-            queue, subscription, messages = event.deliveries[0]
-            self._delivered += len(messages)
-            subscription.owner.deliver(messages, [(0, number)], arrival)
+            queue, subscription, pushes = event.deliveries[0]
+            count = len(pushes)
+            self._delivered = number + count
+            subscription.owner.deliver(pushes, range(number, number + count), arrival)
             if not queue.at_most_once:
-                self.received.delivered(arrival, len(messages))
+                self.received.delivered(arrival, count)
             return
-        shares: dict[Sink, tuple[list[Push], Places]] = {}
+        # Messages of several subscriptions alternate. Each consumer receives all its messages in one call.
+        shares: dict[Sink, tuple[list[Push], list[int]]] = {}
         to_confirm = 0
-        for queue, subscription, messages in event.deliveries:
-            to_confirm += 0 if queue.at_most_once else len(messages)
-            share = shares.get(subscription.owner)
-            if share is None:
-                shares[subscription.owner] = messages[:], [(0, number)]
-            else:
-                share[1].append((len(share[0]), number))
-                share[0].extend(messages)
-            number += len(messages)
+        for queue, subscription, pushes in event.deliveries:
+            count = len(pushes)
+            to_confirm += 0 if queue.at_most_once else count
+            share, numbers = shares.setdefault(subscription.owner, ([], []))
+            share += pushes
+            numbers += range(number, number + count)
+            number += count
         self._delivered = number
-        for owner, (messages, places) in shares.items():
-            owner.deliver(messages, places, distinct(arrival))
+        for owner, (share, numbers) in shares.items():
+            owner.deliver(share, numbers, distinct(arrival))
         if to_confirm:
             self.received.delivered(arrival, to_confirm)
 

@@ -13,27 +13,34 @@ from bmq.protocol.client.queue import QueueState
 
 if TYPE_CHECKING:
     from bmq.client._handlers import Handlers
-    from bmq.client._in_hand import InHand
     from bmq.client.attempt import Attempt, CallNext
     from bmq.client.consumer import Consumer
     from bmq.client.driver import Driver
-    from bmq.client.message import Message
+    from bmq.client.in_hand import InHand
+    from bmq.client.message import Message, MessageBatch
     from bmq.client.queue import Queue
     from bmq.client.session import Session
+    from bmq.protocol.client.ports import Arrival
     from bmq.protocol.client.subscription import SubscriptionOptions
+    from bmq.wire.properties import Properties
+    from bmq.wire.push import Push
 
 __all__ = [
     "Drained",
+    "arrival_of",
     "buffer_of",
     "connect_beside",
     "driver_of",
     "drop_connection",
     "give_up",
+    "hand_over",
     "handlers_of",
     "handling_of",
     "in_hand_of",
     "limits_of",
+    "push_of",
     "take_from",
+    "take_many_from",
     "watch_workers",
     "workers_of",
 ]
@@ -59,6 +66,16 @@ def in_hand_of(queue: Queue) -> InHand:
     return queue._subscriptions.in_hand
 
 
+def push_of(message: Message) -> Push:
+    """Return the PUSH message behind a message."""
+    return message._push
+
+
+def arrival_of(message: Message) -> Arrival:
+    """Return the arrival of a message."""
+    return message._arrival
+
+
 def limits_of(queue: Queue) -> SubscriptionOptions:
     """Return the default limits and priority of a queue's consumers."""
     return queue._options
@@ -66,17 +83,27 @@ def limits_of(queue: Queue) -> SubscriptionOptions:
 
 def buffer_of(consumer: Consumer) -> Sized:
     """Return the messages waiting for the application, for a look at each message's turn."""
-    return consumer._line.messages
+    return consumer._buffer.deliveries
 
 
 def take_from(consumer: Consumer) -> Callable[[], Message]:
     """Return the function that takes the next message out of the buffer, which must not be empty."""
-    return consumer._line.pop
+    return consumer._buffer.pop
+
+
+def take_many_from(consumer: Consumer, limit: int) -> MessageBatch:
+    """Take the buffered messages of a consumer, up to a limit."""
+    return consumer._buffer.pop_many(limit)
+
+
+def hand_over(consumer: Consumer, choose: Callable[[Properties | None], Consumer | None]) -> None:
+    """Move the buffered messages to other consumers of the queue; see :meth:`ReceiveBuffer.hand_over`."""
+    consumer._buffer.hand_over(choose)
 
 
 def workers_of(consumer: Consumer) -> Any:
     """Return the workers given to :func:`watch_workers`, or None."""
-    return consumer._line.workers
+    return consumer._buffer.workers
 
 
 def watch_workers(consumer: Consumer, workers: object) -> None:
@@ -84,7 +111,7 @@ def watch_workers(consumer: Consumer, workers: object) -> None:
 
     A mapping from consumers to workers would keep both for ever, because workers refer to the consumer.
     """
-    consumer._line.workers = workers
+    consumer._buffer.workers = workers
 
 
 async def connect_beside(session: Session) -> Session:

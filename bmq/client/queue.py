@@ -32,13 +32,13 @@ from bmq._waiting import ended
 from bmq.client._deadline import within
 from bmq.client._definition import Definition
 from bmq.client._handlers import Handlers
-from bmq.client._line import Line
 from bmq.client._subscriptions import Subscriptions
-from bmq.client.consumer import Consumer, Subscription, line_for
+from bmq.client.buffer import ReceiveBuffer
+from bmq.client.consumer import Consumer, Subscription, buffer_for
 from bmq.client.counting import ReceiveCounts, size_of
 from bmq.client.interceptors import InterceptedPost, InterceptedPosts, PostInterception
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
-from bmq.client.message import Message, MessageBatch, MessageLine
+from bmq.client.message import Message, MessageBatch
 from bmq.client.options import check_compression
 from bmq.client.posts import (
     NO_TAGS,
@@ -174,20 +174,20 @@ class Queue(OpenQueue):
         self._handlers = Handlers()
         self._close_task: asyncio.Task[None] | None = None
         self._subscriptions: Subscriptions = Subscriptions(self)
-        self._default: MessageLine | None = None
+        self._default: ReceiveBuffer | None = None
         # Whether the default subscription starts with the opening of a broadcast queue. A consumer that
         # starts before the program receives from the queue takes its place.
         self._eager = False
         if flags & QueueFlags.READ and default_subscription is not False:
-            self._default = MessageLine(self, None, [None], options, None)
+            self._default = ReceiveBuffer(self, None, [None], options, None)
             Consumer(self, self._default)
             self._eager = default_subscription is None and not subscriptions
             if default_subscription:
                 self._subscriptions.add(self._default)
         for subscription in subscriptions:
-            line = line_for(subscription, self, options)
-            Consumer(self, line)
-            self._subscriptions.add(line)
+            buffer = buffer_for(subscription, self, options)
+            Consumer(self, buffer)
+            self._subscriptions.add(buffer)
         self._core = core = driver.core.open_queue(
             uri,
             flags,
@@ -199,7 +199,7 @@ class Queue(OpenQueue):
             suspends=suspends,
         )
         self._uri = core.uri_text
-        for counts in (self._counts, *(line.counts for line in self._lines)):
+        for counts in (self._counts, *(buffer.counts for buffer in self._buffers)):
             counts.core = core
 
     # attributes
@@ -233,7 +233,7 @@ class Queue(OpenQueue):
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        return [line.consumer for line in self._subscriptions.committed]
+        return [buffer.consumer for buffer in self._subscriptions.committed]
 
     @property
     def readable(self) -> bool:
@@ -909,7 +909,7 @@ class Queue(OpenQueue):
             TimedOut: no message arrived in time.
             QueueClosed: the queue or the session was closed.
 
-        Cancelling the call loses no message: a message not returned stays in line.
+        Cancelling the call loses no message: a message not returned stays in buffer.
         """
         return await self._default_consumer().receive(timeout)
 
@@ -931,7 +931,7 @@ class Queue(OpenQueue):
             TimedOut: no message arrived in time.
             QueueClosed: the queue or the session was closed.
 
-        Cancelling the call loses no message: a message not returned stays in line.
+        Cancelling the call loses no message: a message not returned stays in buffer.
         """
         return await self._default_consumer().receive_many(max_messages, timeout)
 
@@ -1021,7 +1021,7 @@ class Queue(OpenQueue):
             strict=strict,
             **limits,
         )
-        return Consumer(self, line_for(subscription, self, self._options))
+        return Consumer(self, buffer_for(subscription, self, self._options))
 
     def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, with a column for the payload and a column for each property.
@@ -1101,18 +1101,18 @@ class Queue(OpenQueue):
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: it has no messages to confirm")
         guids: list[bytes] = []
-        seen: dict[MessageLine, dict[Message, None]] = {}
+        seen: dict[ReceiveBuffer, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
-                line = each._line
-                if line.queue is not self:
+                buffer = each._buffer
+                if buffer.queue is not self:
                     raise UsageError(f"{each!r} belongs to another queue: use message.confirm()")
                 if not each.confirmed:
-                    seen.setdefault(line, {})[each] = None
+                    seen.setdefault(buffer, {})[each] = None
             else:
                 guids.append(guid_from_text(each))
-        for line, some in seen.items():
-            line.confirm_messages(list(some))
+        for buffer, some in seen.items():
+            buffer.confirm_messages(list(some))
         if guids:
             self._confirm_guids(guids)
 
@@ -1240,23 +1240,23 @@ class Queue(OpenQueue):
         """End the consumers of a queue that is closing or closed, with ``error`` if not None."""
         if self._driver.queues.get(self._core) is self:  # a later opening may have taken the core over
             self._core.leaving = True
-        for line in self._lines:
-            line.shut(error)
-            line.clear()
+        for buffer in self._buffers:
+            buffer.shut(error)
+            buffer.clear()
         self._subscriptions.finish()
 
     @property
-    def _lines(self) -> dict[Line, None]:
-        """The lines of the started consumers, and of the default subscription."""
-        lines = self._subscriptions.members.copy()
+    def _buffers(self) -> dict[ReceiveBuffer, None]:
+        """The buffers of the started consumers, and of the default subscription."""
+        buffers = self._subscriptions.members.copy()
         if self._default is not None:
-            lines[self._default] = None
-        return lines
+            buffers[self._default] = None
+        return buffers
 
     @property
     def _buffered(self) -> tuple[int, int]:
         """Number and size of the messages waiting for the application."""
-        waiting = [line.in_line for line in self._subscriptions.members]
+        waiting = [(buffer.messages, buffer.bytes) for buffer in self._subscriptions.members]
         unclaimed = self._subscriptions.unclaimed
         return (
             sum(count for count, _ in waiting) + len(unclaimed),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq.client.delivered import arrival_of, push_of
 from bmq.client.limits import ConsumerLimits
 from bmq.client.message import Message, MessageBatch, context_of
 from bmq.client.posts import Ack, PostFuture, PostReport, PutMessage, checked_properties
@@ -59,7 +58,7 @@ class TypedMessage(Message, Generic[T]):
     _value: T
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
-        super().__init__(message._line, push_of(message), arrival_of(message))
+        super().__init__(message._buffer, message._push, message._arrival)
         self.confirmed = message.confirmed
         # One dictionary for both: an interceptor finds the data of its on_receive in on_confirm.
         if (context := context_of(message)) is not None:
@@ -97,7 +96,7 @@ class TypedBatch(MessageBatch, Generic[T]):
     __slots__ = ()
 
     def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
-        super().__init__(batch._line, [TypedMessage(message, shape) for message in batch])
+        super().__init__(batch._buffer, [TypedMessage(message, shape) for message in batch])
 
     @property
     def values(self) -> list[T]:

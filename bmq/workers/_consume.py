@@ -23,9 +23,16 @@ from bmq._turn import turn_of
 from bmq.client.attempt import UNSET
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure, described
-from bmq.client.delivered import push_of
 from bmq.client.in_hand import Feeding
-from bmq.client.internals import buffer_of, driver_of, handlers_of, handling_of, in_hand_of, take_from
+from bmq.client.internals import (
+    buffer_of,
+    driver_of,
+    handlers_of,
+    handling_of,
+    in_hand_of,
+    push_of,
+    take_from,
+)
 from bmq.client.left import Left
 from bmq.client.message import Message
 from bmq.client.poison import PoisonKind, poison_of

@@ -409,7 +409,7 @@ async def test_slow_application_pauses_reading_and_loses_no_message(peer: Peer) 
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         await nothing_more_is_read(session)
         stats = session.stats()
-        assert stats.buffered_messages == queue._default.buffered  # type: ignore[union-attr]
+        assert stats.buffered_messages == queue._default.messages  # type: ignore[union-attr]
         # Reading has stopped: of 20 MB most is still with the operating systems.
         assert stats.buffered_bytes < 2 << 20
         slow = next(event for event in happened if isinstance(event, SlowConsumer))

@@ -41,7 +41,7 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
         for consumer in queue.consumers:
-            if consumer._line is not queue._default:  # too late to cancel
+            if consumer._buffer is not queue._default:  # too late to cancel
                 await consumer.close()
         receiving = asyncio.ensure_future(queue.receive())
         await eventually(lambda: queue.state is bmq.QueueState.OPEN and queue.consumers)
@@ -102,7 +102,7 @@ async def _post_and(queue: bmq.Queue, call: Callable[[], Awaitable[None]]) -> No
 
 async def _open_and_close(queue: bmq.Queue) -> None:
     consumer = queue.subscribe("x > 9")
-    queue._subscriptions.add(consumer._line)
+    queue._subscriptions.add(consumer._buffer)
     await consumer.close()
 
 

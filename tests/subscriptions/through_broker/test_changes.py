@@ -32,7 +32,7 @@ class Counting:
 
 def refuse(consumer: bmq.Consumer) -> None:
     """Give a subscription a priority refused by the broker."""
-    for core in consumer._line.definition.subscriptions:
+    for core in consumer._buffer.definition.subscriptions:
         core.options = core.options._replace(priority=-(2**31))
 
 
