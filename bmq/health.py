@@ -6,7 +6,7 @@ if not health.ready:
     print(health.troubles)
 """
 
-from bmq.engine.health import Health, HostHealth, HostHealthMonitor, Trouble
+from bmq.client.health import Health, HostHealth, HostHealthMonitor, Trouble
 
 __all__ = [
     "Health",

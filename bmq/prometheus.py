@@ -43,9 +43,9 @@ from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
+    from bmq.client.health import HandlerReport
     from bmq.client.queue import Queue
     from bmq.client.session import Session
-    from bmq.engine.health import HandlerReport
 
 __all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
 
@@ -284,7 +284,7 @@ class SessionCollector(Collector):
 
         The sessions of a loop that does not answer in time are left out: their previous values count.
         """
-        from bmq.client.session import driver_of
+        from bmq.client.internals import driver_of
 
         self._handlers = {}
         self._groups = {}
@@ -338,7 +338,7 @@ class SessionCollector(Collector):
 
     def _read_handlers(self, sessions: list[Session]) -> None:
         """Read the state of all handlers."""
-        from bmq.client.session import driver_of
+        from bmq.client.internals import driver_of
 
         now = _world.monotonic()
         found: list[tuple[Consumer, Callable[[], HandlerReport]]] = [

@@ -10,8 +10,8 @@ The options of a call are a ``TypedDict``, so a wrapper passes them on with thei
         return {"Region": order.region, "Amount": order.amount}
 """
 
-from bmq.client.options import ConnectOptions, TablesOptions
-from bmq.engine.options import CredentialsSource, SessionFields
+from bmq.client.keywords import ConnectOptions, TablesOptions
+from bmq.client.options import CredentialsSource, SessionFields
 from bmq.groups import GroupOptions
 from bmq.subscriptions import ExpressionInput
 from bmq.wire.keys import Key

@@ -22,7 +22,7 @@ from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
-from bmq.engine.address import Address, parse_addresses
+from bmq.client.address import Address, parse_addresses
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType

@@ -19,7 +19,7 @@ from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, read_recording
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 from bmq.errors import ConnectionFailed, ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks

@@ -71,7 +71,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "wire": (["wire/**/*"], ["wire", "performance", "arrow"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
     "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "performance", "arrow"]),
-    "client": (["client/*", "engine/*"], ["client", "integration", "subscriptions", "performance"]),
+    "client": (["client/*"], ["client", "integration", "subscriptions", "performance"]),
     "groups": (["groups/*"], ["groups"]),
     "delays": (["delays/*"], ["delays"]),
     "workers": (["workers/*"], ["workers"]),
@@ -109,7 +109,7 @@ SIMULATED_SEEDS = 20
 WORLD_CPU, WORLD_SECONDS, WORLD_MEMORY = 20, 300, 4 << 30
 
 #: Files with I/O only: every test finds a bug in these files, or no test does.
-WITHOUT = {"engine/driver", "engine/event_stream"}
+WITHOUT = {"client/driver", "client/event_stream"}
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import bmq
 from bmq.cli import broker_view
 from bmq.cli.broker_export import Exporter
 from bmq.cli.target import BrokerTarget
+from bmq.client.address import parse_addresses
 from bmq.console import Console, Embedded
 from bmq.console import watch as console_watch
 from bmq.delays import Mover, _check
 from bmq.delays import watch as watch_delays
-from bmq.engine.address import parse_addresses
 from bmq.groups._exclusive import Coordinator
 from bmq.workers.probe import TEXT_TYPE, Page, PageServer
 from tests.waiting import eventually

@@ -41,10 +41,9 @@ from bmq.admin.results import (
     StoredMessage,
 )
 from bmq.admin.survey import Survey, View, alone
+from bmq.client.address import Address, find_broker, race
 from bmq.client.connect import check_connecting
-from bmq.engine.address import Address, find_broker
-from bmq.engine.options import Credentials, CredentialsSource
-from bmq.engine.race import race
+from bmq.client.options import Credentials, CredentialsSource
 from bmq.errors import (
     AdminError,
     ConnectionFailed,

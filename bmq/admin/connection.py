@@ -13,8 +13,8 @@ import msgspec
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import create_connection, running_loop
-from bmq.engine.address import Address
-from bmq.engine.identity import introduce
+from bmq.client.address import Address
+from bmq.client.options import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
 from bmq.protocol.client.handshake import Credentials, Handshake, HandshakeState
 from bmq.protocol.framing import Framer

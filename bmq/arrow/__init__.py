@@ -13,7 +13,7 @@ from bmq._version import install
 if TYPE_CHECKING:
     from bmq.arrow.source import Confirm, Source, reader
     from bmq.arrow.tables import Tables
-    from bmq.client.options import TablesOptions
+    from bmq.client.keywords import TablesOptions
 
 __all__ = ["Confirm", "Source", "Tables", "TablesOptions", "reader"]
 
@@ -29,7 +29,7 @@ if not TYPE_CHECKING:
         "Confirm": "bmq.arrow.source",
         "Source": "bmq.arrow.source",
         "Tables": "bmq.arrow.tables",
-        "TablesOptions": "bmq.client.options",
+        "TablesOptions": "bmq.client.keywords",
         "reader": "bmq.arrow.source",
     }
 

@@ -4,28 +4,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bmq.arrow.columns import Array
 from bmq.arrow.push import PushColumns, read_push_columns
-from bmq.client._definition import Numbered, compile_expression_input
+from bmq.client._definition import compile_expression_input
+from bmq.client.buffer import Delivery, ReceiveBuffer
 from bmq.client.consumer import Consumer
-from bmq.client.delivered import arrival_of, push_of
-from bmq.client.interceptors import hooks_of
-from bmq.client.message import Message, MessageLine
-from bmq.engine.counting import size_of
-from bmq.protocol.client.ports import Arrival, Columns, Places
+from bmq.client.counting import size_of
+from bmq.client.internals import arrival_of, push_of
+from bmq.client.message import Message
+from bmq.protocol.client.ports import Arrival, Columns
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
-    from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -103,114 +102,74 @@ class _Event(NamedTuple):
     """Messages in line that arrived together: as columns or, if few, as messages."""
 
     messages: PushColumns | list[Push]
-    places: Places
+    numbers: Sequence[int]
     arrival: Arrival
 
     @property
     def rows(self) -> int:
-        return len(self.messages) if isinstance(self.messages, list) else self.messages.count
+        return len(self.numbers)
 
-    def numbered(self) -> Iterator[tuple[int, Push]]:
-        pushes = self.messages if isinstance(self.messages, list) else self.messages.pushes()
-        ends = [*(first for first, _ in self.places[1:]), self.rows]
-        place = 0
-        for index, push in enumerate(pushes):
-            while index >= ends[place]:
-                place += 1
-            first, number = self.places[place]
-            yield number + index - first, push
+    def pushes(self) -> list[Push]:
+        return self.messages if isinstance(self.messages, list) else list(self.messages.pushes())
 
 
-class ColumnLine(MessageLine):
-    """A line with messages taken as columns.
+class ColumnLine(ReceiveBuffer):
+    """A buffer with messages taken as columns.
 
     Arrivals wait event by event, behind any single messages passed on by other consumers. With interceptors
     observing messages, columns are built after the interceptors' calls.
 
     Args:
-        end: queue of the line.
-        hooks: interceptors.
+        queue: queue of the line.
         expression: as for :meth:`bmq.Queue.subscribe`.
         options: limits and priority.
     """
 
-    def __init__(
-        self, end: QueueEnd, hooks: Hooks, expression: ExpressionInput, options: SubscriptionOptions
-    ) -> None:
+    def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
         expression, expressions, _ = compile_expression_input(expression, discard=False)
-        super().__init__(end, hooks, expression, expressions, options, None)
+        super().__init__(queue, expression, expressions, options, None)
         self._events: deque[_Event] = deque()
-        self._event_rows = 0
-        self._message_by_message = bool(hooks.receiving or hooks.confirming)
+        self._message_by_message = bool(self.hooks.receiving or self.hooks.confirming)
         if not self._message_by_message:
-            end.connection.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
+            self.connection.core.read_columns = partial(read_push_columns, least=_WORTH_IT)
             for subscription in self.definition.subscriptions:
                 subscription.columns = True
 
-    # attributes
-
-    @property
-    def buffered(self) -> int:
-        """Number of messages waiting for the application."""
-        return len(self.messages) + self._event_rows
-
-    @property
-    def in_line(self) -> tuple[int, int]:
-        """Number and size of the messages waiting for the application."""
-        messages, size = super().in_line
-        return messages + self._event_rows, size
-
     # arrivals
 
-    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         """Accept newly arrived messages."""
-        if not self.active or self._message_by_message or (self.messages and not self._events):
-            super().deliver(messages, places, arrival)
+        if not self.active or self._message_by_message or (self.deliveries and not self._events):
+            super().deliver(pushes, numbers, arrival)
         else:
-            size = size_of(messages)
-            self.counts.arrived(messages, size)
-            self._wait(_Event(messages, places, arrival), size)
+            size = size_of(pushes)
+            self.counts.arrived(pushes, size)
+            self._wait(_Event(pushes, numbers, arrival), size)
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of a newly arrived event."""
         assert isinstance(columns, PushColumns)
+        numbers = range(number, number + columns.count)
         if not self.active:
-            self.end.subscriptions.deliver(list(columns.pushes()), [(0, number)], arrival)
+            super().deliver(list(columns.pushes()), numbers, arrival)
             return
         size = columns.size
         self.counts.came(columns.count, size, int(np.count_nonzero(columns.flags & PushFlags.OUT_OF_ORDER)))
-        self._wait(_Event(columns, [(0, number)], arrival), size)
+        self._wait(_Event(columns, numbers, arrival), size)
 
     def _wait(self, event: _Event, size: int) -> None:
         self._events.append(event)
-        rows = event.rows
-        self._event_rows += rows
-        self.count(rows, size)
-
-    def numbered(self) -> Iterator[Numbered]:
-        """Iterate over the waiting messages with their delivery numbers."""
-        self.line_up()
-        return super().numbered()
+        self.count(event.rows, size)
 
     def line_up(self) -> None:
-        """Convert events into messages in line, for callers taking single messages."""
+        """Convert events into single messages, for callers taking single messages."""
         for event in self._events:
-            if not self.messages:
-                self.runs.clear()
-            for number, push in event.numbered():
-                last = self.runs[-1] if self.runs else None
-                if last is None or last[2] is not event.arrival or number - self.arrived != last[1] - last[0]:
-                    self.runs.append((self.arrived, number, event.arrival))
-                self.messages.append(push)
-                self.arrived += 1
+            self.deliveries.append(Delivery(event.pushes(), event.numbers, event.arrival))
         self._events.clear()
-        self._event_rows = 0
 
     def clear(self) -> None:
         """Drop the waiting messages."""
-        self.taken += self._event_rows
         self._events.clear()
-        self._event_rows = 0
         super().clear()
 
     # taking
@@ -225,9 +184,9 @@ class ColumnLine(MessageLine):
         Raises:
             QueueClosed: the line is empty, and the consumer is closed.
         """
-        if not self.buffered:
+        if not self.messages:
             self.raise_if_closed()
-        if self.messages:
+        if self.deliveries:
             return self._take_messages(rows, size)
         parts: list[PushColumns] = []
         arrivals: list[tuple[int, Arrival]] = []
@@ -264,16 +223,15 @@ class ColumnLine(MessageLine):
                 break
         if pushes:
             parts.append(PushColumns.of(pushes))
-        self._event_rows -= taken_rows
-        self.taken += taken_rows
-        self.taken_bytes += taken_size
-        self.count_taken()
+        self.messages -= taken_rows
+        self.bytes -= taken_size
+        self.report_taken()
         return Taken(PushColumns.concat(parts or [PushColumns.of([])]), arrivals, [])
 
     def _take_messages(self, rows: int, size: int) -> Taken:
         """Take single messages from the line."""
         count = total = 0
-        for push in self.messages:
+        for _, push in chain.from_iterable(delivery.numbered() for delivery in self.deliveries):
             total += len(push[-1])
             if count == rows or (count and total > size):
                 break
@@ -332,12 +290,11 @@ class ColumnLine(MessageLine):
         Raises:
             UsageError: the call is outside the session's event loop.
         """
-        end = self.end
         if receipt.messages:
             self.confirm_messages([each for each in receipt.messages if not each.confirmed])
             return
-        end.confirm_many(receipt.guids.tolist())
-        confirming, turn = end.confirming, self.connection.turn
+        self.confirm_guids(receipt.guids.tolist())
+        confirming, turn = self.confirming, self.connection.turn
         for count, arrival in receipt.arrivals:
             confirming.add(self.counts, arrival, turn, count)
 
@@ -355,7 +312,7 @@ class ColumnConsumer(Consumer):
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
-        self.line = ColumnLine(queue._end, hooks_of(queue), expression, options)
+        self.line = ColumnLine(queue, expression, options)
         super().__init__(queue, self.line)
 
 
@@ -363,10 +320,4 @@ def _after(event: _Event, count: int) -> _Event:
     """Return the rest of an event after the first messages."""
     some = event.messages
     rest = some[count:] if isinstance(some, list) else some.part(count, some.count)
-    places: Places = []
-    for first, number in event.places:
-        if first <= count:
-            places = [(0, number + count - first)]
-        else:
-            places.append((first - count, number))
-    return _Event(rest, places, event.arrival)
+    return _Event(rest, event.numbers[count:], event.arrival)

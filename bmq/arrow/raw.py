@@ -16,6 +16,7 @@ from bmq import _checks, _world
 from bmq.arrow.columns import Array
 from bmq.arrow.consumer import ColumnConsumer, Receipt
 from bmq.arrow.push import PushColumns
+from bmq.client.internals import limits_of
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message
 
@@ -56,7 +57,7 @@ class RawMessages:
     def __init__(
         self, queue: Queue, expression: ExpressionInput = None, **limits: Unpack[ConsumerLimits]
     ) -> None:
-        options = checked_limits(limits, queue._end.options)
+        options = checked_limits(limits, limits_of(queue))
         self._consumer = ColumnConsumer(queue, expression, options)
         self._out: deque[Receipt] = deque()
 

@@ -16,15 +16,15 @@ from bmq import _checks
 from bmq._loop import LoopThread
 from bmq.arrow.tables import Tables
 from bmq.client.connect import connect
-from bmq.client.drained import Drained
-from bmq.client.options import TablesOptions
+from bmq.client.internals import Drained
+from bmq.client.keywords import TablesOptions
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.client.options import CredentialsSource, SessionOptions
     from bmq.client.session import Session
-    from bmq.engine.options import CredentialsSource, SessionOptions
     from bmq.subscriptions import ExpressionInput
 
 __all__ = ["Confirm", "Source", "reader"]

@@ -18,11 +18,12 @@ from bmq._logging import Log
 from bmq.arrow.columns import Array
 from bmq.arrow.consumer import ColumnConsumer, Receipt, Taken
 from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, to_arrow
-from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import described
+from bmq.client.internals import limits_of
 from bmq.client.left import short, widen
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
+from bmq.client.posts import OpenQueue
 from bmq.errors import ProtocolError, TimedOut, UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import PushFlags
@@ -306,7 +307,7 @@ class Tables:
         _checks.instance("queue", queue, OpenQueue, "an open bmq.Queue")
         max_rows = _checks.integer("max_rows", max_rows, 1, _MOST_ROWS)
         value = _checks.text("value", value)
-        limit = queue._end.max_message_size
+        limit = queue.session.options.max_message_size
         on_invalid = _checks.one_of("on_invalid", on_invalid, _ON_INVALID)
         if dead_letters is not None:
             if on_invalid != "skip":
@@ -327,7 +328,7 @@ class Tables:
         )
         self.schema: ArrowSchema = self._maker.schema
         most = min(_BATCHES_UNCONFIRMED * max_rows, _checks.INT32_MAX)
-        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, queue._end.options.priority)
+        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, limits_of(queue).priority)
         options = checked_limits(limits, usual)
         self._consumer = ColumnConsumer(queue, expression, options)
         # Received messages; built rows not handed out; rows handed out and not confirmed.

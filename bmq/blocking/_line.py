@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from bmq.blocking._portal import Portal
 from bmq.client.consumer import Consumer
+from bmq.client.internals import take_many_from
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 
@@ -127,7 +128,7 @@ class Line:
             self._waiting -= 1
         if not self._waiting and message.consumer.buffered:
             # Do not use receive_many(): a cancellation would lose the message in hand.
-            self._messages.extend(message._line.pop_many(_AHEAD))
+            self._messages.extend(take_many_from(message.consumer, _AHEAD))
         return message
 
     def _put_back(self, message: Message) -> None:

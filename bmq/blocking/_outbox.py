@@ -9,9 +9,9 @@ from collections import deque
 from bmq.blocking._portal import Portal
 from bmq.blocking._posts import PostFuture, settle
 from bmq.client.message import Message
+from bmq.client.options import SessionOptions
 from bmq.client.posts import Ack
 from bmq.client.queue import Queue
-from bmq.engine.options import SessionOptions
 from bmq.wire.constants import Compression
 from bmq.wire.properties import PropertyInput
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from bmq.blocking._session import Session
     from bmq.blocking._tables import Tables
     from bmq.blocking._typed import TypedQueue
+    from bmq.client.keywords import TablesOptions
     from bmq.client.limits import ConsumerLimits
-    from bmq.client.options import TablesOptions
     from bmq.client.posts import GuidsOf
     from bmq.codecs import Codec
     from bmq.groups import GroupOptions

@@ -25,14 +25,14 @@ from bmq.blocking._queue import Queue
 from bmq.client.connect import connect as _connect
 from bmq.client.connect import time_to_connect
 from bmq.client.consumer import Subscription
+from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Interceptor
+from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions, Trace
 from bmq.client.queue import DEFAULT_MAX_UNCONFIRMED_BYTES, DEFAULT_MAX_UNCONFIRMED_MESSAGES
 from bmq.client.queue import Queue as _Queue
 from bmq.client.session import CloseReport, close_left_open
 from bmq.client.session import Session as _Session
 from bmq.client.stats import SessionStats
-from bmq.engine.health import Health, HostHealthMonitor
-from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions, Trace
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.wire.constants import Compression

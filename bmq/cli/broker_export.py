@@ -18,7 +18,7 @@ from bmq.cli.broker_metrics import families
 from bmq.cli.broker_view import BrokerView, Labels, Watch
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget
-from bmq.engine.address import Address
+from bmq.client.address import Address
 
 __all__ = ["Exporter"]
 

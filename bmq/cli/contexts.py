@@ -307,7 +307,7 @@ def _entry(
     server_name: str | None,
 ) -> dict[str, str]:
     import bmq
-    from bmq.engine.address import parse_addresses
+    from bmq.client.address import parse_addresses
 
     parse_addresses(address)
     entry = {"uri": address}

@@ -25,8 +25,8 @@ from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget, status_of, verb
+from bmq.client.address import Address, parse_addresses
 from bmq.conventions import derived_guid
-from bmq.engine.address import Address, parse_addresses
 
 __all__ = ["FIELDS", "command", "examine"]
 

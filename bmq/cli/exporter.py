@@ -13,7 +13,7 @@ from bmq.cli.completion import domains
 from bmq.cli.messages import BadInput
 from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 
 __all__ = ["command"]
 

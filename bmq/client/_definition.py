@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from bmq.engine.counting import ReceiveCounts
 from bmq.errors import ProtocolError
-from bmq.protocol.client.ports import Arrival, Columns, Places, Sink
+from bmq.protocol.client.ports import Arrival, Columns
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import properties_size, read_properties
@@ -17,17 +16,16 @@ from bmq.wire.properties import Properties
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
+    from bmq.client.buffer import ReceiveBuffer
     from bmq.subscriptions import Complement, Expression, ExpressionInput
 
 __all__ = [
     "Definition",
     "Numbered",
-    "Receiver",
     "RoutedMessage",
     "Unread",
     "check_expression_input",
     "compile_expression_input",
-    "numbered",
     "properties_of",
 ]
 
@@ -50,29 +48,11 @@ _UNREAD = Unread.UNREAD
 Numbered = tuple[int, Push]
 
 
-class Receiver(Sink, Protocol):
-    """The line of a consumer, as known to its definition."""
-
-    @property
-    def counts(self) -> ReceiveCounts:
-        """The counters of the messages."""
-        ...
-
-    @property
-    def active(self) -> bool:
-        """Whether the broker has the subscription, or a request for it is pending."""
-        ...
-
-    def discard(self, messages: list[Push], arrival: Arrival) -> None:
-        """Confirm newly arrived messages, without handing them out."""
-        ...
-
-
 class Definition:
     """The definition of a consumer's subscription.
 
     Attributes:
-        line: line of the consumer.
+        buffer: buffer of the consumer.
         expression: expression given by the application.
         expressions: compiled form of all expressions; None for all messages.
         options: limits and priority of all expressions together.
@@ -81,17 +61,17 @@ class Definition:
             and the discarding subscriptions.
     """
 
-    __slots__ = ("_everything", "discard", "expression", "expressions", "line", "options", "subscriptions")
+    __slots__ = ("_everything", "buffer", "discard", "expression", "expressions", "options", "subscriptions")
 
     def __init__(
         self,
-        line: Receiver,
+        buffer: ReceiveBuffer,
         expression: ExpressionInput,
         expressions: list[Expression | None],
         options: SubscriptionOptions,
         discard: Complement | None,
     ) -> None:
-        self.line = line
+        self.buffer = buffer
         self.expression = expression
         self.expressions = expressions
         self._everything = None in expressions
@@ -102,13 +82,15 @@ class Definition:
             max_unconfirmed_messages=_share(options.max_unconfirmed_messages, parts),
             max_unconfirmed_bytes=_share(options.max_unconfirmed_bytes, parts),
         )
-        self.subscriptions = [SubscriptionCore(str(each or ""), divided, line, self) for each in expressions]
+        self.subscriptions = [
+            SubscriptionCore(str(each or ""), divided, buffer, self) for each in expressions
+        ]
         if discard is not None:
             # A catch-all also matches the wanted messages: the priority must be below the filter's.
             limits = divided._replace(priority=options.priority - 1) if discard.catch_all else divided
-            drain = _Drain(line, discard)
+            sink = _DiscardingSink(buffer, discard)
             self.subscriptions += [
-                SubscriptionCore(str(each or ""), limits, drain, self) for each in discard.subscriptions()
+                SubscriptionCore(str(each or ""), limits, sink, self) for each in discard.subscriptions()
             ]
 
     def takes(self, message: RoutedMessage) -> bool:
@@ -128,43 +110,41 @@ class Definition:
         return properties is not _UNREAD and self.discard.may_discard(properties)
 
 
-class _Drain:
+class _DiscardingSink:
     """Confirms exactly the messages not matched by a filter.
 
     Some other brokers drop messages not matched by a subscriber's filter; this class has the same effect.
     Each message is evaluated again before the confirmation, and a matching message goes to the consumer.
     """
 
-    __slots__ = ("_complement", "_line")
+    __slots__ = ("_buffer", "_complement")
 
-    def __init__(self, line: Receiver, complement: Complement) -> None:
-        self._line = line
+    def __init__(self, buffer: ReceiveBuffer, complement: Complement) -> None:
+        self._buffer = buffer
         self._complement = complement
 
-    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         """Accept newly arrived messages."""
-        line = self._line
         unwanted: list[Push] = []
         wanted: list[Numbered] = []
-        for number, message in numbered(messages, places):
-            properties = properties_of(message)
+        for number, push in zip(numbers, pushes, strict=True):
+            properties = properties_of(push)
             if properties is not _UNREAD and self._complement.may_discard(properties):
-                unwanted.append(message)
+                unwanted.append(push)
             else:
-                wanted.append((number, message))
+                wanted.append((number, push))
         if wanted:
-            pushes = [message for _, message in wanted]
-            line.deliver(pushes, [(index, number) for index, (number, _) in enumerate(wanted)], arrival)
+            self._buffer.deliver([push for _, push in wanted], [number for number, _ in wanted], arrival)
         if unwanted:
-            line.discard(unwanted, arrival)
+            self._buffer.queue._discard(unwanted, arrival)
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
-        self.deliver(list(columns.pushes()), [(0, number)], arrival)
+        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
-        self._line.counts.again(count)
+        self._buffer.again(count)
 
 
 def compile_expression_input(
@@ -199,14 +179,6 @@ def check_expression_input(expression: object) -> None:
         from bmq.subscriptions import check_expression_type
 
         check_expression_type(expression)
-
-
-def numbered(messages: list[Push], places: Places) -> Iterator[Numbered]:
-    """Iterate over messages with delivery numbers."""
-    ends = [*(first for first, _ in places[1:]), len(messages)]
-    for (first, number), end in zip(places, ends, strict=True):
-        for index in range(first, end):
-            yield number + index - first, messages[index]
 
 
 class RoutedMessage:

@@ -6,34 +6,35 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client._definition import Definition, Numbered, Receiver, RoutedMessage, numbered
-from bmq.client._in_hand import InHand
-from bmq.client._line import ConsumerInput, ConsumerState, Line
-from bmq.client._unclaimed import Unclaimed
-from bmq.engine.counting import ReceiveCounts, size_of
+from bmq.client._definition import Definition, Numbered, RoutedMessage
+from bmq.client.backlog import Backlog
+from bmq.client.buffer import ReceiveBuffer
+from bmq.client.consumer_life import ConsumerInput, ConsumerState
+from bmq.client.counting import size_of
+from bmq.client.in_hand import InHand
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
-from bmq.protocol.client.ports import Arrival, Columns, Places
+from bmq.protocol.client.ports import Arrival, Columns
 from bmq.protocol.client.subscription import SubscriptionCore
-from bmq.wire.push import GUID, Push
+from bmq.wire.push import DATA, GUID, Push
 
 if TYPE_CHECKING:
-    from bmq.engine.driver import Driver
-    from bmq.protocol.client.queue import QueueCore
+    from bmq.client.queue import Queue
     from bmq.subscriptions import Complement
-    from bmq.wire.uri import QueueUri
 
-__all__ = ["SubscribedQueue", "Subscriptions"]
+__all__ = ["Subscriptions"]
 
 logger = Log("bmq.client", later=True)
 
 _I = ConsumerInput
 _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
+_number = itemgetter(0)
 
 # Unclaimed messages are reported after this time in seconds: not during the replacement of a consumer, nor
 # during a shutdown.
@@ -43,38 +44,60 @@ _MENTION_IDLE_AFTER = 10.0
 
 
 # The discarding consumers of the process, in all sessions and threads, with the broker and the queue.
-_discarding: weakref.WeakKeyDictionary[Line, tuple[str, str]] = weakref.WeakKeyDictionary()
+_discarding: weakref.WeakKeyDictionary[ReceiveBuffer, tuple[str, str]] = weakref.WeakKeyDictionary()
 _discarding_lock = threading.Lock()
 
 
-class SubscribedQueue(Protocol):
-    """A queue, as known to its subscriptions."""
+class Unclaimed:
+    """Keeps messages until a matching consumer starts, counted in the session's backlog.
 
-    driver: Driver[Any]
-    core: QueueCore
-    counts: ReceiveCounts
-    uri: str
-    parsed_uri: QueueUri
-    eager: bool
-    on_configure: Callable[[asyncio.Future[None]], None] | None
+    Messages are appended on arrival, and sorted into the order of delivery on taking. Sorting on arrival
+    would move all messages for each event.
 
-    @property
-    def default(self) -> Line | None:
-        """The line of the default subscription, or None."""
-        ...
+    Args:
+        backlog: session's account of held messages.
 
-    @property
-    def closed(self) -> bool:
-        """Whether the queue is closed or closing."""
-        ...
+    Attributes:
+        bytes: bytes of the messages.
+    """
 
-    def check_open(self) -> None:
-        """Check that the queue can be used."""
-        ...
+    __slots__ = ("_backlog", "_messages", "bytes")
 
-    def confirm_many(self, guids: list[bytes], /) -> None:
-        """Confirm several messages."""
-        ...
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+        self._messages: list[Numbered] = []
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def keep(self, messages: list[Numbered]) -> int:
+        """Keep messages, only the first ones if space is short; return the number of dropped messages."""
+        size = sum([len(push[DATA]) for _, push in messages])
+        kept: list[Numbered] = messages
+        if not self._backlog.has_room(len(messages), size):
+            kept = []
+            size = 0
+            for each in messages:
+                more = len(each[1][DATA])
+                if not self._backlog.has_room(len(kept) + 1, size + more):
+                    break
+                kept.append(each)
+                size += more
+        if kept:
+            self._messages += kept
+            self.bytes += size
+            self._backlog.count_unclaimed(len(kept), size)
+        return len(messages) - len(kept)
+
+    def take(self) -> list[Numbered]:
+        """Take out all messages, in the order of delivery."""
+        messages, self._messages = self._messages, []
+        size, self.bytes = self.bytes, 0
+        if messages:
+            self._backlog.count_unclaimed(-len(messages), -size)
+            messages.sort(key=_number)
+        return messages
 
 
 class Subscriptions:
@@ -89,10 +112,10 @@ class Subscriptions:
         in_hand: messages in the hands of handlers.
     """
 
-    def __init__(self, queue: SubscribedQueue) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._driver = driver = queue.driver
-        self.members: dict[Line, None] = {}
+        self._driver = driver = queue._driver
+        self.members: dict[ReceiveBuffer, None] = {}
         self.unclaimed = Unclaimed(driver.backlog)
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.loop.time)
@@ -101,63 +124,63 @@ class Subscriptions:
         self._watching: asyncio.TimerHandle | None = None
 
     @property
-    def active(self) -> list[Line]:
+    def active(self) -> list[ReceiveBuffer]:
         """The consumers with an accepted or requested subscription, in the order of the start."""
-        return [line for line in self.members if line.state is _OPEN or line.state is _OPENING]
+        return [buffer for buffer in self.members if buffer.state is _OPEN or buffer.state is _OPENING]
 
     @property
-    def committed(self) -> list[Line]:
+    def committed(self) -> list[ReceiveBuffer]:
         """The consumers with an accepted subscription."""
-        has = _definitions(self._queue.core.subscriptions.committed)
-        return [line for line in self.active if line in has]
+        has = _definitions(self._queue._core.subscriptions.committed)
+        return [buffer for buffer in self.active if buffer in has]
 
     def wanted(self) -> list[SubscriptionCore]:
         """The intended subscriptions at the broker."""
         return [
             each
-            for line in self.members
-            if line.state is _OPEN or line.state is _OPENING
-            for each in line.definition.subscriptions
+            for buffer in self.members
+            if buffer.state is _OPEN or buffer.state is _OPENING
+            for each in buffer.definition.subscriptions
         ]
 
     # changes
 
-    def add(self, line: Line) -> None:
+    def add(self, buffer: ReceiveBuffer) -> None:
         """Add a consumer before the queue is opened.
 
         Raises:
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        if line.definition.discard is not None:
+        if buffer.definition.discard is not None:
             try:
-                self._check_discarding(line, line.definition)
+                self._check_discarding(buffer, buffer.definition)
             except UsageError:
                 for each in self.members:
                     each.shut(None)
                 raise
-        line.fire(_I.BEGIN)
-        self.members[line] = None
+        buffer.fire(_I.BEGIN)
+        self.members[buffer] = None
 
-    def begin(self, line: Line) -> asyncio.Future[None]:
+    def begin(self, buffer: ReceiveBuffer) -> asyncio.Future[None]:
         """Add a consumer; return a future for the broker's answer.
 
         Raises:
             QueueClosed, SessionClosed: no consumers can be added any more.
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        self._queue.check_open()
-        if line.over:
-            raise QueueClosed(f"{line.consumer!r} is closed; subscribe again")
-        if line.definition.discard is not None:
-            self._check_discarding(line, line.definition)
-        self.members.pop(line, None)
-        line.fire(_I.BEGIN)
-        self.members[line] = None
-        resting = self._rest(line)
+        self._queue._check_open()
+        if buffer.over:
+            raise QueueClosed(f"{buffer.consumer!r} is closed; subscribe again")
+        if buffer.definition.discard is not None:
+            self._check_discarding(buffer, buffer.definition)
+        self.members.pop(buffer, None)
+        buffer.fire(_I.BEGIN)
+        self.members[buffer] = None
+        resting = self._rest(buffer)
         try:
             asked = self._ask()
         except QueueClosed:
-            self._drop(line, _I.FAILED)
+            self._drop(buffer, _I.FAILED)
             raise
         with self._driver.backlog.moving():
             if resting is not None:
@@ -166,48 +189,48 @@ class Subscriptions:
         self.watch_default()
         return asked
 
-    def _check_discarding(self, line: Line, definition: Definition) -> None:
+    def _check_discarding(self, buffer: ReceiveBuffer, definition: Definition) -> None:
         """Check that no other discarding consumer of this process wants other messages of the application.
 
         Raises:
             UsageError: each of the two would confirm the messages of the other.
         """
         assert definition.discard is not None
-        uri = str(self._queue.parsed_uri)
+        uri = str(self._queue._parsed_uri)
         key = self._driver.dialer.target, uri
         selected = set(definition.discard.wanted)
         with _discarding_lock:
             for other, where in _discarding.items():
-                theirs = None if other is line else other.definition.discard
+                theirs = None if other is buffer else other.definition.discard
                 differ = theirs is not None and set(theirs.wanted) != selected
                 # A killed process of a simulation is disowned.
-                if where == key and differ and other.active and not other._queue.driver.disowned:
+                if where == key and differ and other.active and not other.queue._driver.disowned:
                     raise UsageError(
                         f"two consumers of {uri} with discard_unmatched=True would confirm each other's "
                         f"messages unseen, because their filters differ: {_shown(theirs)}, and "
                         f"{_shown(definition.discard)}. Use the same filter, different appIds, or "
                         "discard_unmatched=False"
                     )
-            _discarding[line] = key
+            _discarding[buffer] = key
 
-    def _drop(self, line: Line, because: ConsumerInput) -> None:
+    def _drop(self, buffer: ReceiveBuffer, because: ConsumerInput) -> None:
         """Remove a consumer from the set; the broker must still be asked."""
-        line.fire(because)
-        del self.members[line]
+        buffer.fire(because)
+        del self.members[buffer]
 
-    def _rest(self, newcomer: Line) -> Line | None:
+    def _rest(self, newcomer: ReceiveBuffer) -> ReceiveBuffer | None:
         """Withdraw a default subscription no longer used by the program; return the consumer.
 
         Leaving a loop over the queue sends no signal to the queue. An unused default subscription would
         continue to receive messages for the new consumer, up to the limits. The next receiving call on the
         queue activates the default subscription again, like any consumer.
         """
-        default = self._queue.default
+        default = self._queue._default
         if (
             default is None
             or default is newcomer
             or not default.active
-            or not (self._unused(default) if self._queue.core.at_most_once else default.left)
+            or not (self._unused(default) if self._queue._core.at_most_once else default.idle)
         ):
             return None
         self._drop(default, _I.REST)
@@ -215,39 +238,39 @@ class Subscriptions:
             "%s: no loop receives from the default subscription, which is withdrawn until the next loop. "
             "Its %d buffered messages go to matching consumers",
             self._queue.uri,
-            default.buffered,
+            default.messages,
             extra={"queue": self._queue.uri, "broker": self._driver.address},
         )
         return default
 
-    def _unused(self, default: Line) -> bool:
+    def _unused(self, default: ReceiveBuffer) -> bool:
         """Whether the default subscription of a broadcast queue began with the queue, for nobody so far."""
-        return self._queue.eager and not default.used
+        return self._queue._eager and not default.used
 
     def watch_default(self) -> None:
         """Log once if the default subscription holds unused messages beside other consumers.
 
-        The default subscription takes messages for the other consumers, up to the limits. The log line is the
-        only effect: the program may receive from the queue again at any time. Called when a program receives
-        from the queue, and when a consumer starts.
+        The default subscription takes messages for the other consumers, up to the limits. The log line has
+        no further effect: the program may receive from the queue again at any time. Called when a program
+        receives from the queue, and when a consumer starts.
         """
-        default = self._queue.default
+        default = self._queue._default
         if self._watching is None and default is not None and self._is_beside(default):
             self._watching = self._driver.loop.call_later(
-                _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default.next
+                _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default.taken
             )
 
-    def _is_beside(self, default: Line) -> bool:
+    def _is_beside(self, default: ReceiveBuffer) -> bool:
         """Whether the default subscription has begun, beside other consumers."""
-        return default.active and len(self.active) > 1 and not self._queue.core.at_most_once
+        return default.active and len(self.active) > 1 and not self._queue._core.at_most_once
 
     def look_at_default(self, taken: int) -> None:
         """Log messages of the default subscription if no message was received since ``taken``."""
         self._watching = None
-        default = self._queue.default
+        default = self._queue._default
         if default is None or not self._is_beside(default):
             return
-        if default.loops or not default.left or not default.buffered or default.next != taken:
+        if default.loops or not default.idle or not default.messages or default.taken != taken:
             self.watch_default()
             return
         self._limited.warning(
@@ -257,57 +280,57 @@ class Subscriptions:
             "again, or use queue.subscribe(), which returns a consumer with close()",
             self._queue.uri,
             _MENTION_IDLE_AFTER,
-            default.buffered,
+            default.messages,
             default.definition.options.max_unconfirmed_messages,
         )
 
-    async def begun(self, line: Line, asked: asyncio.Future[None]) -> None:
+    async def begun(self, buffer: ReceiveBuffer, asked: asyncio.Future[None]) -> None:
         """Wait for the broker's acceptance; after a refusal, remove the consumer. A new start is possible."""
         try:
             await asked
         except BaseException as error:
-            removed = self._is_latest(line) and line.active
+            removed = self._is_latest(buffer) and buffer.active
             if removed:
-                self._drop(line, _I.FAILED)
+                self._drop(buffer, _I.FAILED)
             refused = isinstance(error, ConfigureQueueError)
             if self._has_left() if refused else removed:
                 self._ask_again()
-            if not line.active:
+            if not buffer.active:
                 with self._driver.backlog.moving():
-                    self._place(line.take_back())  # the consumer may have received messages nevertheless
+                    self._place(buffer.take_back())  # the consumer may have received messages nevertheless
             raise
-        if line.state is _OPENING and self._is_latest(line):
-            line.fire(_I.AGREED)  # without a connection, a change agreed before is agreed at once
+        if buffer.state is _OPENING and self._is_latest(buffer):
+            buffer.fire(_I.AGREED)  # without a connection, a change agreed before is agreed at once
 
-    def _is_latest(self, line: Line) -> bool:
+    def _is_latest(self, buffer: ReceiveBuffer) -> bool:
         """Whether the consumer was not paused and restarted since the asking task was created."""
-        return line.opening is None or line.opening is asyncio.current_task()
+        return buffer.opening is None or buffer.opening is asyncio.current_task()
 
-    async def end(self, line: Line) -> None:
+    async def end(self, buffer: ReceiveBuffer) -> None:
         """Remove a consumer; see :meth:`bmq.Consumer.close`."""
         self._driver.connection.check_loop()
         try:
-            await self._remove(line, _I.CLOSE)
+            await self._remove(buffer, _I.CLOSE)
         finally:
-            line.fire(_I.GONE)
+            buffer.fire(_I.GONE)
 
-    async def pause(self, line: Line) -> None:
+    async def pause(self, buffer: ReceiveBuffer) -> None:
         """Withdraw a consumer's subscription for a time; see :meth:`bmq.Consumer.pause`."""
         self._driver.connection.check_loop()
-        await self._remove(line, _I.PAUSE)
+        await self._remove(buffer, _I.PAUSE)
 
-    async def _remove(self, line: Line, because: ConsumerInput) -> None:
-        was_active = line.active
-        line.fire(because)
-        if line.over:
-            self.members.pop(line, None)
+    async def _remove(self, buffer: ReceiveBuffer, because: ConsumerInput) -> None:
+        was_active = buffer.active
+        buffer.fire(because)
+        if buffer.over:
+            self.members.pop(buffer, None)
         else:
-            self.members[line] = None
+            self.members[buffer] = None
         if not was_active:
             return
         # Before the broker's answer: messages still to arrive come later in the order of delivery.
         with self._driver.backlog.moving():
-            self._place(line.take_back())
+            self._place(buffer.take_back())
         try:
             await self._ask()
         except QueueClosed:
@@ -318,16 +341,16 @@ class Subscriptions:
             self._ask_again()
             raise
 
-    async def redefine(self, line: Line, definition: Definition) -> None:
+    async def redefine(self, buffer: ReceiveBuffer, definition: Definition) -> None:
         """Change a consumer's definition; after a failure, restore the definition agreed with the broker.
 
         Raises:
             UsageError: the consumer and another one would confirm each other's messages.
         """
         if definition.discard is not None:
-            self._check_discarding(line, definition)
-        line.definition = definition
-        if line.state is not _OPEN and line.state is not _OPENING:
+            self._check_discarding(buffer, definition)
+        buffer.definition = definition
+        if buffer.state is not _OPEN and buffer.state is not _OPENING:
             return
         if self.unclaimed.bytes:
             with self._driver.backlog.moving():
@@ -336,7 +359,7 @@ class Subscriptions:
             await self._ask()
         except Exception as error:
             if not isinstance(error, ConfigureQueueError):
-                self._restore((line,))
+                self._restore((buffer,))
                 self._ask_again()
             raise
 
@@ -346,35 +369,34 @@ class Subscriptions:
         Consumers that have closed since stay closed.
         """
         if failed:
-            agreed = _definitions(self._queue.core.subscriptions.agreed)
-            for line in self.active:
-                if line in agreed:
-                    line.definition = agreed[line]
+            agreed = _definitions(self._queue._core.subscriptions.agreed)
+            for buffer in self.active:
+                if buffer in agreed:
+                    buffer.definition = agreed[buffer]
                 else:
-                    self._drop(line, _I.FAILED)
+                    self._drop(buffer, _I.FAILED)
             return
-        opening = [line for line in self.members if line.state is _OPENING]
+        opening = [buffer for buffer in self.members if buffer.state is _OPENING]
         if opening:
-            agreed = _definitions(self._queue.core.subscriptions.agreed)
-            for line in opening:
-                if line in agreed:
-                    line.fire(_I.AGREED)
+            agreed = _definitions(self._queue._core.subscriptions.agreed)
+            for buffer in opening:
+                if buffer in agreed:
+                    buffer.fire(_I.AGREED)
 
-    def _restore(self, lines: Iterable[Line]) -> None:
+    def _restore(self, buffers: Iterable[ReceiveBuffer]) -> None:
         """Restore the accepted definitions."""
-        agreed = _definitions(self._queue.core.subscriptions.agreed)
-        for line in lines:
-            line.definition = agreed.get(line, line.definition)
+        agreed = _definitions(self._queue._core.subscriptions.agreed)
+        for buffer in buffers:
+            buffer.definition = agreed.get(buffer, buffer.definition)
 
     def _has_left(self) -> bool:
         """Whether the broker still has the subscription of a closed consumer."""
-        return any(not line.active for line in _definitions(self._queue.core.subscriptions.agreed))
+        return any(not buffer.active for buffer in _definitions(self._queue._core.subscriptions.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
         """Request the present subscriptions of the consumers."""
-        done = self._driver.configure(self._queue.core, self.wanted())
-        if self._queue.on_configure is not None:
-            self._queue.on_configure(done)
+        done = self._driver.configure(self._queue._core, self.wanted())
+        self._queue._hooks.watch("queue.configure", self._queue.session, self._queue.uri, done)
         return done
 
     def _ask_again(self) -> None:
@@ -384,24 +406,26 @@ class Subscriptions:
 
     # messages without a consumer (see QueueOwner)
 
-    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         """Accept newly arrived messages for a closed or unknown consumer."""
-        self._queue.counts.arrived(messages, size_of(messages))
-        self._place(list(numbered(messages, places)))
+        self._queue._counts.arrived(pushes, size_of(pushes))
+        self._place(list(zip(numbers, pushes, strict=True)))
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event."""
-        self.deliver(list(columns.pushes()), [(0, number)], arrival)
+        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
-        self._queue.counts.again(count)
+        self._queue._counts.again(count)
 
-    def give_back(self, messages: list[Numbered], besides: Line | None = None) -> None:
+    def give_back(self, messages: list[Numbered], besides: ReceiveBuffer | None = None) -> None:
         """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
         self._place(messages, besides)
 
-    def _place(self, messages: list[Numbered], besides: Line | None = None, *, again: bool = False) -> None:
+    def _place(
+        self, messages: list[Numbered], besides: ReceiveBuffer | None = None, *, again: bool = False
+    ) -> None:
         """Pass messages to matching consumers, in the order of delivery; keep unmatched messages.
 
         The protocol cannot return a single message. Closing the reading side returns all messages, but a
@@ -416,33 +440,33 @@ class Subscriptions:
         """
         if self._queue.closed or not messages:
             return
-        shares: dict[Line, list[Numbered]] = {}
+        shares: dict[ReceiveBuffer, list[Numbered]] = {}
         unwanted: list[bytes] = []
         left: list[Numbered] = []
-        active = [line for line in self.active if line is not besides]
+        active = [buffer for buffer in self.active if buffer is not besides]
         if active:
             ranked = sorted(active, key=lambda each: -each.definition.options.priority)
             for each in messages:
                 message = RoutedMessage(each[1])
-                for line in ranked:
-                    if line.definition.takes(message):
-                        shares.setdefault(line, []).append(each)
+                for buffer in ranked:
+                    if buffer.definition.takes(message):
+                        shares.setdefault(buffer, []).append(each)
                         break
                 else:
-                    if any(line.definition.discards(message) for line in ranked):
+                    if any(buffer.definition.discards(message) for buffer in ranked):
                         unwanted.append(each[1][GUID])
                     else:
                         left.append(each)
         else:
             left = messages
-        for line, share in shares.items():
-            line.take_over(share)
+        for buffer, share in shares.items():
+            buffer.take_over(share)
         if unwanted:
-            self._queue.confirm_many(unwanted)
-            self._queue.counts.discarded(len(unwanted))
+            self._queue._confirm_many(unwanted)
+            self._queue._counts.discarded(len(unwanted))
         if left and not again:
-            self._queue.counts.match_nobody(len(left))
-        if left and not self._queue.core.at_most_once:
+            self._queue._counts.match_nobody(len(left))
+        if left and not self._queue._core.at_most_once:
             dropped = self.unclaimed.keep(left)
             if dropped:
                 self._report_dropped(dropped)
@@ -495,10 +519,10 @@ class Subscriptions:
     # the connection, and the end
 
     def forget_delivered(self) -> None:
-        """Drop messages in line after the loss of the connection: the broker redelivers them."""
-        if not self._queue.core.at_most_once:
-            for line in self.members:
-                line.clear()
+        """Drop messages in buffer after the loss of the connection: the broker redelivers them."""
+        if not self._queue._core.at_most_once:
+            for buffer in self.members:
+                buffer.clear()
             self._forget_unclaimed()
 
     def finish(self) -> None:
@@ -512,13 +536,13 @@ class Subscriptions:
         self._mention_unclaimed(False)
 
 
-def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[Receiver, Definition]:
+def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[ReceiveBuffer, Definition]:
     """Return the definition of each consumer among subscriptions."""
-    found: dict[Receiver, Definition] = {}
+    found: dict[ReceiveBuffer, Definition] = {}
     for subscription in subscriptions:
         definition = subscription.context
         if isinstance(definition, Definition):
-            found[definition.line] = definition
+            found[definition.buffer] = definition
     return found
 
 

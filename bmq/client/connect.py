@@ -19,11 +19,11 @@ from bmq._local import is_loopback
 from bmq._logging import Log
 from bmq._loop import check_greenlets, has_running_loop, new_event_loop, running_loop
 from bmq._signals import on_interrupts, on_signals
+from bmq.client.address import FROM_ENVIRONMENT, Address, find_broker
+from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor, check_interceptors
+from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session, close_all_left_open
-from bmq.engine.address import FROM_ENVIRONMENT, Address, find_broker
-from bmq.engine.health import HostHealthMonitor
-from bmq.engine.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.errors import ConnectionFailed, InvalidURI, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 

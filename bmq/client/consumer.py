@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
@@ -17,20 +16,19 @@ from bmq.client._definition import (
     check_expression_input,
     compile_expression_input,
 )
-from bmq.client._line import ConsumerState
+from bmq.client.buffer import ReceiveBuffer
+from bmq.client.consumer_life import ConsumerState
 from bmq.client.limits import ConsumerLimits, checked_limits
-from bmq.client.message import Message, MessageBatch, MessageLine
+from bmq.client.message import Message, MessageBatch
 from bmq.errors import UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
-    from bmq.client.interceptors import Hooks
     from bmq.client.queue import Queue
     from bmq.client.stats import ConsumerStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["Consumer", "Subscription", "line_for", "line_of"]
+__all__ = ["Consumer", "Subscription", "buffer_for"]
 
 _ANY = SubscriptionOptions(0, 0, 0)
 
@@ -84,16 +82,14 @@ class Subscription:
         }
 
 
-def line_for(
-    subscription: Subscription, end: QueueEnd, hooks: Hooks, options: SubscriptionOptions
-) -> MessageLine:
-    """Create the line of a subscription; ``options`` has the defaults."""
+def buffer_for(subscription: Subscription, queue: Queue, options: SubscriptionOptions) -> ReceiveBuffer:
+    """Create the buffer of a subscription; ``options`` has the defaults."""
     each = subscription
     changed = checked_limits(each.limits, options)
     expression, expressions, discard = compile_expression_input(
         each.expression, discard=each.discard_unmatched, strict=each.strict
     )
-    return MessageLine(end, hooks, expression, expressions, changed, discard)
+    return ReceiveBuffer(queue, expression, expressions, changed, discard)
 
 
 @live
@@ -113,60 +109,60 @@ class Consumer:
         queue: queue of the consumer.
     """
 
-    def __init__(self, queue: Queue, line: MessageLine) -> None:
+    def __init__(self, queue: Queue, buffer: ReceiveBuffer) -> None:
         #: The queue of the consumer.
         self.queue = queue
-        self._line = line
-        line.consumer = self
+        self._buffer = buffer
+        buffer.consumer = self
 
     # attributes
 
     @property
     def expression(self) -> ExpressionInput:
         """The expression as given; None or "" for all messages."""
-        return self._line.definition.expression
+        return self._buffer.definition.expression
 
     @property
     def expressions(self) -> list[str]:
         """The texts evaluated by the broker; "" for all messages. Some expressions become several texts."""
-        return [str(each or "") for each in self._line.definition.expressions]
+        return [str(each or "") for each in self._buffer.definition.expressions]
 
     @property
     def options(self) -> SubscriptionOptions:
         """The limits and the priority of all expressions together."""
-        return self._line.definition.options
+        return self._buffer.definition.options
 
     @property
     def buffered(self) -> int:
         """Number of messages waiting for the application."""
-        return self._line.buffered
+        return self._buffer.messages
 
     @property
     def closed(self) -> bool:
         """Whether no more messages will arrive."""
-        return self._line.over
+        return self._buffer.over
 
     def stats(self) -> ConsumerStats:
         """Return a snapshot of the consumer's counters."""
         from bmq.client.stats import consumer_stats  # large, and not all programs ask
 
-        line = self._line
-        line.end.confirming.finish()
-        return consumer_stats(line.counts, line.in_line)
+        buffer = self._buffer
+        buffer.confirming.finish()
+        return consumer_stats(buffer.counts, (buffer.messages, buffer.bytes))
 
     @property
     def paused(self) -> bool:
         """Whether :meth:`pause` was called without a later :meth:`resume`."""
-        return self._line.state is ConsumerState.PAUSED
+        return self._buffer.state is ConsumerState.PAUSED
 
     def __repr__(self) -> str:
         what = " | ".join(filter(None, self.expressions)) or "everything"
-        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {len(self._line.messages)} waiting>"
+        return f"<bmq.Consumer of {what!r} on {self.queue.uri}, {self._buffer.messages} waiting>"
 
     # receiving
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return _Messages(self._line)
+        return _Messages(self._buffer)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[MessageBatch]:
         """Iterate over batches of arrived messages, up to ``max_messages`` each.
@@ -180,7 +176,7 @@ class Consumer:
             UsageError: an argument is out of range.
         """
         return _Batches(
-            self._line,
+            self._buffer,
             _checks.integer("max_messages", max_messages, 1),
             _checks.seconds("max_wait", max_wait),
         )
@@ -195,15 +191,15 @@ class Consumer:
             TimedOut: no message arrived in time.
             QueueClosed: the consumer, its queue or the session was closed.
 
-        Cancelling the call loses no message: a message not returned stays in line.
+        Cancelling the call loses no message: a message not returned stays in buffer.
         """
-        line = self._line
-        line.connection.check_loop()
+        buffer = self._buffer
+        buffer.connection.check_loop()
         if timeout is not None:
             timeout = _checks.timeout(timeout)
-        if not line.messages or line.turn.clock() >= line.turn.until:
-            await line.some(timeout)
-        return line.pop()
+        if not buffer.deliveries or buffer.turn.clock() >= buffer.turn.until:
+            await buffer.some(timeout)
+        return buffer.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
         """Wait for the first message, then return all arrived messages, up to ``max_messages``.
@@ -218,14 +214,14 @@ class Consumer:
 
         Cancelling the call loses no message.
         """
-        line = self._line
-        line.connection.check_loop()
+        buffer = self._buffer
+        buffer.connection.check_loop()
         max_messages = _checks.integer("max_messages", max_messages, 1)
         if timeout is not None:
             timeout = _checks.timeout(timeout)
-        if not line.messages or line.turn.clock() >= line.turn.until:
-            await line.some(timeout)
-        return line.pop_many(max_messages)
+        if not buffer.deliveries or buffer.turn.clock() >= buffer.turn.until:
+            await buffer.some(timeout)
+        return buffer.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
         """Return the next message if one has arrived, otherwise None.
@@ -233,12 +229,12 @@ class Consumer:
         Like every receiving call, this activates the consumer. The broker receives the subscription in the
         background.
         """
-        line = self._line
-        line.connection.check_loop()
-        if line.messages:
-            return line.pop()
-        if line.state is ConsumerState.NEW and not line.end.closed:
-            line.start()
+        buffer = self._buffer
+        buffer.connection.check_loop()
+        if buffer.deliveries:
+            return buffer.pop()
+        if buffer.state is ConsumerState.NEW and not buffer.queue.closed:
+            buffer.start()
         return None
 
     async def wait(self, timeout: float | None = None) -> None:
@@ -256,37 +252,37 @@ class Consumer:
 
         Cancelling the call loses no message.
         """
-        line = self._line
-        line.connection.check_loop()
+        buffer = self._buffer
+        buffer.connection.check_loop()
         if timeout is not None:
             timeout = _checks.seconds("timeout", timeout)
-        if not line.buffered or line.turn.clock() >= line.turn.until:
-            await line.some(timeout)
-        line.waiting.wake()  # the message is still available to another caller
+        if not buffer.messages or buffer.turn.clock() >= buffer.turn.until:
+            await buffer.some(timeout)
+        buffer.waiting.wake()  # the message is still available to another caller
 
     def put_back(self, messages: Iterable[Message]) -> None:
-        """Return unhandled messages to the line, to be received again before other messages.
+        """Return unhandled messages to the buffer, to be received again before other messages.
 
         If the consumer is closed or paused, the messages go to other matching consumers of the queue, like
-        messages in line. Confirmed messages are omitted.
+        messages in buffer. Confirmed messages are omitted.
 
         Args:
             messages: messages of this consumer, in the order of delivery.
         """
-        line = self._line
-        line.connection.check_loop()
+        buffer = self._buffer
+        buffer.connection.check_loop()
         messages = _checks.items("messages", messages, "bmq.Message")
         for each in messages:
             if _checks.choice("a message to put back", each, Message).consumer.queue is not self.queue:
                 raise UsageError(f"{each!r} belongs to another queue, and cannot be put back here")
-        line.put_back(messages)
+        buffer.put_back(messages)
 
     # life cycle
 
     async def pause(self) -> None:
         """Withdraw the subscription for a time. Receiving calls wait until :meth:`resume`.
 
-        Meanwhile the broker delivers to other consumers, in this and any other process. Messages in line go
+        Meanwhile the broker delivers to other consumers, in this and any other process. Messages in buffer go
         to other matching consumers of the queue, as on :meth:`close`. Messages without another match wait for
         this consumer.
 
@@ -296,10 +292,10 @@ class Consumer:
 
         Idempotent. Cancelling the call leaves the consumer paused.
         """
-        line = self._line
-        line.raise_if_closed()
-        if line.state is not ConsumerState.PAUSED:
-            await line.end.subscriptions.pause(line)
+        buffer = self._buffer
+        buffer.raise_if_closed()
+        if buffer.state is not ConsumerState.PAUSED:
+            await buffer.queue._subscriptions.pause(buffer)
 
     async def resume(self) -> None:
         """Resume after :meth:`pause`: send the subscription to the broker again.
@@ -311,7 +307,7 @@ class Consumer:
 
         Cancelling the call leaves the consumer resumed; the next receiving call sends the subscription.
         """
-        self._line.raise_if_closed()
+        self._buffer.raise_if_closed()
         await self.open()
 
     async def open(self) -> Consumer:
@@ -327,13 +323,13 @@ class Consumer:
 
         Cancelling the call withdraws the subscription.
         """
-        await self._line.open()
+        await self._buffer.open()
         return self
 
     async def close(self) -> None:
         """Withdraw the subscription; receiving calls end.
 
-        Messages in line go to other matching consumers of this queue, before messages delivered later.
+        Messages in buffer go to other matching consumers of this queue, before messages delivered later.
         Messages without another match stay with the queue; see :attr:`bmq.Queue.unclaimed`.
 
         Idempotent. The call waits for the broker's answer, but not for a lost connection. Cancelling the call
@@ -342,7 +338,7 @@ class Consumer:
         Raises:
             RequestTimeout: no answer in time; the subscription is withdrawn in the background.
         """
-        await self._line.end.subscriptions.end(self._line)
+        await self._buffer.queue._subscriptions.end(self._buffer)
 
     def __await__(self) -> Generator[object, None, Consumer]:
         return self.open().__await__()
@@ -372,9 +368,9 @@ class Consumer:
 
         After a cancellation, the broker may or may not have the change.
         """
-        line = self._line
-        line.end.check_open()
-        before = line.definition
+        buffer = self._buffer
+        buffer.queue._check_open()
+        before = buffer.definition
         expressions, complement = before.expressions, before.discard
         check_expression_input(expression)
         options = checked_limits(limits, before.options)
@@ -384,90 +380,84 @@ class Consumer:
             expression, expressions, complement = compile_expression_input(
                 expression, discard=complement is not None
             )
-        definition = Definition(line, expression, expressions, options, complement)
-        await line.end.subscriptions.redefine(line, definition)
-
-    # for the queue and the messages
-
-
-#: Accessor of a consumer's line, for the modules of the client.
-line_of: Callable[[Consumer], MessageLine] = attrgetter("_line")
+        definition = Definition(buffer, expression, expressions, options, complement)
+        await buffer.queue._subscriptions.redefine(buffer, definition)
 
 
 @live
 class _Messages:
     """One loop over the messages of a consumer."""
 
-    __slots__ = ("_line", "_turn")
+    __slots__ = ("_buffer", "_turn")
 
-    def __init__(self, line: MessageLine) -> None:
-        self._line = line
-        self._turn = line.turn
-        line.loops += 1
-        line.connection.check_loop()
+    def __init__(self, buffer: ReceiveBuffer) -> None:
+        self._buffer = buffer
+        self._turn = buffer.turn
+        buffer.loops += 1
+        buffer.connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     def __del__(self) -> None:
-        self._line.loops -= 1
+        self._buffer.loops -= 1
 
     async def __anext__(self) -> Message:
-        line, turn = self._line, self._turn
-        while not line.messages or turn.clock() >= turn.until:
-            if line.messages:
-                await line.give_way()
-                if line.messages:
+        buffer, turn = self._buffer, self._turn
+        while not buffer.deliveries or turn.clock() >= turn.until:
+            if buffer.deliveries:
+                await buffer.give_way()
+                if buffer.deliveries:
                     break  # false if another loop was faster
             else:
-                line.stop_if_closed()
-                await line.arrival()
-        return line.pop()
+                buffer.stop_if_closed()
+                await buffer.arrival()
+        return buffer.pop()
 
 
 @live
 class _Batches:
     """One loop over batches of a consumer."""
 
-    __slots__ = ("_limit", "_line", "_max_wait")
+    __slots__ = ("_buffer", "_limit", "_max_wait")
 
-    def __init__(self, line: MessageLine, limit: int, max_wait: float) -> None:
-        self._line = line
+    def __init__(self, buffer: ReceiveBuffer, limit: int, max_wait: float) -> None:
+        self._buffer = buffer
         self._limit = limit
         self._max_wait = max_wait
-        line.loops += 1
-        line.connection.check_loop()
+        buffer.loops += 1
+        buffer.connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
 
     def __del__(self) -> None:
-        self._line.loops -= 1
+        self._buffer.loops -= 1
 
     async def __anext__(self) -> MessageBatch:
-        line, turn = self._line, self._line.turn
+        buffer, turn = self._buffer, self._buffer.turn
         filled = not self._max_wait
-        while not line.messages or not filled or turn.clock() >= turn.until:
-            if not line.messages:
-                line.stop_if_closed()
-                await line.arrival()
+        while not buffer.deliveries or not filled or turn.clock() >= turn.until:
+            if not buffer.deliveries:
+                buffer.stop_if_closed()
+                await buffer.arrival()
                 filled = not self._max_wait
             elif not filled:
                 await self._fill()
                 filled = True
             else:
-                await line.give_way()
-                if line.messages:
+                await buffer.give_way()
+                if buffer.deliveries:
                     break  # false if another loop was faster
-        return line.pop_many(self._limit)
+        return buffer.pop_many(self._limit)
 
     async def _fill(self) -> None:
         """Wait until a batch is full, the time is over, or another caller has taken all messages."""
-        line = self._line
-        wanted = min(self._limit, line.definition.options.max_unconfirmed_messages)
+        buffer = self._buffer
+        wanted = min(self._limit, buffer.definition.options.max_unconfirmed_messages)
         try:
             async with timeout(self._max_wait):
-                while 0 < len(line.messages) < wanted and not line.over:
-                    await line.arrival()
+                while 0 < buffer.messages < wanted and not buffer.over:
+                    await buffer.arrival()
         except TimeoutError:
             pass

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from bmq._backoff import backoff
 from bmq._checks import INT32_MAX
-from bmq.client._open_queue import OpenQueue
 from bmq.client.message import Message
+from bmq.client.posts import OpenQueue
 from bmq.conventions import (
     ATTEMPTS,
     DEAD_ATTEMPTS,

@@ -6,34 +6,48 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
 from bmq._logging import Log
-from bmq.errors import UsageError
+from bmq.client.posts import (
+    NO_TAGS,
+    Ack,
+    FailedPost,
+    OutgoingMessage,
+    PostBatch,
+    PostFuture,
+    PostGroup,
+    PutMessage,
+    as_bytes,
+    checked_properties,
+    completed,
+    fail,
+)
+from bmq.errors import PostError, UsageError
+from bmq.wire.constants import Compression
+from bmq.wire.guid import GuidGenerator, guid_from_text, guid_to_text
+from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
-    from bmq.client._open_queue import OpenQueue
     from bmq.client.attempt import Attempt, CallNext
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
-    from bmq.client.posts import FailedPost, OutgoingMessage
     from bmq.client.queue import Queue
     from bmq.client.session import Session
 
 __all__ = [
     "Hooks",
+    "InterceptedPost",
+    "InterceptedPosts",
     "Interceptor",
     "Operation",
-    "PostHooks",
+    "PostInterception",
     "PostOutcome",
     "check_interceptors",
-    "handling_of",
-    "hooks_of",
 ]
 
 logger = Log("bmq.interceptors", later=True)
@@ -322,26 +336,31 @@ class Hooks:
         )
 
 
-#: Accessor of a queue's interceptors, for the modules of the client.
-hooks_of: Callable[[OpenQueue], Hooks] = attrgetter("_hooks")
-
-
-class PostHooks:
-    """The interceptors of posts, for one queue.
+class PostInterception:
+    """The interceptors of a session, for the posts of one queue.
 
     Args:
         hooks: interceptors of the session.
         queue: destination of the posts.
+        guids: generates the GUIDs, as seen by interceptors.
     """
 
-    __slots__ = ("_hooks", "_queue")
+    __slots__ = ("_guids", "_hooks", "_queue")
 
-    def __init__(self, hooks: Hooks, queue: Queue) -> None:
+    def __init__(self, hooks: Hooks, queue: Queue, guids: GuidGenerator) -> None:
         self._hooks = hooks
         self._queue = queue
+        self._guids = guids
 
-    def posts(self, posts: Sequence[OutgoingMessage]) -> _Contexts:
-        """Call ``on_post``; return the argument for :meth:`outcome`."""
+    def message(
+        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
+    ) -> OutgoingMessage:
+        """Return a message in the form for interceptors."""
+        text = guid_to_text(self._guids.next(tick) if guid is None else guid_from_text(guid))
+        return OutgoingMessage(data, dict(checked_properties(properties)), text)
+
+    def show(self, posts: Sequence[OutgoingMessage]) -> _Contexts:
+        """Call ``on_post``; return the argument for :meth:`report`."""
         contexts: _Contexts = []
         for each, on_post in self._hooks.on_post:
             try:
@@ -351,7 +370,7 @@ class PostHooks:
                 contexts.append(_FAILED)
         return contexts
 
-    def outcome(
+    def report(
         self,
         contexts: _Contexts,
         posted: int,
@@ -368,10 +387,136 @@ class PostHooks:
                     self._hooks.failed(each, "on_ack", failure)
 
 
-#: Accessor of the interceptors of a session with ``handle``, as middlewares.
-handling_of: Callable[[Session], tuple[Callable[[Attempt, CallNext], Awaitable[Any]], ...]] = attrgetter(
-    "_hooks.handling"
-)
+class InterceptedPost:
+    """A single post: receives the outcome for a future, even if the caller has stopped waiting.
+
+    Args:
+        interception: interceptors.
+        post: message, as shown to the interceptors.
+        future: the caller's future.
+    """
+
+    __slots__ = ("_contexts", "_future", "_interception")
+
+    def __init__(self, interception: PostInterception, post: OutgoingMessage, future: PostFuture) -> None:
+        self._interception = interception
+        self._future = future
+        self._contexts = interception.show([post])
+
+    def refused(self, error: BaseException) -> None:
+        """Report a failure to post the message."""
+        self._interception.report(self._contexts, 0, (), error)
+
+    def done(self) -> bool:
+        """Always False: the outcome is always wanted."""
+        return False
+
+    def set_result(self, ack: Ack, /) -> None:
+        """Report the broker's acceptance of the post."""
+        if not self._future.done():
+            self._future.set_result(ack)
+        self._interception.report(self._contexts, 1)
+
+    def set_exception(self, error: PostError, /) -> None:
+        """Report a post without an acceptance."""
+        if not self._future.done():
+            fail(self._future, error)
+        self._interception.report(self._contexts, 1, (FailedPost(0, error),))
+
+
+class InterceptedPosts(PostGroup):
+    """Several posts of a ``post_many``, shown to interceptors together.
+
+    Args:
+        interception: interceptors.
+        batch: the caller's batch, which counts the same outcomes.
+
+    Attributes:
+        posts: messages, as shown to the interceptors.
+        failure: error of an illegal item; earlier items are posted.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_compressions",
+        "_contexts",
+        "_failures",
+        "_first",
+        "_interception",
+        "_left",
+        "_outcome",
+        "failure",
+        "posts",
+    )
+
+    def __init__(self, interception: PostInterception, batch: PostBatch) -> None:
+        self.posts: list[OutgoingMessage] = []
+        self.failure: BaseException | None = None
+        self._compressions: list[Compression | None] = []
+        self._interception = interception
+        self._contexts: _Contexts = []
+        self._batch = batch
+        self._first = batch.report.posted
+        self._failures: list[FailedPost] = []
+        self._outcome: tuple[int, BaseException | None] = 0, None
+        self._left = 0
+
+    def take(self, items: Iterable[Any], budget: int, tick: int) -> bool:
+        """Take items, up to a budget of bytes, without showing them; return whether no items are left.
+
+        Never raises.
+        """
+        try:
+            for item in items:
+                data, properties, guid, compression = item, None, None, None
+                if item.__class__ is PutMessage:
+                    if item.delay is not None:
+                        self._batch.late = item
+                        return False
+                    data, guid, compression = item.data, item.guid, item.compression
+                    properties = item.properties
+                    if item.tags is not NO_TAGS or item.key is not None:
+                        properties = completed(properties, item.tags, item.key)
+                data = data if data.__class__ is bytes else as_bytes(data)
+                self.posts.append(self._interception.message(data, properties, guid, tick))
+                self._compressions.append(compression)
+                budget -= len(data)
+                if budget <= 0:
+                    return False
+        except BaseException as error:
+            self.failure = error
+        return True
+
+    def show(self) -> Iterator[PutMessage]:
+        """Show the messages to the interceptors; return the messages to post, with their changes."""
+        self._contexts = self._interception.show(self.posts)
+        return (
+            PutMessage(post.data, post.properties, post.guid, NO_TAGS, compression)
+            for post, compression in zip(self.posts, self._compressions, strict=True)
+        )
+
+    def made(self, count: int, error: BaseException | None) -> None:
+        """Record the number of posted messages; ``error`` is the reason if some were not posted."""
+        self._outcome = count, error
+        self._left = count
+        self._settled(0)
+
+    def accepted(self, count: int) -> None:
+        """Count acknowledged posts."""
+        self._batch.accepted(count)
+        self._settled(count)
+
+    def failed(self, index: int, error: PostError) -> None:
+        """Record a post without an acceptance."""
+        self._batch.failed(index, error)
+        self._failures.append(FailedPost(index - self._first, error))
+        self._settled(1)
+
+    def _settled(self, count: int) -> None:
+        self._left -= count
+        if not self._left:
+            posted, error = self._outcome
+            self._interception.report(self._contexts, posted, tuple(self._failures), error)
 
 
 class _Outcome:

@@ -129,7 +129,7 @@ class Left:
     def skip(self, message: Message) -> None:
         """Leave a message outside the limits: raise the limits by the skipped messages, in the background."""
         self.forget(message)
-        message._line.end.subscriptions.in_hand.release((message,))
+        message._buffer.queue._subscriptions.in_hand.release((message,))
         self.skipped[message.guid] = len(message.raw)
         self._size += len(message.raw)
         self._report()
@@ -138,7 +138,7 @@ class Left:
 
     def leave(self, message: Message) -> None:
         """Leave a message inside the limits; log once when left messages fill the limits."""
-        message._line.end.subscriptions.in_hand.release((message,))
+        message._buffer.queue._subscriptions.in_hand.release((message,))
         self._keep(message)
         self._report()
         self._tell_if_full()

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq.client._line import Line
-from bmq.client.delivered import Delivered, arrival_of, push_of
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
@@ -31,24 +27,16 @@ from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, SUB_IDS, Push
 from bmq.wire.shape import unreadable
 
 if TYPE_CHECKING:
-    from bmq.client._end import QueueEnd
+    from bmq.client.buffer import ReceiveBuffer
     from bmq.client.consumer import Consumer
-    from bmq.client.interceptors import Hooks
     from bmq.protocol.client.ports import Arrival
-    from bmq.protocol.client.subscription import SubscriptionOptions
-    from bmq.subscriptions import Complement, Expression, ExpressionInput
 
 __all__ = [
     "Message",
     "MessageBatch",
-    "MessageLine",
     "beginning_of",
-    "consumer_of",
     "context_of",
 ]
-
-# Messages taken from a line are reported to the backlog by this number.
-_COUNT_EVERY = 64
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
@@ -71,7 +59,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
     Raises:
         ProtocolError: the message cannot be read.
     """
-    _, _, _, flags, schema_id, compression, data = push_of(message)
+    _, _, _, flags, schema_id, compression, data = message._push
     return read_beginning(
         data,
         has_properties=bool(flags & _HAS_PROPERTIES),
@@ -82,7 +70,7 @@ def beginning_of(message: Message, most: int) -> Beginning:
 
 
 @live
-class Message(Delivered):
+class Message:
     """A message as delivered by the broker (one PUSH message).
 
     The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to this or
@@ -99,10 +87,10 @@ class Message(Delivered):
         confirmed: whether the application has confirmed the message.
     """
 
-    __slots__ = ("_context", "_line", "_payload", "_properties")
+    __slots__ = ("_arrival", "_buffer", "_context", "_payload", "_properties", "_push", "confirmed")
 
-    def __init__(self, line: MessageLine, push: Push, arrival: Arrival) -> None:
-        self._line = line
+    def __init__(self, buffer: ReceiveBuffer, push: Push, arrival: Arrival) -> None:
+        self._buffer = buffer
         self._push = push
         self._arrival = arrival
         self._properties: Properties | None = None
@@ -160,7 +148,7 @@ class Message(Delivered):
             has_properties=bool(flags & _HAS_PROPERTIES),
             schema_id=schema_id,
             compression=compression,
-            limit=self._line.max_message_size,
+            limit=self._buffer.queue.session.options.max_message_size,
         )
         return self._properties
 
@@ -207,12 +195,12 @@ class Message(Delivered):
     @property
     def queue_uri(self) -> str:
         """The URI of the opened queue, with ``?id=`` for an application of a fanout queue."""
-        return self._line.end.uri
+        return self._buffer.queue.uri
 
     @property
     def consumer(self) -> Consumer:
         """The consumer to which the broker routed the message."""
-        return consumer_of(self._line)
+        return self._buffer.consumer
 
     @property
     def redelivered(self) -> bool:
@@ -240,15 +228,15 @@ class Message(Delivered):
         The redelivery goes to this or another consumer. Always False for a broadcast queue: broadcast
         messages are never redelivered.
         """
-        end = self._line.end
-        core = end.core
-        lost = self._arrival[1] != end.received.losses or core.state is QueueState.CLOSED
+        queue = self._buffer.queue
+        core = queue._core
+        lost = self._arrival[1] != queue._driver.received.losses or core.state is QueueState.CLOSED
         return lost and not core.at_most_once
 
     @property
     def age(self) -> float:
         """Seconds since the arrival of the message."""
-        return max(0.0, self._line.connection.loop.time() - self._arrival[0])
+        return max(0.0, self._buffer.connection.loop.time() - self._arrival[0])
 
     @property
     def context(self) -> dict[Any, Any]:
@@ -267,23 +255,23 @@ class Message(Delivered):
         the broker redelivers the message, and :attr:`confirmed` stays False.
         """
         if not self.confirmed:
-            line, guid = self._line, self._push[GUID]
-            confirming = line.confirming
+            buffer, guid = self._buffer, self._push[GUID]
+            confirming = buffer.confirming
             # Nearly always another message with the same arrival was confirmed in this turn.
             if confirming.open is self._arrival and get_ident() == confirming.thread:
                 confirming.guids.append(guid)
-            elif not line.end.confirm(guid, line.counts, self._arrival):
+            elif not buffer.queue._confirm_one(guid, buffer.counts, self._arrival):
                 return
             self.confirmed = True
-            if line.in_hand is not None:
-                line.in_hand.pop(guid, None)
-            if line.hooks.confirming:
-                line.hooks.confirmed(consumer_of(line), (self,))
+            if buffer.in_hand is not None:
+                buffer.in_hand.pop(guid, None)
+            if buffer.hooks.confirming:
+                buffer.hooks.confirmed(buffer.consumer, (self,))
 
     async def __aenter__(self) -> Self:
-        end = self._line.end
-        end.connection.check_loop()
-        end.handlers.enter(self)
+        queue = self._buffer.queue
+        queue._connection.check_loop()
+        queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -293,14 +281,10 @@ class Message(Delivered):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._line.end.handlers.leave(self)
+            self._buffer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
-
-
-#: The public object of a line.
-consumer_of: Callable[[Line], Consumer] = attrgetter("consumer")
 
 
 @live
@@ -316,10 +300,10 @@ class MessageBatch(Sequence[Message]):
             batch.confirm()
     """
 
-    __slots__ = ("_line", "_messages")
+    __slots__ = ("_buffer", "_messages")
 
-    def __init__(self, line: MessageLine, messages: list[Message]) -> None:
-        self._line = line
+    def __init__(self, buffer: ReceiveBuffer, messages: list[Message]) -> None:
+        self._buffer = buffer
         self._messages = messages
 
     def column(self, name: str) -> list[PlainValue | None]:
@@ -337,21 +321,21 @@ class MessageBatch(Sequence[Message]):
         messages = self._messages
         if not messages:
             return []
-        _, _, _, flags, schema_id, compression, _ = push_of(messages[0])
+        _, _, _, flags, schema_id, compression, _ = messages[0]._push
         if flags & _HAS_PROPERTIES and not compression:
             # Almost always, all messages have the same flags, schema id and compression.
             new = schema_id != 0
             found = [
                 data
                 for message in messages
-                for _, _, _, its_flags, its_id, its_compression, data in (push_of(message),)
+                for _, _, _, its_flags, its_id, its_compression, data in (message._push,)
                 if its_id == schema_id and its_flags == flags and its_compression == compression
             ]
             if len(found) < len(messages):
                 found = [
                     data
                     for message in messages
-                    for _, _, _, its_flags, its_id, its_compression, data in (push_of(message),)
+                    for _, _, _, its_flags, its_id, its_compression, data in (message._push,)
                     if its_flags & _HAS_PROPERTIES and not its_compression and (its_id != 0) is new
                 ]
             if len(found) == len(messages):
@@ -361,7 +345,7 @@ class MessageBatch(Sequence[Message]):
     def confirm(self) -> None:
         """Confirm each unconfirmed message of the batch, as :meth:`Message.confirm` does."""
         waiting = [message for message in self._messages if not message.confirmed]
-        self._line.confirm_messages(waiting)
+        self._buffer.confirm_messages(waiting)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -377,9 +361,9 @@ class MessageBatch(Sequence[Message]):
         return iter(self._messages)
 
     async def __aenter__(self) -> Self:
-        end = self._line.end
-        end.connection.check_loop()
-        end.handlers.enter(self)
+        queue = self._buffer.queue
+        queue._connection.check_loop()
+        queue._handlers.enter(self)
         return self
 
     async def __aexit__(
@@ -389,108 +373,7 @@ class MessageBatch(Sequence[Message]):
             if exc_type is None:
                 self.confirm()
         finally:
-            self._line.end.handlers.leave(self)
+            self._buffer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
-        return f"<bmq.MessageBatch of {len(self._messages)} from {self._line.end.uri}>"
-
-
-class MessageLine(Line):
-    """A line that hands out messages.
-
-    Args:
-        end: queue of the consumer.
-        hooks: interceptors.
-        expression: as for :class:`bmq.client._line.Line`.
-        expressions: as for the line.
-        options: limits and priority.
-        discard: as for the line.
-
-    Attributes:
-        end: queue of the consumer.
-        hooks: interceptors.
-        confirming: collects the session's confirmations.
-        max_message_size: maximum decompressed size of a payload.
-    """
-
-    def __init__(
-        self,
-        end: QueueEnd,
-        hooks: Hooks,
-        expression: ExpressionInput,
-        expressions: list[Expression | None],
-        options: SubscriptionOptions,
-        discard: Complement | None,
-    ) -> None:
-        super().__init__(end, expression, expressions, options, discard)
-        self.end = end
-        self.hooks = hooks
-        self.confirming = end.confirming
-        self.max_message_size = end.max_message_size
-
-    def pop(self) -> Message:
-        """Take the next message out of the line. The line must not be empty."""
-        messages = self.messages
-        push = messages.popleft()
-        self.taken += 1
-        self.taken_bytes += len(push[DATA])
-        if self.taken >= _COUNT_EVERY or not messages:
-            self.count_taken()
-        if not self._together:
-            self._look_at_arrival(self.arrived - len(messages) - 1)
-        self._together -= 1
-        message = Message(self, push, self._arrived_at)
-        if self.in_hand is not None:
-            self.in_hand[push[GUID]] = message
-        if self.hooks.receiving:
-            self.hooks.received(consumer_of(self), (message,))
-        return message
-
-    def pop_many(self, limit: int) -> MessageBatch:
-        """Take messages out of the line."""
-        messages = self.messages
-        first = self.arrived - len(messages)
-        if len(messages) <= limit:
-            taken = self._made(list(messages), first)
-            self.clear()
-        else:
-            pushes = [messages.popleft() for _ in range(limit)]
-            taken = self._made(pushes, first)
-            self.taken += limit
-            self.taken_bytes += sum([len(push[DATA]) for push in pushes])
-            self.count_taken()
-        batch = MessageBatch(self, taken)
-        if self.in_hand is not None:
-            self.in_hand.update({push_of(message)[GUID]: message for message in taken})
-        if self.hooks.receiving and taken:
-            self.hooks.received(consumer_of(self), batch)
-        return batch
-
-    def _made(self, pushes: list[Push], index: int) -> list[Message]:
-        """Create messages from the first in line, with this ``index`` among all messages since the start."""
-        made: list[Message] = []
-        while (at := len(made)) < len(pushes):
-            if not self._together:
-                self._look_at_arrival(index + at)
-            some = pushes[at : at + self._together]
-            arrival = self._arrived_at
-            made += [Message(self, push, arrival) for push in some]
-            self._together -= len(some)
-        return made
-
-    def confirm_messages(self, messages: list[Message]) -> None:
-        """Confirm unconfirmed messages of the consumer."""
-        end = self.end
-        if end.core.state is QueueState.CLOSED:
-            self.connection.check_loop()
-            return
-        end.confirm_many([push[GUID] for push in map(push_of, messages)])
-        if self.in_hand is not None:
-            self.in_hand.release(messages)
-        counts, turn = self.counts, self.connection.turn
-        for arrival, count in Counter(map(arrival_of, messages)).items():
-            self.confirming.add(counts, arrival, turn, count)
-        for message in messages:
-            message.confirmed = True
-        if self.hooks.confirming and messages:
-            self.hooks.confirmed(consumer_of(self), messages)
+        return f"<bmq.MessageBatch of {len(self._messages)} from {self._buffer.queue.uri}>"

@@ -38,10 +38,10 @@ from bmq import _checks
 from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client._open_queue import OpenQueue
 from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.left import Left
 from bmq.client.message import Message
+from bmq.client.posts import OpenQueue
 from bmq.conventions import is_guid
 from bmq.errors import (
     Error,

@@ -4,77 +4,118 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
     Callable,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
+from itertools import islice, repeat
+from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._live import live
+from bmq._logging import Log
 from bmq._pace import paced
+from bmq._version import install
+from bmq._waiting import ended
 from bmq.client._deadline import within
 from bmq.client._definition import Definition
-from bmq.client._end import QueueEnd
-from bmq.client._observing import Interception
-from bmq.client._open_queue import OpenQueue
-from bmq.client._outcomes import PostFuture
-from bmq.client._payload import NO_TAGS, as_bytes, checked_properties, completed
-from bmq.client._posting import Poster
-from bmq.client._shortcuts import group_of, tables_of, typed_queue
-from bmq.client.consumer import Consumer, Subscription, line_for
-from bmq.client.interceptors import Hooks, PostHooks
+from bmq.client._handlers import Handlers
+from bmq.client._subscriptions import Subscriptions
+from bmq.client.buffer import ReceiveBuffer
+from bmq.client.consumer import Consumer, Subscription, buffer_for
+from bmq.client.counting import ReceiveCounts, size_of
+from bmq.client.interceptors import InterceptedPost, InterceptedPosts, PostInterception
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
-from bmq.client.message import Message, MessageBatch, MessageLine, consumer_of
-from bmq.client.posts import Ack, GuidsOf, PostReport, PutMessage
-from bmq.engine.room import Want
-from bmq.errors import RequestTimeout, TimedOut, UsageError
+from bmq.client.message import Message, MessageBatch
+from bmq.client.options import check_compression
+from bmq.client.posts import (
+    NO_TAGS,
+    Ack,
+    GuidsOf,
+    OpenQueue,
+    PostBatch,
+    PostFuture,
+    PostGroup,
+    PostReport,
+    PutMessage,
+    as_bytes,
+    attach_report,
+    check_items,
+    checked_properties,
+    completed,
+    delayed,
+    wrong_size,
+)
+from bmq.client.send_window import Permit
+from bmq.errors import Error, QueueClosed, RequestTimeout, TimedOut, UsageError
+from bmq.protocol.client.core import SessionState
+from bmq.protocol.client.ports import Arrival
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
-from bmq.wire.constants import Compression
+from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
 from bmq.wire.control import QueueFlags
-from bmq.wire.guid import guid_from_text
+from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.keys import Key
-from bmq.wire.properties import PropertyInput
+from bmq.wire.message import join_application_data, too_large
+from bmq.wire.properties import NOT_OF_THE_SCHEMA, PropertyInput, encode_properties
+from bmq.wire.push import GUID, Push
+from bmq.wire.put import Outgoing
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
     from bmq.arrow.encoding import EncodedPosts
-    from bmq.client._shortcuts import Codec, Group, GroupOptions, Tables, TablesOptions, TypedQueue
+    from bmq.arrow.tables import Tables
+    from bmq.client.keywords import TablesOptions
     from bmq.client.session import Session
     from bmq.client.stats import QueueStats
-    from bmq.engine.driver import Driver
+    from bmq.client.typed import TypedQueue
+    from bmq.codecs import Codec
+    from bmq.groups import Group, GroupOptions
     from bmq.subscriptions import ExpressionInput
 
 __all__ = [
     "DEFAULT_MAX_UNCONFIRMED_BYTES",
     "DEFAULT_MAX_UNCONFIRMED_MESSAGES",
     "Queue",
-    "queue_of",
+    "check_items",
+    "drain",
+    "left_over",
+    "new_guid",
+    "undecided",
 ]
 
 T = TypeVar("T")
+
+logger = Log("bmq.client", later=True)
 
 DEFAULT_MAX_UNCONFIRMED_MESSAGES = DEFAULT_LIMITS.max_unconfirmed_messages
 DEFAULT_MAX_UNCONFIRMED_BYTES = DEFAULT_LIMITS.max_unconfirmed_bytes
 # About three thousand years, in seconds: deadlines are transmitted in milliseconds.
 _LONGEST_REQUEST = 1e11
-
-
-#: Function to post a request to a queue and wait for the reply; see :meth:`Queue.request`.
-Request: TypeAlias = Callable[
-    ["Queue", bytes, Mapping[str, PropertyInput], float, "str | None"], Awaitable[Message]
-]
+# Seconds for the broker's answer after handlers and posts have used up the time for closing.
+_FOR_THE_ANSWER = 1.0
+_STARTED = SessionState.STARTED
+_PLAIN = int(PutFlags.ACK_REQUESTED)
+_WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
+# After this many messages or bytes, post_many lets the event loop run to handle acknowledgements. The work in
+# between takes a millisecond or two, enough to spread the fixed cost of a turn, and of the caches emptied by
+# a write.
+_TURN_MESSAGES = 500
+_TURN_BYTES = 4 * 1024 * 1024
+# Required space for a post of unknown size.
+_ONE = Permit(1, 1, 1)
 
 
 @live
@@ -100,15 +141,12 @@ class Queue(OpenQueue):
     def __init__(
         self,
         session: Session,
-        driver: Driver[QueueEnd],
-        hooks: Hooks,
-        request: Request,
         uri: QueueUri,
         flags: QueueFlags,
         options: SubscriptionOptions,
         *,
         default_subscription: bool | None,
-        subscriptions: Sequence[Subscription],
+        subscriptions: Iterable[Subscription],
         suspends: bool,
         compression: Compression | None,
         delay_queue_uri: str,
@@ -116,50 +154,60 @@ class Queue(OpenQueue):
         deadline: float,
     ) -> None:
         self.session = session
-        self._delay_queue_uri = delay_queue_uri
-        self._end = end = QueueEnd(driver, uri, options)
-        end.queue = self
-        self._hooks = hooks
-        self._request = request
-        if flags & QueueFlags.READ and default_subscription is not False:
-            end.default = line = MessageLine(end, hooks, None, [None], options, None)
-            Consumer(self, line)
-            end.eager = default_subscription is None and not subscriptions
-            if default_subscription:
-                end.subscriptions.add(line)
-        for subscription in subscriptions:
-            line = line_for(subscription, end, hooks, options)
-            Consumer(self, line)
-            end.subscriptions.add(line)
-        core = driver.core.open_queue(
-            uri,
-            flags,
-            end.subscriptions,
-            opened,
-            end.connection.loop.time(),
-            deadline,
-            subscriptions=end.subscriptions.wanted(),
-            suspends=suspends,
-        )
-        end.opened(core)
-        self._core = core
-        self._driver = driver
+        self._driver = driver = session._driver
+        self._connection = connection = driver.connection
         self._posts = driver.core.posts
-        self._connection = driver.connection
-        self._room = driver.flow.room
-        interception = Interception(PostHooks(hooks, self), driver.guids) if hooks.posting else None
-        if hooks.operating:
-            end.on_configure = partial(hooks.watch, "queue.configure", session, end.uri)
-        self._poster = Poster(driver, core, compression, interception)
+        self._window = driver.send_window
+        self._parsed_uri = uri
+        self._delay_queue_uri = delay_queue_uri
+        hooks = session._hooks
+        self._hooks = hooks
+        self._interception = PostInterception(hooks, self, driver.guids) if hooks.posting else None
+        self._compression = int(driver.options.compression if compression is None else compression)
         # Posts whose callers gave up waiting, by GUID: a later post with the GUID is the same post.
         self._undecided: dict[bytes, PostFuture] = {}
+
+        # Default limits and priority of consumers.
+        self._options = options
+        self._max_message_size = driver.options.max_message_size
+        self._counts: ReceiveCounts = ReceiveCounts(driver.received)
+        self._handlers = Handlers()
+        self._close_task: asyncio.Task[None] | None = None
+        self._subscriptions: Subscriptions = Subscriptions(self)
+        self._default: ReceiveBuffer | None = None
+        # Whether the default subscription starts with the opening of a broadcast queue. A consumer that
+        # starts before the program receives from the queue takes its place.
+        self._eager = False
+        if flags & QueueFlags.READ and default_subscription is not False:
+            self._default = ReceiveBuffer(self, None, [None], options, None)
+            Consumer(self, self._default)
+            self._eager = default_subscription is None and not subscriptions
+            if default_subscription:
+                self._subscriptions.add(self._default)
+        for subscription in subscriptions:
+            buffer = buffer_for(subscription, self, options)
+            Consumer(self, buffer)
+            self._subscriptions.add(buffer)
+        self._core = core = driver.core.open_queue(
+            uri,
+            flags,
+            self._subscriptions,
+            opened,
+            connection.loop.time(),
+            deadline,
+            subscriptions=self._subscriptions.wanted(),
+            suspends=suspends,
+        )
+        self._uri = core.uri_text
+        for counts in (self._counts, *(buffer.counts for buffer in self._buffers)):
+            counts.core = core
 
     # attributes
 
     @property
     def uri(self) -> str:
         """The URI given to ``open_queue``."""
-        return self._end.uri
+        return self._uri
 
     @property
     def delay_queue_uri(self) -> str:
@@ -174,7 +222,8 @@ class Queue(OpenQueue):
     @property
     def closed(self) -> bool:
         """Whether the queue is closed or closing."""
-        return self._end.closed
+        core = self._core
+        return core.leaving or core.state is QueueState.CLOSED
 
     @property
     def unacked(self) -> int:
@@ -184,7 +233,7 @@ class Queue(OpenQueue):
     @property
     def consumers(self) -> list[Consumer]:
         """The consumers whose subscriptions the broker has."""
-        return list(map(consumer_of, self._end.subscriptions.committed))
+        return [buffer.consumer for buffer in self._subscriptions.committed]
 
     @property
     def readable(self) -> bool:
@@ -205,15 +254,14 @@ class Queue(OpenQueue):
         elsewhere after this queue is closed. Unclaimed messages count in ``buffered_messages`` and
         ``buffered_bytes`` of :meth:`stats`.
         """
-        return len(self._end.subscriptions.unclaimed)
+        return len(self._subscriptions.unclaimed)
 
     def stats(self) -> QueueStats:
         """Return a snapshot of the queue's counters for posted and received messages."""
         from bmq.client.stats import queue_stats  # large, and not all programs ask
 
-        end = self._end
-        end.confirming.finish()
-        return queue_stats(end.core, end.counts, end.in_line)
+        self._connection.confirming.finish()
+        return queue_stats(self._core, self._counts, self._buffered)
 
     def __repr__(self) -> str:
         return f"<bmq.Queue {self.uri}, {self._core.state.value}>"
@@ -289,10 +337,10 @@ class Queue(OpenQueue):
         if guid is not None and (pending := self._pending(guid)) is not None:
             return await asyncio.shield(pending)
         posts = self._posts
-        # Driver.room() is called only where the caller may have to wait. An empty window has room.
-        if self._room.lines or not self._connection.writable or (posts.batches and not posts.has_room):
-            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
-        outcome = self._poster.post(payload, properties, guid, compression)
+        # An empty window has space.
+        if self._window.lines or not self._connection.writable or (posts.batches and not posts.has_room):
+            await self._wait_for_space(Permit(1, 1, len(as_bytes(payload))))
+        outcome = self._post(payload, properties, guid, compression)
         del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
         return await outcome
 
@@ -306,8 +354,8 @@ class Queue(OpenQueue):
         """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
         outcome = self._pending(guid)
         if outcome is None:
-            await self._driver.room(self._core, Want(1, 1, len(as_bytes(payload))))
-            outcome = self._poster.post(payload, properties, guid, compression)
+            await self._wait_for_space(Permit(1, 1, len(as_bytes(payload))))
+            outcome = self._post(payload, properties, guid, compression)
         del payload, properties
         try:
             return await asyncio.shield(outcome)
@@ -333,22 +381,20 @@ class Queue(OpenQueue):
         not_before: datetime | float | None,
     ) -> tuple[Queue, dict[str, PropertyInput]]:
         """Return the delay queue, and the message's properties in the delay queue."""
-        from bmq.client._delaying import delayed
-
         self._core.check_posts()
-        here = self._delay_queue_uri == self._end.parsed_uri.canonical
-        destination = None if here else self._end.parsed_uri.canonical
+        here = self._delay_queue_uri == self._parsed_uri.canonical
+        destination = None if here else self._parsed_uri.canonical
         longest = self._driver.options.longest_delay
         added = delayed(checked_properties(properties), delay, not_before, destination, longest)
         return self if here else await self.session.open_output(self._delay_queue_uri), added
 
-    async def _delayed(self, item: PutMessage) -> tuple[Poster, PutMessage]:
-        """Return the poster for an item with a delay, and the message to post instead."""
+    async def _delayed(self, item: PutMessage) -> tuple[Queue, PutMessage]:
+        """Return the queue for an item with a delay, and the message to post there instead."""
         properties = item.properties
         if item.tags is not NO_TAGS or item.key is not None:
             properties = completed(properties, item.tags, item.key)
         queue, properties = await self._delaying(properties, item.delay, None)
-        return queue._poster, PutMessage(item.data, properties, item.guid, compression=item.compression)
+        return queue, PutMessage(item.data, properties, item.guid, compression=item.compression)
 
     def post_nowait(
         self,
@@ -372,14 +418,14 @@ class Queue(OpenQueue):
             InvalidPayload, InvalidProperty: nothing was posted.
             QueueClosed, SessionClosed: nothing was posted.
         """
-        if (self._room.lines or not self._driver.core.posts.has_room) and not self._room.is_free(self._core):
+        if (self._window.lines or not self._posts.has_room) and not self._window.is_free(self._core):
             self._core.counts.turned_away()
-            raise self._driver.flow.full(self._core)
+            raise self._window.full_error(self._core)
         if tags is not NO_TAGS or key is not None:
             properties = completed(properties, tags, key)
         if guid is not None and (pending := self._pending(guid)) is not None:
             return pending
-        return self._poster.post(payload, properties, guid, compression)
+        return self._post(payload, properties, guid, compression)
 
     async def post_many(
         self,
@@ -406,7 +452,15 @@ class Queue(OpenQueue):
         """
         if not isinstance(items, AsyncIterable):
             check_items(items)
-        return await self._poster.post_many(items if rate is None else paced(items, rate), self._delayed)
+        if rate is not None:
+            items = paced(items, rate)
+        batch = PostBatch()
+        async with _reporting(batch):
+            if isinstance(items, AsyncIterable):
+                await self._post_as_they_come(items, batch)
+            else:
+                await self._post_all(iter(items), batch)
+        return batch.report
 
     async def request(
         self,
@@ -447,7 +501,7 @@ class Queue(OpenQueue):
         properties = checked_properties(properties)
         if reply_to is not None:
             QueueUri.parse(reply_to)
-        return await self._request(self, data, properties, timeout, reply_to)
+        return await self.session._request(self, data, properties, timeout, reply_to)
 
     async def post_table(
         self,
@@ -523,7 +577,20 @@ class Queue(OpenQueue):
         elif guid is not None:
             guid = _checks.text("guid", guid)
         _checks.function("name_row", name_row, 1)
-        return self._poster.encode_table(table, value, names, guid, name_row)
+        with _importing_arrow():
+            from bmq.arrow.encoding import encode_table
+        options = self._driver.options
+        return encode_table(
+            table,
+            value,
+            names,
+            guid,
+            name_row,
+            new=self._driver.core.new_properties,
+            compression=self._compression,
+            level=options.compression_level,
+            threshold=options.compression_threshold,
+        )
 
     async def post_encoded(self, slices: Iterable[EncodedPosts]) -> PostReport:
         """Post the slices of :meth:`encode_table` with backpressure, and wait for all outcomes.
@@ -542,7 +609,25 @@ class Queue(OpenQueue):
 
         Cancelling the call stops taking slices; slices already taken remain posted.
         """
-        return await self._poster.post_encoded(_checked_slices(slices))
+        slices = _checked_slices(slices)
+        if self._interception is not None:
+            return await self.post_many(_decoded(slices))  # interceptors see messages
+        batch = PostBatch()
+        report = batch.report
+        driver, core = self._driver, self._core
+        async with _reporting(batch):
+            for each in slices:
+                await self._wait_for_space(self._window.permit(len(each), each.payload_bytes))
+                self._check_posts()
+                now, tick = self._connection.clock()
+                event = each.bind(core.q_id, driver.schema_ids.number, partial(driver.guids.next_many, tick))
+                driver.core.post_event(core, event, batch, now, report.posted)
+                report.posted += len(each)
+                report.bytes += each.payload_bytes
+                batch.pending += len(each)
+                self._connection.transmit_soon()
+                await asyncio.sleep(0)
+        return report
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all posts so far.
@@ -559,7 +644,255 @@ class Queue(OpenQueue):
         timeout = _checks.timeout(timeout)
         async with within(timeout, f"posts to {self.uri} had no outcome"):
             self._connection.check_loop()
-            await self._driver.flow.outcomes(self._core)
+            await self._window.flush(self._core)
+
+    # the way of a post into the window: interceptors, encoding, window
+
+    def _post(
+        self,
+        payload: bytes | bytearray | memoryview,
+        properties: Mapping[str, PropertyInput] | None,
+        guid: str | None,
+        compression: Compression | None,
+    ) -> PostFuture:
+        """Post one message; return the future of its outcome."""
+        connection = self._connection
+        # Driver.check_open() is called only where an exception is possible: the check costs a call, and a
+        # system call.
+        if connection.core.state is not _STARTED or connection.scheduled:
+            self._driver.check_open()
+        else:
+            try:
+                here = get_running_loop() is connection.loop
+            except RuntimeError:
+                here = False
+            if not here:
+                connection.check_loop()
+        tick = connection.turn[1] if connection.scheduled else connection.monotonic_ns() - connection.epoch
+        data = payload if type(payload) is bytes else as_bytes(payload)
+        future: PostFuture = connection.loop.create_future()
+        token: PostFuture | InterceptedPost = future
+        if self._interception is not None:
+            self._core.check_posts()
+            post = self._interception.message(data, properties, guid, tick)
+            token = InterceptedPost(self._interception, post, future)
+            properties, guid = post.properties, post.guid
+        try:
+            raw, data, flags, schema_id, packing = self._encode(data, properties, guid, tick, compression)
+            now = connection.turn[0] if connection.scheduled else connection.loop.time()
+            connection.core.post(self._core, raw, data, token, now, 0, flags, schema_id, packing)
+        except BaseException as error:
+            if isinstance(token, InterceptedPost):
+                token.refused(error)
+            raise
+        if not connection.scheduled:
+            connection.transmit_soon()
+        return future
+
+    async def _wait_for_space(self, permit: Permit) -> None:
+        """Wait until a post may be made; the caller must post at once."""
+        self._driver.check_open()
+        await self._window.acquire(self._core, permit)
+
+    def _check_posts(self) -> None:
+        """Raise unless the queue accepts posts."""
+        self._driver.check_open()
+        self._core.check_posts()
+
+    async def _post_all(self, items: Iterator[Any], batch: PostBatch) -> None:
+        while True:
+            await self._wait_for_space(self._window.permit(_TURN_MESSAGES, _TURN_BYTES))
+            messages, size = self._window.left(self._core)
+            room, budget = min(messages, _TURN_MESSAGES), min(size, _TURN_BYTES)
+            before = batch.report.posted
+            if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
+                break
+            if batch.late is not None:
+                await self._post_late(batch)
+            await asyncio.sleep(0)
+
+    async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
+        """Post each item at once, without waiting for a possibly late next item."""
+        connection, window = self._connection, self._window
+        async for item in items:
+            if window.lines or not (connection.writable and self._posts.has_room):
+                await self._wait_for_space(_ONE)
+            self._take((item,), 1, batch)
+            if batch.late is not None:
+                await self._post_late(batch)
+            if not batch.report.posted % _TURN_MESSAGES:
+                await asyncio.sleep(0)
+
+    async def _post_late(self, batch: PostBatch) -> None:
+        """Post the delayed message at the end of a turn, as the next message of the batch."""
+        message, batch.late = batch.late, None
+        assert message is not None
+        queue, message = await self._delayed(message)
+        await queue._wait_for_space(_ONE)
+        queue._take((message,), 1, batch)
+
+    def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
+        """Post items, up to a budget of bytes; return whether no items are left."""
+        self._check_posts()
+        now, tick = self._connection.clock()
+        if self._interception is None:
+            return self._post_some(items, budget, batch, batch, now, tick)
+        intercepted = InterceptedPosts(self._interception, batch)
+        complete = intercepted.take(items, budget, tick)
+        if intercepted.posts:
+            before = batch.report.posted
+            failure: BaseException | None = None
+            try:
+                self._post_some(intercepted.show(), inf, batch, intercepted, now, tick)
+            except BaseException as error:
+                failure = error
+                raise
+            finally:
+                intercepted.made(batch.report.posted - before, failure)
+        if intercepted.failure is not None:
+            raise intercepted.failure
+        return complete
+
+    def _post_some(
+        self, items: Iterable[Any], budget: float, batch: PostBatch, token: PostGroup, now: float, tick: int
+    ) -> bool:
+        """Encode and admit items, up to a budget of bytes; return whether no items are left."""
+        driver = self._driver
+        messages: list[Outgoing] = []
+        # Application data of messages different only in data: nearly always all messages.
+        run: list[bytes] = []
+        run_schema = 0
+        ids = driver.schema_ids
+        encoder, usual_schema = ids.usual
+        simple = not self._compression and driver.core.new_properties
+        size = 0
+        try:
+            for item in items:
+                if item.__class__ is PutMessage:
+                    if item.delay is not None:
+                        batch.late = item
+                        return False
+                    data, guid, compression = item.data, item.guid, item.compression
+                    properties = item.properties
+                    if item.tags is not NO_TAGS or item.key is not None:
+                        properties = completed(properties, item.tags, item.key)
+                else:
+                    data, properties, guid, compression = item, None, None, None
+                if data.__class__ is not bytes:
+                    data = as_bytes(data)
+                length = len(data)
+                if not (
+                    simple and guid is None and compression is None and 0 < length <= MAX_APPLICATION_DATA
+                ):
+                    self._end_run(run, run_schema, messages, tick)
+                    message = self._encode(data, properties, guid, tick, compression)
+                    messages.append(message)
+                    data = message[1]
+                else:
+                    schema_id = 0
+                    if properties is not None and (
+                        properties if properties.__class__ is dict else checked_properties(properties)
+                    ):
+                        joined = None
+                        if properties.__class__ is dict:
+                            try:
+                                joined, schema_id = encoder(properties, data), usual_schema
+                            except NOT_OF_THE_SCHEMA:
+                                pass
+                        if joined is None:
+                            joined, schema_id = self._with_properties(data, properties)
+                            encoder, usual_schema = ids.usual
+                        data = joined
+                        if len(data) > MAX_APPLICATION_DATA:
+                            raise too_large(len(data))
+                    if schema_id != run_schema:
+                        self._end_run(run, run_schema, messages, tick)
+                        run_schema = schema_id
+                    run.append(data)
+                size += length
+                budget -= len(data)
+                if budget <= 0:
+                    return False
+            return True
+        finally:
+            # Also after an illegal item: earlier items are posted.
+            self._end_run(run, run_schema, messages, tick)
+            batch.report.bytes += size
+            self._admit_many(messages, batch, token, now)
+
+    def _end_run(self, run: list[bytes], schema_id: int, messages: list[Outgoing], tick: int) -> None:
+        """Create messages from application data, with all other values equal."""
+        if run:
+            guids = self._driver.guids.next_list(tick, len(run))
+            flags = _WITH_PROPERTIES if schema_id else _PLAIN
+            messages += zip(guids, run, repeat(flags), repeat(schema_id), repeat(0), strict=False)
+            run.clear()
+
+    def _with_properties(self, data: bytes, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
+        """Return a payload behind the properties, in the new encoding, and the schema id."""
+        joined, schema_id = self._driver.schema_ids.encode(properties, data)
+        if len(joined) > MAX_APPLICATION_DATA:
+            raise too_large(len(joined))
+        return joined, schema_id
+
+    def _admit_many(self, messages: list[Outgoing], batch: PostBatch, token: PostGroup, now: float) -> None:
+        """Add messages to the window."""
+        core, connection, report = self._core, self._connection, batch.report
+        before = core.unacked
+        try:
+            connection.core.post_many(core, messages, token, now, report.posted)
+        finally:
+            accepted = core.unacked - before
+            report.posted += accepted
+            batch.pending += accepted
+            connection.transmit_soon()
+
+    def _encode(
+        self,
+        data: bytes,
+        properties: Mapping[str, PropertyInput] | None,
+        guid: str | None,
+        tick: int,
+        wanted: Compression | None,
+    ) -> Outgoing:
+        """Check a message, and return the form for transmission."""
+        if not 0 < len(data) <= MAX_APPLICATION_DATA:
+            raise wrong_size(len(data))
+        driver = self._driver
+        raw = driver.guids.next(tick) if guid is None else guid_from_text(guid)
+        compression = self._compression
+        if wanted is not None:
+            check_compression(wanted)
+            compression = int(wanted)
+        if properties is not None and (
+            properties if properties.__class__ is dict else checked_properties(properties)
+        ):
+            new = driver.core.new_properties
+            if new and not compression:
+                data, schema_id = self._with_properties(data, properties)
+                return raw, data, _WITH_PROPERTIES, schema_id, 0
+            if new:
+                area, schema_id = driver.schema_ids.encode(properties)
+            else:
+                area, schema_id = encode_properties(properties, new=False), 0
+            data, compression = self._join(data, area, new, compression)
+            return raw, data, _WITH_PROPERTIES, schema_id, compression
+        if compression:
+            data, compression = self._join(data, b"", True, compression)
+        return raw, data, _PLAIN, 0, compression
+
+    def _join(self, data: bytes, area: bytes, new: bool, compression: int) -> tuple[bytes, int]:
+        if not compression and len(data) + len(area) <= MAX_APPLICATION_DATA:
+            return area + data, 0
+        options = self._driver.options
+        return join_application_data(
+            data,
+            area,
+            new=new,
+            compression=compression,
+            level=options.compression_level,
+            threshold=options.compression_threshold,
+        )
 
     # receiving
 
@@ -576,7 +909,7 @@ class Queue(OpenQueue):
             TimedOut: no message arrived in time.
             QueueClosed: the queue or the session was closed.
 
-        Cancelling the call loses no message: a message not returned stays in line.
+        Cancelling the call loses no message: a message not returned stays in buffer.
         """
         return await self._default_consumer().receive(timeout)
 
@@ -598,7 +931,7 @@ class Queue(OpenQueue):
             TimedOut: no message arrived in time.
             QueueClosed: the queue or the session was closed.
 
-        Cancelling the call loses no message: a message not returned stays in line.
+        Cancelling the call loses no message: a message not returned stays in buffer.
         """
         return await self._default_consumer().receive_many(max_messages, timeout)
 
@@ -614,16 +947,16 @@ class Queue(OpenQueue):
     def _default_consumer(self) -> Consumer:
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        default = self._end.default
+        default = self._default
         if default is None:
             raise UsageError(
                 f"queue {self.uri} was opened with default_subscription=False: receive from the consumers "
                 "of queue.subscribe(...), or omit default_subscription"
             )
         default.used = True
-        if len(self._end.subscriptions.members) > 1:
-            self._end.subscriptions.watch_default()
-        return consumer_of(default)
+        if len(self._subscriptions.members) > 1:
+            self._subscriptions.watch_default()
+        return default.consumer
 
     # typed values
 
@@ -641,7 +974,9 @@ class Queue(OpenQueue):
             UsageError: no codec supports the type, or a field marked with :class:`bmq.Property` cannot be a
                 property.
         """
-        return typed_queue(self, of, codec)
+        from bmq.client.typed import TypedQueue  # not all programs need the codecs
+
+        return TypedQueue(self, of, codec)
 
     # subscriptions
 
@@ -686,7 +1021,7 @@ class Queue(OpenQueue):
             strict=strict,
             **limits,
         )
-        return Consumer(self, line_for(subscription, self._end, self._hooks, self._end.options))
+        return Consumer(self, buffer_for(subscription, self, self._options))
 
     def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, with a column for the payload and a column for each property.
@@ -706,7 +1041,9 @@ class Queue(OpenQueue):
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
-        return tables_of(self, expression, **options)
+        with _importing_arrow():
+            from bmq.arrow.tables import Tables
+        return Tables(self, expression, **options)
 
     def group(
         self,
@@ -740,7 +1077,9 @@ class Queue(OpenQueue):
             UsageError: the queue was not opened for reading, or an argument is out of range.
             InvalidExpression: the key and the expression do not form a legal expression.
         """
-        return group_of(
+        from bmq.groups import Group  # stands above the client
+
+        return Group(
             self, key, buckets=buckets, member=member, weight=weight, expression=expression, **options
         )
 
@@ -762,20 +1101,20 @@ class Queue(OpenQueue):
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: it has no messages to confirm")
         guids: list[bytes] = []
-        seen: dict[MessageLine, dict[Message, None]] = {}
+        seen: dict[ReceiveBuffer, dict[Message, None]] = {}
         for each in messages:
             if isinstance(each, Message):
-                line = each._line
-                if line.end is not self._end:
+                buffer = each._buffer
+                if buffer.queue is not self:
                     raise UsageError(f"{each!r} belongs to another queue: use message.confirm()")
                 if not each.confirmed:
-                    seen.setdefault(line, {})[each] = None
+                    seen.setdefault(buffer, {})[each] = None
             else:
                 guids.append(guid_from_text(each))
-        for line, some in seen.items():
-            line.confirm_messages(list(some))
+        for buffer, some in seen.items():
+            buffer.confirm_messages(list(some))
         if guids:
-            self._end.confirm_guids(guids)
+            self._confirm_guids(guids)
 
     async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue and of its default subscription. Omitted options stay unchanged.
@@ -792,19 +1131,50 @@ class Queue(OpenQueue):
         """
         if not self._core.readable:
             raise UsageError(f"queue {self.uri} was not opened for reading: it has no subscription")
-        self._end.check_open()
-        before = self._end.options
-        options = checked_limits(limits, before)
-        self._end.options = options
-        default = self._end.default
+        self._check_open()
+        options = checked_limits(limits, self._options)
+        self._options = options
+        default = self._default
         if default is None:
             return
         try:
-            definition = Definition(default, None, [None], options, None)
-            await self._end.subscriptions.redefine(default, definition)
+            await self._subscriptions.redefine(default, Definition(default, None, [None], options, None))
         except Exception:
-            self._end.options = default.definition.options
+            self._options = default.definition.options
             raise
+
+    def _confirm_one(self, guid: bytes, counts: ReceiveCounts, arrival: Arrival) -> bool:
+        """Confirm a message, unless the queue is closed; return whether the message is confirmed.
+
+        The next messages with the same arrival may join, see :class:`Confirming`.
+        """
+        connection = self._connection
+        connection.check_loop()
+        if self._core.state is QueueState.CLOSED:
+            return False
+        pending = connection.core.confirm(self._core, guid)
+        connection.transmit_soon()
+        connection.confirming.add(counts, arrival, connection.turn, 1, pending)
+        return True
+
+    def _confirm_guids(self, guids: list[bytes]) -> None:
+        """Confirm messages known only by their GUIDs."""
+        self._confirm_many(guids)
+        for guid in guids:
+            self._subscriptions.in_hand.pop(guid, None)
+        self._connection.confirming.add(self._counts, None, self._connection.turn, len(guids))
+
+    def _discard(self, messages: list[Push], arrival: Arrival) -> None:
+        """Confirm newly arrived messages, without handing them out."""
+        self._counts.arrived(messages, size_of(messages))
+        self._confirm_many([message[GUID] for message in messages])
+        self._connection.confirming.add(self._counts, arrival, self._connection.turn, len(messages))
+
+    def _confirm_many(self, guids: list[bytes]) -> None:
+        """Confirm several messages, without counting them."""
+        self._connection.check_loop()
+        self._connection.core.confirm_many(self._core, guids)
+        self._connection.transmit_soon()
 
     # life cycle
 
@@ -830,11 +1200,79 @@ class Queue(OpenQueue):
         """
         self._connection.check_loop()
         timeout, at_once = _checks.timeout(timeout), _checks.boolean("at_once", at_once)
-        if self._end.closed:
-            await self._end.close(timeout, at_once=at_once)
+        if self.closed:
+            await self._end(timeout, at_once)
         else:
             with self._hooks.operation("queue.close", self.session, self.uri):
-                await self._end.close(timeout, at_once=at_once)
+                await self._end(timeout, at_once)
+
+    async def _end(self, timeout: float | None, at_once: bool) -> None:
+        """Wait for the closing, in a task that continues if the caller is cancelled."""
+        if self._close_task is None or self._close_task.cancelled():
+            if self._core.state is QueueState.CLOSED:
+                return
+            seconds = self._driver.options.close_timeout if timeout is None else timeout
+            closing = self._close(self._connection.loop.time() + seconds, asyncio.current_task(), at_once)
+            self._close_task = self._driver.keep(closing)
+            self._core.leaving = True  # from now on, an open of the same queue waits
+        task = self._close_task
+        await ended(task)
+        task.result()
+
+    async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:
+        self._shut(None)
+        await drain([self], deadline, closer)
+        handlers = self._handlers.busy(closer)
+        if self._core.unacked or handlers:
+            logger.warning(
+                "closing %s exceeded its timeout: %s",
+                self.uri,
+                left_over(self._core.unacked, handlers),
+                extra={"queue": self.uri, "broker": self._driver.address},
+            )
+            deadline = max(deadline, self._connection.loop.time() + _FOR_THE_ANSWER)
+        try:
+            await self._driver.close_queue(self._core, deadline, at_once=at_once)
+        except QueueClosed:
+            pass  # the session, or a failure, has already closed it
+
+    def _shut(self, error: Error | None) -> None:
+        """End the consumers of a queue that is closing or closed, with ``error`` if not None."""
+        if self._driver.queues.get(self._core) is self:  # a later opening may have taken the core over
+            self._core.leaving = True
+        for buffer in self._buffers:
+            buffer.shut(error)
+            buffer.clear()
+        self._subscriptions.finish()
+
+    @property
+    def _buffers(self) -> dict[ReceiveBuffer, None]:
+        """The buffers of the started consumers, and of the default subscription."""
+        buffers = self._subscriptions.members.copy()
+        if self._default is not None:
+            buffers[self._default] = None
+        return buffers
+
+    @property
+    def _buffered(self) -> tuple[int, int]:
+        """Number and size of the messages waiting for the application."""
+        waiting = [(buffer.messages, buffer.bytes) for buffer in self._subscriptions.members]
+        unclaimed = self._subscriptions.unclaimed
+        return (
+            sum(count for count, _ in waiting) + len(unclaimed),
+            sum(size for _, size in waiting) + unclaimed.bytes,
+        )
+
+    def _check_open(self) -> None:
+        """Check that the queue can be used.
+
+        Raises:
+            QueueClosed, SessionClosed: the queue or the session is closed.
+            UsageError: the call is outside the session's event loop.
+        """
+        self._driver.check_open()
+        if self.closed:
+            raise self._core.closed_error("closed")
 
     async def __aenter__(self) -> Queue:
         return self
@@ -845,13 +1283,32 @@ class Queue(OpenQueue):
         await self.close()
 
 
-#: Accessor of the public object of a queue's inner part, for the modules of the client.
-queue_of: Callable[[QueueEnd], Queue] = attrgetter("queue")
+async def drain(queues: Iterable[Queue], deadline: float, closer: asyncio.Task[object] | None) -> None:
+    """Wait for handlers in progress, and then for the outcomes of posts, because handlers may post."""
+    queues = list(queues)
+    try:
+        async with asyncio.timeout_at(deadline):
+            for queue in queues:
+                await queue._handlers.idle(closer)
+            for queue in queues:
+                await queue._window.flush(queue._core)
+    except TimeoutError:
+        pass
+
+
+def left_over(posts: int, handlers: int, queues: int = 0) -> str:
+    """Return a text about the unfinished work; "" if all work is finished."""
+    left = (
+        (posts, "posts without outcome"),
+        (handlers, "messages being handled"),
+        (queues, "queues not closed"),
+    )
+    return ", ".join(f"{count} {what}" for count, what in left if count)
 
 
 def new_guid(queue: Queue) -> str:
     """Return a GUID for the next post to a queue."""
-    return queue._poster.new_guid()
+    return guid_to_text(queue._driver.guids.next(queue._connection.clock()[1]))
 
 
 def undecided(error: TimedOut, guid: str) -> TimedOut:
@@ -882,15 +1339,37 @@ def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
         yield each
 
 
-def check_items(items: object) -> None:
-    """Check the items of a ``post_many``.
+@contextmanager
+def _importing_arrow() -> Generator[None]:
+    """Import modules of tables in the block.
 
     Raises:
-        UsageError: the value is not an iterable, or is a single payload.
+        ModuleNotFoundError: numpy or pyarrow is not installed.
     """
-    given: Any = items
-    if isinstance(given, str | bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-        raise UsageError(
-            "items must be an iterable of payloads and bmq.PutMessage, as in [b'...'], not "
-            f"{_checks.shown(items)}"
-        )
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("numpy", "pyarrow"):
+            raise
+        raise ModuleNotFoundError(
+            f"tables need {error.name}, which is not installed: {install('arrow')}", name=error.name
+        ) from error
+
+
+@asynccontextmanager
+async def _reporting(batch: PostBatch) -> AsyncGenerator[None]:
+    """Wait for the outcomes of a batch; an exception of the source carries the report of earlier posts."""
+    try:
+        yield
+    except Exception as error:
+        await batch.wait()
+        attach_report(error, batch.report)
+        raise
+    await batch.wait()
+
+
+def _decoded(slices: Iterable[EncodedPosts]) -> Iterator[PutMessage]:
+    """Return the messages of slices, as if posted by the application."""
+    for each in slices:
+        for payload, properties, guid in each.decoded():
+            yield PutMessage(payload, properties, None if guid is None else guid_to_text(guid))

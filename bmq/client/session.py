@@ -13,7 +13,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,24 +20,22 @@ from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
 from bmq._waiting import ended
-from bmq.client._end import QueueEnd, drain, left_over
-from bmq.client._outcomes import settle
-from bmq.client._shortcuts import log_stats, requests_of
+from bmq.client.address import Address
 from bmq.client.consumer import Subscription
+from bmq.client.driver import Driver
+from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message
+from bmq.client.options import CredentialsSource, SessionOptions, Trace, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
     Queue,
-    queue_of,
+    drain,
+    left_over,
 )
 from bmq.conventions import delay_queue_of
-from bmq.engine.address import Address
-from bmq.engine.driver import Driver
-from bmq.engine.health import Health, HostHealthMonitor
-from bmq.engine.options import CredentialsSource, SessionOptions, Trace, check_compression
 from bmq.errors import InvalidURI, QueueClosed, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
@@ -49,11 +46,11 @@ from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client._shortcuts import Requests
+    from bmq.client.requests import Requests
     from bmq.client.stats import SessionStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["CloseReport", "Session", "disown", "driver_of"]
+__all__ = ["CloseReport", "Session", "disown"]
 
 logger = Log("bmq.client", later=True)
 
@@ -120,9 +117,11 @@ class Session:
     ) -> None:
         self._hooks = Hooks(interceptors)
         if options.log_stats_every:
-            on_event = log_stats(self, options.log_stats_every, on_event)
-        self._driver: Driver[QueueEnd] = Driver(
-            addresses, options, credentials, ssl, server_hostname, on_event, host_health, settle
+            from bmq.client._stats_log import StatsLog  # few programs need the module
+
+            on_event = StatsLog(self, options.log_stats_every, on_event).note
+        self._driver: Driver = Driver(
+            addresses, options, credentials, ssl, server_hostname, on_event, host_health
         )
         # Makes a further session with these arguments.
         self._again = partial(
@@ -191,15 +190,15 @@ class Session:
         driver = self._driver
         queues = driver.open_queues
         for queue in queues:
-            queue.shut(None)
+            queue._shut(None)
         await drain(queues, deadline, closer)
         driver.core.seal(driver.connection.loop.time())
-        handlers = sum(queue.handlers.busy(closer) for queue in queues)
+        handlers = sum(queue._handlers.busy(closer) for queue in queues)
         posts = len(driver.core.posts)
         unclosed: list[str] = []
         if driver.core.connected:
             results = await asyncio.gather(
-                *(driver.close_queue(queue.core, deadline) for queue in queues), return_exceptions=True
+                *(driver.close_queue(queue._core, deadline) for queue in queues), return_exceptions=True
             )
             unclosed = [
                 queue.uri
@@ -371,9 +370,6 @@ class Session:
         make = partial(
             Queue,
             self,
-            self._driver,
-            self._hooks,
-            self._request,
             parsed,
             flags,
             options,
@@ -398,23 +394,22 @@ class Session:
         driver.check_open()
         opened: asyncio.Future[None] = connection.loop.create_future()
         queue = make(opened=opened)
-        end = queue._end
-        driver.add(end.core, end)
+        core = queue._core
+        driver.add(core, queue)
         try:
             await opened
-            if end.eager and end.core.at_most_once and end.default is not None:
-                await (
-                    end.default.open()
-                )  # without a subscription, the messages of a broadcast queue are missed
+            if queue._eager and core.at_most_once and queue._default is not None:
+                # Without a subscription, the messages of a broadcast queue are missed.
+                await queue._default.open()
         except BaseException as error:
-            end.shut(None)
-            mine = driver.forget(end.core, end)
-            if mine and (isinstance(error, asyncio.CancelledError) or end.core.state is QueueState.OPEN):
+            queue._shut(None)
+            mine = driver.forget(core, queue)
+            if mine and (isinstance(error, asyncio.CancelledError) or core.state is QueueState.OPEN):
                 now = connection.loop.time()
-                driver.core.abandon_queue(end.core, now, now + driver.options.close_timeout)
+                driver.core.abandon_queue(core, now, now + driver.options.close_timeout)
                 connection.transmit_soon()
             raise
-        driver.health.opened(end.uri)
+        driver.health.opened(queue.uri)
         return queue
 
     async def _request(
@@ -427,7 +422,9 @@ class Session:
     ) -> Message:
         """Post a request; see :meth:`bmq.Queue.request`."""
         if self._requests is None:
-            self._requests = requests_of(self)
+            from bmq.client.requests import Requests  # few programs need the module
+
+            self._requests = Requests(self)
         return await self._requests.request(queue, data, properties, timeout, reply_to)
 
     async def open_output(self, uri: str) -> Queue:
@@ -451,7 +448,7 @@ class Session:
             await ended(opening)
             return opening.result()
         for queue in self.queues:
-            if queue.writable and queue._end.parsed_uri.canonical == key:
+            if queue.writable and queue._parsed_uri.canonical == key:
                 return queue
         self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
         self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
@@ -462,7 +459,7 @@ class Session:
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return [queue_of(end) for end in self._driver.open_queues if not end.closed]
+        return [queue for queue in self._driver.open_queues if not queue.closed]
 
     # events and state
 
@@ -524,9 +521,7 @@ class Session:
         _checks.instance("trace", trace, Trace, "one of bmq.Trace")
         count = _checks.optional(_checks.integer, "count", count, 1)
         self._driver.check_open()
-        dialer = self._driver.dialer
-        dialer.tracing.set(trace, count)
-        dialer.trace()
+        self._driver.dialer.set_trace(trace, count)
 
     def health(self) -> Health:
         """Return the health of the session: whether it is ready or degraded, why, since when, and three ages.
@@ -569,10 +564,6 @@ def _seen(opening: asyncio.Task[Queue]) -> None:
     """Retrieve the error of an opening without a waiting caller: otherwise asyncio logs the error."""
     if not opening.cancelled():
         opening.exception()
-
-
-#: Accessor of a session's driver, for the modules of the client.
-driver_of: Callable[[Session], Driver[QueueEnd]] = attrgetter("_driver")
 
 
 def _open_sessions() -> list[Session]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary, ref
 
 from bmq import _checks
-from bmq.engine.counting import ReceiveCounts
+from bmq.client.counting import ReceiveCounts
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 
 if TYPE_CHECKING:
-    from bmq.engine.driver import Driver
+    from bmq.client.driver import Driver
     from bmq.protocol.client.queue import QueueCore
 
 __all__ = [
@@ -315,11 +315,11 @@ def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int
     )
 
 
-def session_stats(driver: Driver[Any]) -> SessionStats:
+def session_stats(driver: Driver) -> SessionStats:
     """Return a snapshot of a session's statistics."""
     connection, posts = driver.connection, driver.core.posts
     repeated, revived = driver.core.repeated
-    waiting = [queue.in_line for queue in driver.queues.values()]
+    waiting = [queue._buffered for queue in driver.queues.values()]
     return SessionStats(
         state=driver.core.state,
         queues=len(driver.open_queues),

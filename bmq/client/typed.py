@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._live import live
-from bmq.client._outcomes import PostFuture
-from bmq.client._payload import checked_properties
-from bmq.client.delivered import arrival_of, push_of
 from bmq.client.limits import ConsumerLimits
 from bmq.client.message import Message, MessageBatch, context_of
-from bmq.client.posts import Ack, PostReport, PutMessage
+from bmq.client.posts import Ack, PostFuture, PostReport, PutMessage, checked_properties
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
 from bmq.wire.constants import Compression
@@ -23,10 +20,10 @@ from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
-    from bmq.client._shortcuts import Group, GroupOptions, GroupStats
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
     from bmq.client.stats import ConsumerStats, QueueStats
+    from bmq.groups import Group, GroupOptions, GroupStats
     from bmq.subscriptions import ExpressionInput
 
 __all__ = [
@@ -61,7 +58,7 @@ class TypedMessage(Message, Generic[T]):
     _value: T
 
     def __init__(self, message: Message, shape: Shape[T]) -> None:
-        super().__init__(message._line, push_of(message), arrival_of(message))
+        super().__init__(message._buffer, message._push, message._arrival)
         self.confirmed = message.confirmed
         # One dictionary for both: an interceptor finds the data of its on_receive in on_confirm.
         if (context := context_of(message)) is not None:
@@ -99,7 +96,7 @@ class TypedBatch(MessageBatch, Generic[T]):
     __slots__ = ()
 
     def __init__(self, batch: MessageBatch, shape: Shape[T]) -> None:
-        super().__init__(batch._line, [TypedMessage(message, shape) for message in batch])
+        super().__init__(batch._buffer, [TypedMessage(message, shape) for message in batch])
 
     @property
     def values(self) -> list[T]:

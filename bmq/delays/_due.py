@@ -16,7 +16,7 @@ from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import described
-from bmq.client.delivered import push_of
+from bmq.client.internals import push_of
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 from bmq.conventions import DUE

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bmq._logging import Log
-from bmq.client.consumer import line_of
+from bmq.client.internals import hand_over
 from bmq.conventions import BUCKET
 from bmq.errors import Error
 from bmq.groups._classes import Class, classes, members
@@ -24,7 +24,6 @@ from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
-    from bmq.client.message import MessageLine
     from bmq.client.queue import Queue
     from bmq.groups._member import Member
     from bmq.subscriptions import ExpressionInput
@@ -64,7 +63,7 @@ class Bundles:
     ) -> None:
         self._queue = queue
         self._member = member
-        self._lines = [line_of(each) for each in buckets]
+        self._buckets = list(buckets)
         self._key = key
         self._expression = expression
         self._open: dict[Class, Consumer] = {}
@@ -72,7 +71,7 @@ class Bundles:
 
     def change(self, wanted: Iterable[int]) -> None:
         """Ask for bundles with the wanted buckets in place of the present bundles."""
-        count = len(self._lines)
+        count = len(self._buckets)
         # A very low integer key overflows unless the number of buckets is a power of two, and would be in
         # another bucket of a class.
         possible = self._key is None or not count & (count - 1)
@@ -88,7 +87,7 @@ class Bundles:
 
         Cancelling the call does not stop the withdrawal.
         """
-        count = len(self._lines)
+        count = len(self._buckets)
         closing = [task for task, each in self._closing.items() if bucket in members(each, count)]
         if closing:
             await asyncio.wait(closing)
@@ -112,23 +111,22 @@ class Bundles:
 
     async def _serve(self, each: Class, consumer: Consumer) -> None:
         """Hand over the messages of a bundle until the bundle is closed."""
-        line = line_of(consumer)
         try:
             await consumer.open()
             while True:
                 await consumer.wait()
-                line.hand_over(self._bucket_of)
+                hand_over(consumer, self._bucket_of)
         except Error as error:
             if self._open.get(each) is consumer:
                 logger.debug("a bundle of %s has ended: %s", self._queue.uri, error)
                 self._end(each)
 
-    def _bucket_of(self, properties: Properties | None) -> MessageLine | None:
-        """Return the line of the bucket; None for a negative ``bmq_bucket``, which is in no bucket."""
+    def _bucket_of(self, properties: Properties | None) -> Consumer | None:
+        """Return the consumer of the bucket; None for a negative ``bmq_bucket``, which is in no bucket."""
         key = None if properties is None else properties.get(self._key or BUCKET)
         if type(key) is not int or (self._key is None and key < 0):
             return None
-        return self._lines[key % len(self._lines)]
+        return self._buckets[key % len(self._buckets)]
 
 
 async def _closed(consumer: Consumer) -> None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.beside import connect_beside, drop_connection, give_up
+from bmq.client.internals import connect_beside, drop_connection, give_up
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles

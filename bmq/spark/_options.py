@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq._checks import INT32_MAX
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 from bmq.errors import UsageError
 from bmq.spark._columns import Columns, check_queue, resolve
 from bmq.spark._guids import GuidMode

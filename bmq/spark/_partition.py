@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bmq import _checks
 from bmq._pace import checked_rate
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 from bmq.errors import UsageError
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._batches import RowColumns

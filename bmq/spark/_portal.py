@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from bmq._loop import LoopThread
-from bmq.engine.address import find_broker
+from bmq.client.address import find_broker
 from bmq.errors import ConnectionFailed
 from bmq.spark._security import Security
 from bmq.wire.constants import Compression

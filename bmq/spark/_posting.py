@@ -23,10 +23,10 @@ from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace
+from bmq.client.address import find_broker
 from bmq.client.posts import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
-from bmq.engine.address import find_broker
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark._arrow import RecordBatch, pa
 from bmq.spark._batches import spread_maps, without_views

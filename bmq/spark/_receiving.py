@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bmq._logging import Log
 from bmq.arrow.raw import RawBatch, RawMessages
-from bmq.client.drained import Drained
+from bmq.client.internals import Drained
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import Error, TimedOut

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
-    from bmq.engine.options import Credentials, CredentialsSource
+    from bmq.client.options import Credentials, CredentialsSource
 
 __all__ = ["Security"]
 
@@ -81,7 +81,7 @@ class Security:
         return self._made if self.password_env else now
 
     def _made(self) -> Credentials:
-        from bmq.engine.options import Credentials
+        from bmq.client.options import Credentials
 
         secret = self.password
         if self.password_env:

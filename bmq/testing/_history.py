@@ -26,8 +26,8 @@ from bmq import _checks, _world
 from bmq._json import orjson
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.consumer import Consumer
-from bmq.client.delivered import arrival_of
 from bmq.client.interceptors import Interceptor, PostOutcome
+from bmq.client.internals import arrival_of
 from bmq.client.message import Message
 from bmq.client.posts import OutgoingMessage
 from bmq.client.queue import Queue

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from bmq import _checks
 from bmq._loop import running_loop
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 from bmq.errors import StateError, UsageError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
 

@@ -18,15 +18,15 @@ from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq._signals import on_signals
+from bmq.client.address import parse_addresses
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import Failure
+from bmq.client.health import Health
 from bmq.client.interceptors import check_interceptors
-from bmq.client.options import ConnectOptions
+from bmq.client.keywords import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.engine.address import parse_addresses
-from bmq.engine.health import Health
 from bmq.errors import StateError, UsageError
 from bmq.workers._clock import Clock
 from bmq.workers._consume import settled

@@ -13,7 +13,7 @@ from bmq import _checks
 from bmq._pace import Pace
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import Failure
-from bmq.client.interceptors import handling_of
+from bmq.client.internals import handling_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Shape

@@ -21,11 +21,18 @@ from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq._turn import turn_of
 from bmq.client.attempt import UNSET
-from bmq.client.consumer import Consumer, line_of
+from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure, described
-from bmq.client.delivered import push_of
 from bmq.client.in_hand import Feeding
-from bmq.client.interceptors import handling_of
+from bmq.client.internals import (
+    buffer_of,
+    driver_of,
+    handlers_of,
+    handling_of,
+    in_hand_of,
+    push_of,
+    take_from,
+)
 from bmq.client.left import Left
 from bmq.client.message import Message
 from bmq.client.poison import PoisonKind, poison_of
@@ -493,8 +500,7 @@ class Workers:
         if self._calm is not None:
             self._calm.set()
         # All messages in the hands of this queue's handlers; prevents handing out a message twice.
-        self._line = line_of(consumer)
-        self._in_hand = self._line.end.subscriptions.in_hand
+        self._in_hand = in_hand_of(consumer.queue)
         self._held: dict[asyncio.Task[None], Message] = {}
         # Messages, by GUID, waiting here for the next attempt without occupying a worker; and timers. When a
         # timer fires, the message goes back into the line.
@@ -634,7 +640,9 @@ class Workers:
             task.add_done_callback(_forget)
         messages = [message for task in running for message in self._at_work(task)]
         for message in messages:
-            self._line.end.handlers.leave(message)  # closing the queue does not wait for them either
+            handlers_of(self._consumer.queue).leave(
+                message
+            )  # closing the queue does not wait for them either
         guids = [message.guid for message in messages]
         logger.error(
             "%s ignores its cancellation, and is left running with %d messages of %s; the third SIGTERM or "
@@ -666,7 +674,7 @@ class Workers:
         the queue accepts more, and only this worker's next confirmations free the capacity. A pausing worker
         would wait for ever.
         """
-        losses = self._line.end.received.losses
+        losses = driver_of(self._consumer.queue.session).received.losses
         if losses != self._losses:
             # After a lost connection, the broker redelivers messages in line, some to different consumers.
             self._losses = losses
@@ -746,10 +754,10 @@ class Workers:
         alarm: Alarm | None,
     ) -> None:
         """Take and handle messages sequentially, with ``handler`` if given."""
-        held, progress, line = self._held, self.progress, self._line
+        held, progress = self._held, self.progress
         turn = turn_of(task.get_loop())
         clock = turn.clock
-        arriving, waiting = aiter(self._consumer), line.messages
+        arriving, waiting, take = aiter(self._consumer), buffer_of(self._consumer), take_from(self._consumer)
         left, skipped = self._left.left, self._left.skipped
         paced = self._pace is not None or self._calm is not None
         invoke, blocking, own, ended_at_once = self._invoke, self._invoke.blocking, copy_context, ENDED
@@ -760,7 +768,7 @@ class Workers:
         called = clock()
         while True:
             if waiting and called < turn.until:
-                message = line.pop()
+                message = take()
             else:
                 try:
                     message = await anext(arriving)

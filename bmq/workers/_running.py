@@ -16,7 +16,7 @@ from bmq.admin.client import connect as ask
 from bmq.client.connect import connect
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import DeadLetter, Failure
-from bmq.client.options import ConnectOptions
+from bmq.client.keywords import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.delays import Mover

@@ -11,9 +11,10 @@ from enum import Enum
 from typing import Final, Protocol, cast
 
 from bmq import _checks, _world
-from bmq.client.consumer import Consumer, line_of
+from bmq.client.consumer import Consumer
+from bmq.client.health import HandlerReport, Trouble
+from bmq.client.internals import driver_of, watch_workers, workers_of
 from bmq.client.message import Message
-from bmq.engine.health import HandlerReport, Trouble
 from bmq.protocol.client.core import SessionState
 
 __all__ = [
@@ -157,22 +158,21 @@ class Worker(Protocol):
 
 def calls(consumers: Iterable[Consumer]) -> int:
     """Return the number of calls in progress, without the messages that wait for the next attempt."""
-    workers = [cast("Worker | None", line_of(each).workers) for each in consumers]
+    workers = [cast("Worker | None", workers_of(each)) for each in consumers]
     return sum(each.calls for each in workers if each is not None)
 
 
 def expect(consumer: Consumer, handler: str) -> None:
     """Count the session as not ready while the consumer has no workers."""
     trouble = Trouble(f"{handler} of {consumer.queue.uri} does not run", _world.now(), True)
-    line_of(consumer).end.driver.health.handlers[consumer] = lambda: HandlerReport(trouble)
+    driver_of(consumer.queue.session).health.handlers[consumer] = lambda: HandlerReport(trouble)
 
 
 @contextmanager
 def watched(consumer: Consumer, worker: Worker) -> Generator[None]:
     """Show the workers of a consumer in its status, and inside the block in the health of the session."""
-    line = line_of(consumer)
-    line.workers = worker
-    handlers = line.end.driver.health.handlers
+    watch_workers(consumer, worker)
+    handlers = driver_of(consumer.queue.session).health.handlers
     before = handlers.pop(consumer, None)
     handlers[consumer] = lambda: _report(consumer, worker)
     try:
@@ -276,7 +276,7 @@ def status(*consumers: Consumer) -> Statuses:
     """
     for each in consumers:
         _checks.choice("a consumer", each, Consumer)
-    return Statuses(_status(each, cast("Worker | None", line_of(each).workers)) for each in consumers)
+    return Statuses(_status(each, cast("Worker | None", workers_of(each))) for each in consumers)
 
 
 _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionState.DRAINING_LOST})
@@ -284,7 +284,7 @@ _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionStat
 
 def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
     state, _ = _judged(consumer, worker)
-    if state is not SubscriberState.BLOCKED and line_of(consumer).end.driver.core.stalled:
+    if state is not SubscriberState.BLOCKED and driver_of(consumer.queue.session).core.stalled:
         state = SubscriberState.STALLED
     if consumer.queue.session.state in _LOST:
         state = SubscriberState.LOST
@@ -322,7 +322,7 @@ def _judged(consumer: Consumer, worker: Worker | None) -> tuple[SubscriberState,
     ``status()`` shows the state, and the health of the session the reason.
     """
     if worker is None:
-        if consumer in line_of(consumer).end.driver.health.handlers:
+        if consumer in driver_of(consumer.queue.session).health.handlers:
             return SubscriberState.JOINING, None  # see expect()
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE, None

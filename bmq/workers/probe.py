@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.engine.health import Health
+from bmq.client.health import Health
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:

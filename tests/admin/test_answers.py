@@ -26,11 +26,11 @@ from bmq._json import orjson
 from bmq.admin import Admin
 from bmq.cli.broker_export import Exporter
 from bmq.cli.target import BrokerTarget
+from bmq.client.address import parse_addresses
 from bmq.console import RemoteBroker
 from bmq.console.findings import DeadLetters
 from bmq.console.watch import Watch
 from bmq.delays import check
-from bmq.engine.address import parse_addresses
 
 URI = "tcp://127.0.0.1:1"
 CLUSTER, DOMAIN = "planets", "bmq.test.persistent.priority"

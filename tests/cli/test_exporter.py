@@ -21,7 +21,7 @@ import bmq
 from bmq.cli.broker_export import Exporter
 from bmq.cli.broker_view import Labels
 from bmq.cli.target import BrokerTarget
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 from tests.cli.conftest import Bmq
 from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.engine.room import Want
+from bmq.client.send_window import Permit
 from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
@@ -229,9 +229,9 @@ async def test_a_place_in_line_costs_the_same_in_a_long_line(peer: Peer, end: st
     costs: list[float] = []
     for count in (500, 2000):
         async with writing(peer, max_unacked_messages=50) as (session, queue):
-            room, core = session._driver.flow.room, queue._core
-            core.unacked, room._max_messages = 1, 0  # the window is full
-            tasks = [asyncio.create_task(room.wait(core, Want(1, 1, 1))) for _ in range(count)]
+            window, core = session._driver.send_window, queue._core
+            core.unacked, window._max_messages = 1, 0  # the window is full
+            tasks = [asyncio.create_task(window.acquire(core, Permit(1, 1, 1))) for _ in range(count)]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert not any(task.done() for task in tasks)
@@ -240,15 +240,15 @@ async def test_a_place_in_line_costs_the_same_in_a_long_line(peer: Peer, end: st
                     for task in tasks:
                         task.cancel()
                 elif end == "closed":
-                    room.closed(core)
+                    window.closed(core)
                 else:
-                    while room.lines:
-                        room._max_messages = 10
-                        room.wake()
-                        room._max_messages = 0
+                    while window.lines:
+                        window._max_messages = 10
+                        window.wake()
+                        window._max_messages = 0
                         await asyncio.sleep(0)
                 await asyncio.wait(tasks)
-            assert not room.lines
+            assert not window.lines
             core.unacked = 0
             costs.append(counter.calls / count)
             peer.answer("PUT")
@@ -409,7 +409,7 @@ async def test_slow_application_pauses_reading_and_loses_no_message(peer: Peer) 
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         await nothing_more_is_read(session)
         stats = session.stats()
-        assert stats.buffered_messages == queue._end.default.buffered  # type: ignore[union-attr]
+        assert stats.buffered_messages == queue._default.messages  # type: ignore[union-attr]
         # Reading has stopped: of 20 MB most is still with the operating systems.
         assert stats.buffered_bytes < 2 << 20
         slow = next(event for event in happened if isinstance(event, SlowConsumer))

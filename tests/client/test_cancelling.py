@@ -41,7 +41,7 @@ async def check_usable(peer: Peer, session: bmq.Session, queue: bmq.Queue) -> No
         ack = await queue.post(b"77")
         assert ack.status is bmq.AckStatus.SUCCESS
         for consumer in queue.consumers:
-            if consumer._line is not queue._end.default:  # too late to cancel
+            if consumer._buffer is not queue._default:  # too late to cancel
                 await consumer.close()
         receiving = asyncio.ensure_future(queue.receive())
         await eventually(lambda: queue.state is bmq.QueueState.OPEN and queue.consumers)
@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[str, Call]] = {
     "consumer.receive": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").receive()),
     "consumer.wait": ("ConfigureStream", lambda _, q: q.subscribe("x > 1").wait()),
     "consumer.close": ("ConfigureStream", lambda _, q: _open_and_close(q)),
-    "consumer.configure": ("ConfigureStream", lambda _, q: q._end.default.consumer.configure("x > 2")),  # type: ignore[union-attr]
+    "consumer.configure": ("ConfigureStream", lambda _, q: q._default.consumer.configure("x > 2")),  # type: ignore[union-attr]
     "events": ("", lambda s, _: anext(s.events())),
 }
 
@@ -102,7 +102,7 @@ async def _post_and(queue: bmq.Queue, call: Callable[[], Awaitable[None]]) -> No
 
 async def _open_and_close(queue: bmq.Queue) -> None:
     consumer = queue.subscribe("x > 9")
-    queue._end.subscriptions.add(consumer._line)
+    queue._subscriptions.add(consumer._buffer)
     await consumer.close()
 
 

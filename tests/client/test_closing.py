@@ -56,7 +56,7 @@ async def test_unfinished_work_at_the_deadline_is_reported(
     pending = [queue.post_nowait(b"%d" % n) for n in range(3)]
     peer.connection.push(1)
     stuck = asyncio.ensure_future(_handle_for_ever(queue))
-    await eventually(lambda: len(queue._end.handlers))
+    await eventually(lambda: len(queue._handlers))
     began = time.perf_counter()
     with caplog.at_level(logging.WARNING, "bmq"):
         async with asyncio.timeout(20):
@@ -184,11 +184,11 @@ async def test_failed_or_cancelled_handler_confirms_no_message(peer: Peer, how: 
                 await asyncio.Event().wait()
 
         task = asyncio.ensure_future(handle())
-        await eventually(lambda: len(queue._end.handlers) or task.done())
+        await eventually(lambda: len(queue._handlers) or task.done())
         task.cancel()
         with pytest.raises((ValueError, asyncio.CancelledError)):
             await task
-        assert len(queue._end.handlers) == 0
+        assert len(queue._handlers) == 0
     assert peer.connection.script.confirms == []
 
 
@@ -519,7 +519,7 @@ async def test_closing_continues_when_the_task_with_a_message_ends(peer: Peer) -
             await go.wait()
 
         task = asyncio.create_task(careless())
-        await eventually(lambda: len(queue._end.handlers))
+        await eventually(lambda: len(queue._handlers))
         closing = asyncio.create_task(queue.close())
         await eventually(lambda: queue.closed)
         assert not closing.done()
@@ -534,6 +534,6 @@ async def test_a_slow_handler_leaves_the_broker_time_to_answer(peer: Peer) -> No
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
         stuck = asyncio.ensure_future(_handle_for_ever(queue))
-        await eventually(lambda: len(queue._end.handlers))
+        await eventually(lambda: len(queue._handlers))
         await queue.close(timeout=0.05)  # the broker has answered: no RequestTimeout
         stuck.cancel()

@@ -102,7 +102,7 @@ async def test_the_time_of_a_confirmation_is_its_own_while_nothing_can_be_sent(
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1, 2)
         first, second = await queue.receive_many()
-        connection = queue._end.connection
+        connection = queue._connection
         connection.writable = False
         first.confirm()
         await eventually(lambda: second.age >= 0.06)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.engine.address import Address, find_broker
-from bmq.engine.dialer import Dialer
+from bmq.client.address import Address, find_broker
+from bmq.client.dialer import Dialer
 from bmq.testing import BackgroundBroker
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header

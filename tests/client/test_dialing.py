@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 
 import bmq
-from bmq.engine import dialer as _dialer
-from bmq.engine.address import Address
-from bmq.engine.dialer import Dialer
+from bmq.client import dialer as _dialer
+from bmq.client.address import Address
+from bmq.client.dialer import Dialer
 from bmq.events import ConnectionLost, Reconnecting, SessionEvent, StateRestored
 from tests.certificates import make_certificates
 from tests.fakes.broker import Peer

@@ -3,32 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.client.consumer import line_of
-from bmq.client.message import MessageLine
+from bmq.client.internals import hand_over
 from tests.waiting import eventually
-
-Choose = Callable[[Mapping[str, Any] | None], bmq.Consumer | None]
 
 
 @pytest.fixture
 async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
-
-
-def hand_over(consumer: bmq.Consumer, choose: Choose) -> None:
-    """Hand over all messages in line, as a bundle of a group does."""
-
-    def chosen(properties: Mapping[str, Any] | None) -> MessageLine | None:
-        to = choose(properties)
-        return None if to is None else line_of(to)
-
-    line_of(consumer).hand_over(chosen)
 
 
 async def post(queue: bmq.Queue, *numbers: int) -> None:

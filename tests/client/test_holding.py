@@ -138,7 +138,7 @@ async def test_messages_that_no_consumer_takes_count_and_pause_reading(
 async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
     peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bmq.engine.backlog._PATIENCE", 0.0)
+    monkeypatch.setattr("bmq.client.backlog._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await departed(peer, session)
         assert await flood(peer, s_id, 1000) == 1000
@@ -158,7 +158,7 @@ async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
 
 
 async def test_memory_equals_the_accounted_bytes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bmq.engine.backlog._PATIENCE", 0.0)
+    monkeypatch.setattr("bmq.client.backlog._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await idle(peer, session)
         events = [push(peer, s_id, *range(number, number + 10)) for number in range(0, 500, 10)]
@@ -720,7 +720,7 @@ async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages
     limit: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bmq.engine.backlog._STANDSTILL", 0.01)
+    monkeypatch.setattr("bmq.client.backlog._STANDSTILL", 0.01)
     output_uri = f"{URI}-output"
     app = bmq.App(bmq_broker.uri)
 
@@ -744,7 +744,7 @@ async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages
 async def test_reading_stays_paused_unless_the_application_awaits_an_answer(
     bmq_broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.engine.backlog._STANDSTILL", 1000.0)
+    monkeypatch.setattr("bmq.client.backlog._STANDSTILL", 1000.0)
     async with bmq.connect(bmq_broker.uri) as producer:
         writer = await producer.open_queue(URI, write=True)
         await writer.post_many(b"%d" % number for number in range(15))

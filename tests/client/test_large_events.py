@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 import bmq
-from bmq.engine.channel import Channel
+from bmq.client.channel import Channel
 from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
 from tests.certificates import Certificates, make_certificates
 from tests.fakes.broker import Peer, guid

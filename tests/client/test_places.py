@@ -23,7 +23,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 _CONTAINER = r"\b(deque|list|dict|OrderedDict|defaultdict|set|tuple|Lanes)\["
 _MESSAGES = (
-    r"\b(Push|Numbered|Message|MessageBatch|TypedMessage|_Event|Work|Taken|Receipt|Failure|_Item|Columns|"
+    r"\b(Push|Numbered|Delivery|Message|MessageBatch|TypedMessage|_Event|Work|Taken|Receipt|Failure|_Item|Columns|"
     r"RecordBatch|Event)\b"
 )
 _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
@@ -31,10 +31,11 @@ _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
 #: Variables that keep messages, and their bounds.
 PLACES = {
     # Counted in the session's backlog, which pauses reading.
-    "client/_line.py: Line.messages": "the backlog",
+    "client/buffer.py: ReceiveBuffer.deliveries": "the backlog",
+    "client/buffer.py: Delivery.pushes": "the backlog",
     "arrow/consumer.py: ColumnLine._events": "the backlog",
     "arrow/consumer.py: _Event.messages": "the backlog",
-    "client/_unclaimed.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
+    "client/_subscriptions.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
     # Received from a consumer by a single call or task.
     "arrow/consumer.py: Taken.messages": "the rows of a batch",
     "arrow/consumer.py: Receipt.messages": "the rows of a batch",
@@ -69,7 +70,7 @@ PLACES = {
     # Not messages.
     "testing/_sim_loop.py: Engine._heap": "events of a simulation",
     "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",
-    "engine/health.py: HostHealth._changed": "asyncio.Event",
+    "client/health.py: HostHealth._changed": "asyncio.Event",
 }
 
 

@@ -19,7 +19,7 @@ import bmq
 import bmq.admin
 from bmq import _world
 from bmq.broker import Broker
-from bmq.engine.channel import Channel
+from bmq.client.channel import Channel
 from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
 from tests.fakes.proactor import ProactorLoop, coarse, windows_error

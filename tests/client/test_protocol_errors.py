@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.engine import violations as module
-from bmq.engine.violations import MOST, USEFUL, Violations, violation_in
+from bmq.client import dialer as module
+from bmq.client.address import violation_in
+from bmq.client.dialer import MOST_VIOLATIONS as MOST
 from bmq.events import Disconnected, Reconnecting, SessionEvent
 from tests.fakes.broker import Connection, Peer
 from tests.waiting import eventually
@@ -44,34 +47,8 @@ class Garbling(Peer):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of thousandths of seconds."""
-    monkeypatch.setattr(module, "_BASE", 0.001)
-    monkeypatch.setattr(module, "_CAP", 0.01)
-
-
-def test_pauses_grow_and_end() -> None:
-    violations = Violations("tcp://b:1")
-    error = bmq.ProtocolError("what")
-    pauses: list[float] = []
-    for _ in range(MOST - 1):
-        assert violations.note(error)
-        pauses.append(violations.pause(0.01))
-    with pytest.raises(bmq.ConnectionFailed, match=r"10 connections in a row .* what") as caught:
-        violations.note(error)
-    assert caught.value.__cause__ is error
-    assert pauses == [0.01, 0.51, 1.01, 2.01, 4.01, 8.01, 16.01, 30.01, 30.01]
-
-
-def test_a_useful_connection_resets_the_count_of_violations() -> None:
-    violations = Violations("tcp://b:1")
-    error = bmq.ProtocolError("what")
-    for _ in range(3):
-        violations.note(error)
-    violations.lasted(USEFUL - 1)
-    assert not violations.note(bmq.ConnectionFailed("cut"))
-    assert violations.count == 3
-    violations.lasted(USEFUL)
-    assert violations.count == 0
-    assert violations.pause(0.25) == 0.25
+    monkeypatch.setattr(module, "_VIOLATION_PAUSE", 0.001)
+    monkeypatch.setattr(module, "_LONGEST_VIOLATION_PAUSE", 0.01)
 
 
 def test_a_violation_is_found_behind_other_errors() -> None:
@@ -81,6 +58,40 @@ def test_a_violation_is_found_behind_other_errors() -> None:
     assert violation_in(outer) is None
     outer.__cause__.__cause__ = inner
     assert violation_in(outer) is inner
+
+
+@pytest.mark.usefixtures("quick")
+async def test_pauses_grow_with_each_violation_in_a_row() -> None:
+    happened: list[SessionEvent] = []
+    options = bmq.SessionOptions(reconnect_delays=_none)
+    async with Garbling() as peer, bmq.connect(peer.uri, options=options) as session:
+        events = session.events()
+        queue = await session.open_queue(READ, read=True, default_subscription=True)
+        with pytest.raises(bmq.Error, match=rf"{MOST} connections in a row .* {WHY}"):
+            await queue.receive()
+        happened = [event async for event in events]
+    pauses = [event.delay for event in happened if isinstance(event, Reconnecting)]
+    assert pauses == [0.0, 0.001, 0.002, 0.004, 0.008, 0.01, 0.01, 0.01, 0.01]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_useful_connection_ends_the_row_of_violations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "USEFUL_SECONDS", 0.0)
+    options = bmq.SessionOptions(reconnect_delays=_none)
+    async with Garbling() as peer, bmq.connect(peer.uri, options=options) as session:
+        events = session.events()
+        queue = await session.open_queue(READ, read=True)
+        receiving = asyncio.ensure_future(queue.receive())
+        delays = {0.0}
+        while len(peer.connections) <= MOST:
+            event = await anext(events)
+            delays |= {event.delay} if isinstance(event, Reconnecting) else set()
+        receiving.cancel()
+    assert delays == {0.0}
+
+
+def _none() -> Iterator[float]:
+    return repeat(0.0)
 
 
 @pytest.mark.usefixtures("quick")

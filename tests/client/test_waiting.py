@@ -34,7 +34,7 @@ async def test_message_wakes_receivers_and_waiters(queue: bmq.Queue, cancel: boo
     async with queue.subscribe() as consumer:
         waiting = [asyncio.create_task(consumer.wait()) for _ in range(3)]
         taking = asyncio.create_task(consumer.receive())
-        await eventually(lambda: len(consumer._line.waiting) == 4)
+        await eventually(lambda: len(consumer._buffer.waiting) == 4)
         if cancel:
             waiting[0].cancel()
         await queue.post(b"1")
@@ -47,7 +47,7 @@ async def test_message_wakes_receivers_and_waiters(queue: bmq.Queue, cancel: boo
 async def test_closing_a_consumer_ends_its_receivers(queue: bmq.Queue) -> None:
     consumer = await queue.subscribe()
     waiting = asyncio.create_task(consumer.wait())
-    await eventually(lambda: len(consumer._line.waiting) == 1)
+    await eventually(lambda: len(consumer._buffer.waiting) == 1)
     await consumer.close()
     with pytest.raises(bmq.QueueClosed):
         await waiting

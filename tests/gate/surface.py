@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmq.arrow import TablesOptions
+from bmq.client.keywords import ConnectOptions
 from bmq.client.limits import ConsumerLimits
-from bmq.client.options import ConnectOptions
-from bmq.engine.options import SessionFields
+from bmq.client.options import SessionFields
 from bmq.groups import GroupOptions
 
 __all__ = ["MODULES", "Public", "public"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,7 +267,7 @@ def test_without_a_power_of_two_a_bundle_of_integer_keys_could_differ_from_its_b
             asked.append(str(expression))
             raise AssertionError("no bundle is asked for")
 
-    parts: Any = Queue(), None, [SimpleNamespace(_line=None)] * 6, "k", None
+    parts: Any = Queue(), None, [None] * 6, "k", None
     made = Bundles(*parts)
     made.change(range(6))
     assert asked == []

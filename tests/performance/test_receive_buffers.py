@@ -10,7 +10,7 @@ import sys
 # each read. Other C libraries than glibc count nothing.
 PROGRAM = """
 import ctypes
-import bmq.engine.channel
+import bmq.client.channel
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks".split()]

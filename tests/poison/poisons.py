@@ -72,14 +72,13 @@ POISONS: dict[str, Poisonous] = {
 
 def post_raw(queue: bmq.Queue, message: Poisonous) -> asyncio.Future[bmq.Ack]:
     """Post a message unchanged, without the checks of a bmq producer."""
-    poster: Any = queue._poster
-    connection = poster._connection
+    connection = queue._connection
     flags = PutFlags.ACK_REQUESTED
     if message.has_properties:
         flags |= PutFlags.MESSAGE_PROPERTIES
     future: asyncio.Future[bmq.Ack] = asyncio.get_running_loop().create_future()
     connection.core.post(
-        poster._core,
+        queue._core,
         secrets.token_bytes(16),
         message.data,
         future,

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 
 from bmq.cli.broker_export import Exporter
 from bmq.cli.target import BrokerTarget
-from bmq.engine.address import parse_addresses
+from bmq.client.address import parse_addresses
 from tests.fakes.cluster import RecordedCluster
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from typing import Any
 
 import bmq
 from bmq.broker import DomainConfig, Mode
-from bmq.client.session import driver_of
+from bmq.client.internals import driver_of
 from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, check
 from tests.simulation.books import Witness, unsettled
 

@@ -16,7 +16,7 @@ from typing import get_type_hints
 import pytest
 
 import bmq
-from bmq.engine.options import SessionFields
+from bmq.client.options import SessionFields
 
 ROOT = Path(__file__).parents[2]
 RIGHT = Path(__file__).with_name("right.py")

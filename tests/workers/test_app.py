@@ -293,7 +293,7 @@ async def test_one_failing_consumer_ends_all_with_the_reason(
     @app.consumer(good)
     async def handle(message: bmq.Message) -> None:
         failing = next(queue for queue in app.session.queues if queue.uri == bad)
-        failing.consumers[0]._line.shut(Refusal("the queue is gone"))
+        failing.consumers[0]._buffer.shut(Refusal("the queue is gone"))
         await eventually(lambda: f"consume {bad}" not in {task.get_name() for task in asyncio.all_tasks()})
         finished.append(message.data)
 

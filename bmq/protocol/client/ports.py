@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ __all__ = [
     "Arrival",
     "Columns",
     "NullOwner",
-    "Places",
     "QueueOwner",
     "Sink",
 ]
@@ -22,9 +21,6 @@ __all__ = [
 #: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages with
 #: a common arrival share the same tuple.
 Arrival: TypeAlias = tuple[float, int]
-#: Delivery numbers of a list of messages, as runs of consecutive numbers: (index and number of the first
-#: message).
-Places: TypeAlias = list[tuple[int, int]]
 
 
 class Columns(Protocol):
@@ -52,8 +48,8 @@ class Columns(Protocol):
 class Sink(Protocol):
     """The receiver of a subscription's messages."""
 
-    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
-        """Accept newly arrived messages."""
+    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
+        """Accept newly arrived messages with their delivery numbers. The list belongs to the receiver."""
         ...
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
@@ -76,7 +72,7 @@ class QueueOwner(Sink, Protocol):
 class NullOwner:
     """The owner of queues never opened, and of the placeholder subscription without limits."""
 
-    def deliver(self, messages: list[Push], places: Places, arrival: Arrival) -> None:
+    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         """Leave messages unconfirmed, to be delivered again by the broker."""
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:

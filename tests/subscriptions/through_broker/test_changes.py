@@ -32,7 +32,7 @@ class Counting:
 
 def refuse(consumer: bmq.Consumer) -> None:
     """Give a subscription a priority refused by the broker."""
-    for core in consumer._line.definition.subscriptions:
+    for core in consumer._buffer.definition.subscriptions:
         core.options = core.options._replace(priority=-(2**31))
 
 
@@ -88,14 +88,14 @@ async def test_refused_change_restores_the_broker_state(
 ) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1", priority=7) as consumer:
-        redefine = queue._end.subscriptions.redefine
+        redefine = queue._subscriptions.redefine
 
         def broken(line: Any, definition: Any) -> Any:
             for each in definition.subscriptions:
                 each.options = each.options._replace(priority=-(2**31))
             return redefine(line, definition)
 
-        monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
+        monkeypatch.setattr(queue._subscriptions, "redefine", broken)
         with pytest.raises(bmq.ConfigureQueueError):
             await consumer.configure("x == 2", priority=9)
         assert consumer.expressions == ["x == 1"]
@@ -351,14 +351,14 @@ async def test_cancelled_subscribe_withdraws_the_subscription(scene: Scene) -> N
 async def test_refusal_keeps_the_default_subscription(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = await scene.reader(default_subscription=True, priority=3)
     [default] = queue.consumers
-    redefine = queue._end.subscriptions.redefine
+    redefine = queue._subscriptions.redefine
 
     def broken(line: Any, definition: Any) -> Any:
         for each in definition.subscriptions:
             each.options = each.options._replace(priority=-(2**31))
         return redefine(line, definition)
 
-    monkeypatch.setattr(queue._end.subscriptions, "redefine", broken)
+    monkeypatch.setattr(queue._subscriptions, "redefine", broken)
     with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
         await queue.configure(priority=4)
     assert queue.consumers == [default]

@@ -11,14 +11,14 @@ import os
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.client._definition import Unread, properties_of
-from bmq.protocol.client.ports import Arrival, Places
+from bmq.protocol.client.ports import Arrival
 from bmq.wire.push import Push
 from tests.subscriptions.through_broker.scene import Scene
 
@@ -61,18 +61,18 @@ class Watched:
             priority=self.random.randrange(3),
             max_unconfirmed_messages=self.random.choice([1, 10, 100]),
         )
-        deliver: Callable[[list[Push], Places, Arrival], None] = consumer._line.deliver
+        deliver: Callable[[list[Push], Sequence[int], Arrival], None] = consumer._buffer.deliver
 
-        def watching(messages: list[Push], places: Places, arrival: Arrival) -> None:
+        def watching(messages: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
             if not consumer.closed:
                 for each in messages:
                     properties = properties_of(each)
                     assert not isinstance(properties, Unread)
                     if not any(expression.matches(properties) for expression in standing):
                         self.astray.append(f"{properties} arrived at {standing}")
-            deliver(messages, places, arrival)
+            deliver(messages, numbers, arrival)
 
-        consumer._line.deliver = watching  # type: ignore[method-assign]
+        consumer._buffer.deliver = watching  # type: ignore[method-assign]
 
     async def receive(self) -> None:
         """Handle messages until the last consumer."""

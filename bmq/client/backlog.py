@@ -33,8 +33,8 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from bmq.engine.connection import Connection
-from bmq.engine.options import SessionOptions
+from bmq.client.connection import Connection
+from bmq.client.options import SessionOptions
 from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
 
 __all__ = ["Backlog"]

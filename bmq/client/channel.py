@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import math
 import socket
 import weakref
 from collections.abc import Callable
@@ -12,10 +14,17 @@ from typing import TYPE_CHECKING, Protocol, cast
 from bmq._logging import Log
 from bmq._loop import change_protocol, of_uvloop
 from bmq._waiting import ended
-from bmq.engine.keepalive import limit_unacknowledged, probe, unacknowledged
+
+try:
+    from fcntl import ioctl as _ioctl
+    from termios import TIOCOUTQ as _UNSENT
+except ImportError:  # a system without the modules, or without the query
+    _can_ask = False
+else:
+    _can_ask = True
 
 if TYPE_CHECKING:
-    from bmq.engine.trace import Tracer
+    from bmq.client.trace import Tracer
 
 __all__ = ["Channel", "Receiver"]
 
@@ -26,6 +35,11 @@ _HIGH_WATER = 1024 * 1024
 _LOW_WATER = 256 * 1024
 # Seconds for which closing waits for the peer to accept written bytes.
 _LINGER = 1.0
+# Probes without an answer after which a connection is lost.
+_PROBES = 3
+# Unacknowledged bytes end a connection after this multiple of the tolerated silence. A broker sending, but
+# not reading for a while, is slow and not dead; the kernel cannot distinguish the two.
+_PATIENCE = 2
 
 
 def _keep_receive_buffers() -> None:
@@ -109,7 +123,7 @@ class Channel(asyncio.Protocol):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError:
                 pass  # already closed by the peer, as the loop reports next
-            probe(raw, self._liveness)
+            _probe(raw, self._liveness)
 
     def data_received(self, data: bytes | memoryview) -> None:
         """Called by the event loop, or with a part of the receiver's memory."""
@@ -201,7 +215,7 @@ class Channel(asyncio.Protocol):
     def backlog(self) -> int:
         """Number of written bytes not acknowledged by the peer's kernel, if known to the system."""
         raw = self._transport.get_extra_info("socket") if self._transport else None
-        return self.write_buffer_size + (0 if raw is None else unacknowledged(raw))
+        return self.write_buffer_size + (0 if raw is None else _unacknowledged(raw))
 
     def write(self, pieces: list[bytes]) -> int:
         """Send whole events, each in one or more pieces, with a single write; drop all events when closing.
@@ -239,7 +253,7 @@ class Channel(asyncio.Protocol):
             # a lost connection.
             raw = self._transport.get_extra_info("socket")
             if raw is not None and self._liveness is not None:
-                limit_unacknowledged(raw, self._liveness if reading else None)
+                _limit_unacknowledged(raw, self._liveness if reading else None)
 
     def rest(self) -> None:
         """Read no further bytes in this turn of the event loop."""
@@ -312,3 +326,58 @@ class _Filler(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Called by the event loop."""
         self._channel.resume_writing()
+
+
+def _probe(raw: socket.socket, liveness: float | None) -> None:
+    """Enable the kernel's probes of an idle connection.
+
+    The session's heartbeats detect a silent broker. These options detect a dead path while the event loop is
+    blocked, and close sockets abandoned by the session. On a platform without the options, heartbeats still
+    detect the same failures. Each option is set separately, because platforms differ.
+
+    Args:
+        raw: the socket.
+        liveness: tolerated silence in seconds; None for the system's defaults.
+    """
+    _set_option(raw, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
+    if liveness is None:
+        return
+    part = max(1, min(32767, math.ceil(liveness / _PROBES)))
+    # macOS calls the first option TCP_KEEPALIVE.
+    idle = "TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else "TCP_KEEPALIVE"
+    _set_option(raw, socket.IPPROTO_TCP, idle, part)
+    _set_option(raw, socket.IPPROTO_TCP, "TCP_KEEPINTVL", part)
+    _set_option(raw, socket.IPPROTO_TCP, "TCP_KEEPCNT", _PROBES)
+    _limit_unacknowledged(raw, liveness)
+
+
+def _limit_unacknowledged(raw: socket.socket, liveness: float | None) -> None:
+    """Limit the time for which written bytes may stay unacknowledged.
+
+    Args:
+        raw: the socket.
+        liveness: tolerated silence in seconds; None for the system's limit.
+    """
+    milliseconds = 0 if liveness is None else max(1, min(2**31 - 1, int(_PATIENCE * liveness * 1000)))
+    _set_option(raw, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", milliseconds)
+
+
+def _unacknowledged(raw: socket.socket) -> int:
+    """Return the number of written bytes not acknowledged by the peer's kernel; 0 if unknown."""
+    if not _can_ask:
+        return 0
+    count = array.array("i", [0])
+    try:
+        _ioctl(raw.fileno(), _UNSENT, count)  # pyright: ignore[reportPossiblyUnboundVariable]
+    except OSError:
+        return 0  # the socket is closed
+    return count[0]
+
+
+def _set_option(raw: socket.socket, level: int, name: str, value: int) -> None:
+    option = getattr(socket, name, None)
+    if option is not None:
+        try:
+            raw.setsockopt(level, option, value)
+        except OSError:
+            pass  # already closed by the peer, or this system refuses the value

@@ -9,6 +9,11 @@ The first negotiated connection wins, and the rest are closed.
 Addresses are ordered by their last failure. Addresses without a failure come first, in the given order. A
 lost connection counts as a failure: after a loss the next address is tried at once, and a silent node
 comes last.
+
+After a cut the client reconnects at once: the cause is usually gone. After a violation of the protocol the
+broker usually sends the same bytes again, because the broker delivers unconfirmed messages again, and each
+lost connection counts as a delivery attempt of every message in flight. The pauses grow, and
+:data:`MOST_VIOLATIONS` in a row end the session with the error.
 """
 
 from __future__ import annotations
@@ -22,24 +27,25 @@ import ssl as ssl_module
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from bmq._backoff import backoff
 from bmq._logging import Log
-from bmq.engine.address import Address
-from bmq.engine.attempt import Attempt, Security
-from bmq.engine.channel import Channel
-from bmq.engine.connection import Connection
-from bmq.engine.options import CredentialsSource, SessionOptions, Trace
-from bmq.engine.race import race
-from bmq.engine.tracing import Tracing
-from bmq.engine.violations import Violations
+from bmq._loop import create_connection
+from bmq.client.address import Address, race, violation_in
+from bmq.client.channel import Channel
+from bmq.client.connection import Connection
+from bmq.client.options import CredentialsSource, SessionOptions, Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
 from bmq.protocol.client.greeting import Greeting
 from bmq.protocol.client.handshake import Credentials
 
-__all__ = ["Dialer"]
+if TYPE_CHECKING:
+    from bmq.client.trace import Tracer
+
+__all__ = ["MOST_VIOLATIONS", "USEFUL_SECONDS", "Dialer"]
 
 logger = Log("bmq.client", later=True)
 
@@ -53,6 +59,13 @@ _OVER = (SessionState.CLOSING, SessionState.CLOSED)
 _HEAD_START = 2.0
 # Maximum number of remembered failures of IP addresses; a name may resolve to new addresses every day.
 _MOST_FAILURES = 1000
+#: Maximum number of consecutive connections ended by a violation of the protocol.
+MOST_VIOLATIONS = 10
+#: A connection of at least this many seconds ends the row of violations.
+USEFUL_SECONDS = 60.0
+# Pause in seconds after the second violation, and the longest; the delay of the options is added.
+_VIOLATION_PAUSE = 0.5
+_LONGEST_VIOLATION_PAUSE = 30.0
 
 
 class Dialer:
@@ -72,7 +85,7 @@ class Dialer:
         target: addresses as text.
         reconnects: number of restored connections.
         last_failure: error of the last attempt, or None.
-        tracing: setting of the wire trace.
+        violations: number of consecutive connections ended by the peer's violations of the protocol.
     """
 
     def __init__(
@@ -93,8 +106,11 @@ class Dialer:
         self._addresses = addresses
         self.target = ", ".join(map(str, addresses))
         self._credentials = credentials
-        self._security = Security(ssl, server_hostname)
-        self.tracing = Tracing(options.trace, self.trace)
+        self._ssl = ssl
+        self._server_hostname = server_hostname
+        # Content of the wire trace, and the number of events still to be logged; None for no limit.
+        self._trace = options.trace
+        self._trace_left: int | None = None
         # The connected address; None without a connection.
         self._current: tuple[Address, str] | None = None
         # Sequence number of the last failure of each address and IP address.
@@ -106,7 +122,7 @@ class Dialer:
         self._delays: Iterator[float] | None = None
         self._attempt = 0
         self._losses: deque[float] = deque(maxlen=_BURST)
-        self._violations = Violations(self.target)
+        self.violations = 0
         self._up_at = 0.0
         self.reconnects = 0
         self.last_failure: Error | None = None
@@ -115,10 +131,6 @@ class Dialer:
     def address(self) -> Address:
         """The connected address, or the next address to try."""
         return self._current[0] if self._current is not None else self._in_order()[0]
-
-    def trace(self) -> None:
-        """Follow a changed setting of the wire trace."""
-        self._connection.trace(self.tracing, self.address.text)
 
     async def first_connect(self) -> None:
         """Connect for the first time.
@@ -153,10 +165,47 @@ class Dialer:
             if task is not None:
                 task.cancel()
 
+    def greet(self) -> Greeting:
+        """Begin a handshake for a candidate connection."""
+        return self._connection.core.greet()
+
     def renew_credentials(self) -> None:
         """Renew the credentials on the live connection."""
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.ensure_future(self._renew())
+
+    # the wire trace
+
+    def set_trace(self, trace: Trace, count: int | None) -> None:
+        """Trace this connection and all later ones, for a number of events if ``count`` is not None."""
+        self._trace, self._trace_left = trace, count
+        self._apply_trace()
+
+    def _apply_trace(self) -> None:
+        """Follow a changed setting in the middle of a conversation."""
+        if self._current is not None:
+            self._connection.trace(self._tracer(self.address, self._connection.core.unfinished))
+
+    def _tracer(self, address: Address, received: bytes = b"") -> Tracer | None:
+        """Return the tracer of a connection that has received part of an event; None without a trace."""
+        if self._trace is Trace.OFF:
+            return None
+        from bmq.client.trace import Tracer  # few programs need the module
+
+        payloads = self._trace is Trace.PAYLOADS
+        return Tracer(address.text, payloads=payloads, allowed=self._count_traced, received=received)
+
+    def _count_traced(self) -> bool:
+        """Return whether one more event is to be logged."""
+        if self._trace_left is None:
+            return self._trace is not Trace.OFF
+        if not self._trace_left:
+            return False
+        self._trace_left -= 1
+        if not self._trace_left:
+            self._trace = Trace.OFF
+            self._apply_trace()
+        return True
 
     # credentials
 
@@ -164,7 +213,7 @@ class Dialer:
         connection = self._connection
         try:
             async with asyncio.timeout(self._options.connect_timeout):
-                credentials = await self._get_credentials()
+                credentials = await self.get_credentials()
         except (TimeoutError, Error) as error:
             reason = str(error) or "the credentials callable took too long"
             logger.warning(
@@ -176,7 +225,13 @@ class Dialer:
         connection.core.reauthenticate(credentials, connection.loop.time())
         connection.transmit_soon()
 
-    async def _get_credentials(self) -> Credentials | None:
+    async def get_credentials(self) -> Credentials | None:
+        """Return the client's credentials, from the application's function if it gave one.
+
+        Raises:
+            ConnectionFailed: the function failed.
+            UsageError: the function returned something else.
+        """
         source = self._credentials
         if source is None or isinstance(source, Credentials):
             return source
@@ -208,7 +263,7 @@ class Dialer:
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 for delay in options.reconnect_delays():
-                    await asyncio.sleep(self._violations.pause(delay))
+                    await asyncio.sleep(self.pause(delay))
                     try:
                         await self._try_all()
                         return
@@ -233,10 +288,29 @@ class Dialer:
         """
         self.last_failure = error
         self._connection.core.note_trouble(error, self._connection.loop.time())
-        self._violations.note(error)
+        self.note_violation(error)
 
-    def _forget_failure(self) -> None:
-        self.last_failure = None
+    def note_violation(self, error: BaseException | None) -> None:
+        """Count the end of a connection or an attempt, if the peer violated the protocol.
+
+        Raises:
+            ConnectionFailed: too many violations.
+        """
+        violation = violation_in(error)
+        if violation is None:
+            return
+        self.violations += 1
+        if self.violations >= MOST_VIOLATIONS:
+            raise ConnectionFailed(
+                f"{self.target}: {self.violations} connections in a row ended because of invalid data from "
+                f"the broker; the last error: {violation}"
+            ) from violation
+
+    def pause(self, delay: float) -> float:
+        """Return the pause before the next attempt, given the ``delay`` without violations."""
+        if self.violations < 2:
+            return delay
+        return delay + backoff(self.violations - 1, _VIOLATION_PAUSE, _LONGEST_VIOLATION_PAUSE)
 
     @property
     def _last(self) -> str:
@@ -264,7 +338,6 @@ class Dialer:
         """Try until an attempt succeeds; return "", or the reason for giving up."""
         options = self._options
         trouble = self._connection.core.trouble
-        self._forget_failure()
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 await self._attempts()
@@ -298,17 +371,19 @@ class Dialer:
             self._reconnect_if_lost()
 
     async def _attempts(self) -> None:
+        self.last_failure = None
         connection = self._connection
         now = connection.loop.time()
         flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
         self._losses.append(now)
-        self._violations.lasted(now - self._up_at)
-        self._violations.note(connection.core.trouble)
+        if now - self._up_at >= USEFUL_SECONDS:
+            self.violations = 0
+        self.note_violation(connection.core.trouble)
         if self._delays is None or not flapping:
             self._delays, self._attempt = self._options.reconnect_delays(), 0
         for each in self._delays:
             self._attempt += 1
-            delay = self._violations.pause(each)
+            delay = self.pause(each)
             self._publish(Reconnecting(self._attempt, delay, self.address.text))
             await asyncio.sleep(delay)
             try:
@@ -365,27 +440,25 @@ class Dialer:
 
     async def _try(self, address: Address, host: str, deadline: float) -> None:
         """Try one IP address."""
-        attempt = Attempt(
-            self._connection, self._adopt, self._options, self._security, self.tracing, address, host
-        )
         try:
-            await attempt.run(self._get_credentials, deadline)
+            await _ConnectionAttempt(self, address, host).run(deadline)
         except ConnectionFailed:
             self._put_last(address, host)
             raise
 
-    def _adopt(self, attempt: Attempt, channel: Channel, greeting: Greeting) -> bool:
+    def adopt(self, address: Address, host: str, channel: Channel, greeting: Greeting) -> bool:
+        """Use a negotiated channel; return False if another attempt was faster."""
         if self._current is not None:
             return False
-        self._current = attempt.address, attempt.host
+        self._current = address, host
         self._up_at = self._connection.loop.time()
         try:
             self._connection.adopt(channel, greeting)
         except Error:
             self._current = None
             raise
-        if self.tracing.trace is not Trace.OFF and not channel.traced:
-            self.trace()  # the trace may have been switched on since the beginning of the attempt
+        if self._trace is not Trace.OFF and not channel.traced:
+            self._apply_trace()  # the trace may have been switched on since the beginning of the attempt
         return True
 
     def _in_order(self) -> list[Address]:
@@ -398,6 +471,25 @@ class Dialer:
         self._failed[address] = next(self._failures)
         if host is not None:
             self._failed[address, host] = next(self._failures)
+
+    async def open_channel(self, attempt: _ConnectionAttempt) -> Channel:
+        """Open a TCP or TLS connection for an attempt."""
+        ssl, address = self._ssl, attempt.address
+        if ssl is None and address.tls:
+            ssl = ssl_module.create_default_context()
+        tracer = self._tracer(address)
+        _, channel = await create_connection(
+            lambda: Channel(attempt, self._options.liveness, tracer),
+            attempt.host,
+            address.port,
+            ssl=ssl,
+            server_hostname=(self._server_hostname or address.host) if ssl is not None else None,
+        )
+        return cast("Channel", channel)
+
+    def uses_tls(self, address: Address) -> bool:
+        """Whether connections to an address use TLS."""
+        return address.tls or self._ssl is not None
 
     async def _resolve(self, address: Address) -> list[str]:
         try:
@@ -417,6 +509,118 @@ class Dialer:
         if not hosts:
             raise ConnectionFailed(f"{address.host} has no address")
         return hosts
+
+
+class _ConnectionAttempt:
+    """A connection to one IP address during the handshake: receives the data until the end of the handshake.
+
+    Args:
+        dialer: the session's dialer.
+        address: address of the broker.
+        host: IP address of the broker.
+
+    Attributes:
+        address: address of the broker.
+        host: IP address of the broker.
+    """
+
+    def __init__(self, dialer: Dialer, address: Address, host: str) -> None:
+        self._dialer = dialer
+        self.address = address
+        self.host = host
+        self._loop = asyncio.get_running_loop()
+        self._greeting = dialer.greet()
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        # True once the handshake has succeeded or failed.
+        self._over = False
+
+    def __str__(self) -> str:
+        address, host = self.address, self.host
+        return address.text if host == address.host else f"{address} ({host})"
+
+    async def run(self, deadline: float) -> None:
+        """Connect, negotiate, and hand the channel over to the session.
+
+        Args:
+            deadline: time of the timeout, by the loop's clock.
+
+        Raises:
+            ConnectionFailed: no broker answered, in time or at all, or the broker refused.
+
+        Cancelling the call closes the connection.
+        """
+        timeout = max(0.0, deadline - self._loop.time())
+        channel: Channel | None = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                credentials = await self._dialer.get_credentials()
+                channel = await self._dialer.open_channel(self)
+                channel.write([self._greeting.begin(credentials)])
+                channel.start()
+                await self._done
+        except BaseException as error:
+            self._over = True
+            self._done.cancel()
+            if channel is not None:
+                channel.abort()
+            if isinstance(error, ConnectionFailed):
+                raise type(error)(f"{self}: {error}") from error
+            if isinstance(error, TimeoutError):
+                raise ConnectionFailed(f"{self} did not answer within {timeout:.2g} s") from None
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error) or type(error).__name__
+                if self._dialer.uses_tls(self.address) and channel is None and _ends_a_tls_handshake(error):
+                    reason += "; is this the broker's port for TLS?"
+                raise ConnectionFailed(f"could not connect to {self}: {reason}") from error
+            raise
+
+    # the channel (see Receiver)
+
+    def channel_data(self, channel: Channel, data: bytes | memoryview) -> None:
+        """Process received bytes."""
+        if self._over:
+            return  # the attempt failed, or another was faster: the channel is about to be closed
+        greeting = self._greeting
+        answer = greeting.receive(bytes(data))
+        if answer:
+            channel.write([answer])
+        self._over = greeting.done or greeting.error is not None
+        if greeting.error is not None:
+            self._fail(greeting.error)
+        elif greeting.done:
+            try:
+                first = self._dialer.adopt(self.address, self.host, channel, greeting)
+            except Error as error:
+                self._fail(error)
+            else:
+                if first and not self._done.done():
+                    self._done.set_result(None)
+
+    def _fail(self, error: Error) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def channel_lost(self, channel: Channel, error: Exception | None) -> None:
+        """Handle the loss of the channel."""
+        if not self._over:
+            self._over = True
+            hint = (
+                ""
+                if self._dialer.uses_tls(self.address)
+                else "; if the broker expects TLS, use a tcps:// address"
+            )
+            why = f": {str(error) or type(error).__name__}" if error is not None else ""
+            self._fail(ConnectionFailed(f"the broker closed the connection during the handshake{why}{hint}"))
+
+    def channel_writable(self, channel: Channel, writable: bool) -> None:
+        """Ignore the state of the transport's buffer: a handshake is short."""
+
+
+def _ends_a_tls_handshake(error: OSError) -> bool:
+    """Whether an attempt may have failed with this error because the peer does not use TLS."""
+    if isinstance(error, ssl_module.SSLError):
+        return not isinstance(error, ssl_module.SSLCertVerificationError)
+    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
 
 
 def _head_start(timeout: float, count: int) -> float:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker addresses: ``tcp://host:port`` and ``tcps://host:port``, several separated by commas."""
+"""Broker addresses, ``tcp://host:port`` and ``tcps://host:port``, and attempts to connect to several."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from bmq import _checks
-from bmq.errors import InvalidURI, UsageError
+from bmq._logging import Log
+from bmq.errors import ConnectionFailed, InvalidURI, ProtocolError, UsageError
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -21,7 +25,11 @@ __all__ = [
     "Target",
     "find_broker",
     "parse_addresses",
+    "race",
+    "violation_in",
 ]
+
+logger = Log("bmq.client", later=True)
 
 DEFAULT_PORT = 30114
 _NO_URL = urlsplit("")
@@ -135,3 +143,76 @@ def find_broker(broker: str | None) -> Target:
         return Target(parse_addresses(named), from_environment=True)
     except InvalidURI as error:
         raise InvalidURI(f"{ENVIRONMENT_VARIABLE}: {error}") from None
+
+
+def violation_in(error: BaseException | None) -> ProtocolError | None:
+    """Return the peer's violation behind an error, or None."""
+    while error is not None:
+        if isinstance(error, ProtocolError):
+            return error
+        error = error.__cause__
+    return None
+
+
+async def race(
+    runners: Sequence[Callable[[], Awaitable[None]]],
+    head_start: float,
+    racing: dict[asyncio.Task[None], None],
+) -> None:
+    """Run coroutines concurrently until the first success ("happy eyeballs", RFC 8305); cancel the others.
+
+    The first coroutine starts at once. The next coroutine starts after a failure, or after ``head_start``
+    seconds without a result.
+
+    Args:
+        runners: functions returning the coroutines, in order.
+        head_start: seconds between two starts.
+        racing: holds the running tasks, for a caller cancelling them from outside.
+
+    Raises:
+        ConnectionFailed: all coroutines failed; the message joins all error messages. An error with
+            ``retryable`` False ends the race at once.
+
+    Cancelling the race cancels the coroutines, and waits for their end.
+    """
+    waiting = deque(runners)
+    running: dict[asyncio.Task[None], None] = {}
+    failures: list[ConnectionFailed] = []
+    try:
+        while waiting or running:
+            if waiting:
+                task = asyncio.ensure_future(_run(waiting.popleft()))
+                running[task] = racing[task] = None
+                task.add_done_callback(racing.pop)
+            await asyncio.wait(
+                running, timeout=head_start if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in [task for task in running if task.done()]:
+                del running[task]
+                try:
+                    task.result()
+                    return
+                except ConnectionFailed as error:
+                    if len(runners) == 1 or not error.retryable:
+                        raise
+                    failures.append(error)
+                    if waiting:
+                        logger.info("%s; trying the next address", error)
+    except GeneratorExit:
+        running.clear()  # The coroutine is collected without its event loop: awaiting is impossible.
+        raise
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+            for task in running:
+                if not task.cancelled():
+                    task.exception()  # retrieved: another coroutine was faster
+    # A peer's violation explains more than a refused connection.
+    cause = next((each for each in failures if violation_in(each) is not None), failures[-1])
+    raise ConnectionFailed("; ".join(map(str, failures))) from cause
+
+
+async def _run(runner: Callable[[], Awaitable[None]]) -> None:
+    await runner()

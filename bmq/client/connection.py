@@ -17,20 +17,22 @@ import asyncio
 import weakref
 from asyncio import get_running_loop
 from threading import get_ident
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from bmq import _world
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.engine.channel import Channel
-from bmq.engine.counting import Confirming
-from bmq.engine.tracing import Tracing
+from bmq.client.channel import Channel
+from bmq.client.counting import Confirming
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
-from bmq.protocol.client.events import SessionEvent, Signal
 from bmq.protocol.client.greeting import Greeting
 
-__all__ = ["Connection", "Owner"]
+if TYPE_CHECKING:
+    from bmq.client.driver import Driver
+    from bmq.client.trace import Tracer
+
+__all__ = ["Connection"]
 
 logger = Log("bmq.client", later=True)
 
@@ -38,26 +40,6 @@ logger = Log("bmq.client", later=True)
 _WRITE = 512 * 1024
 # A backlog below this size gives no information about the peer.
 _SMALL_BACKLOG = 64 * 1024
-
-
-class Owner(Protocol):
-    """The receiver of a connection's reports."""
-
-    def handle(self, event: SessionEvent | Signal) -> None:
-        """Process an event of the core."""
-        ...
-
-    def disconnected(self) -> None:
-        """Note that the connection is lost; the core has been informed."""
-        ...
-
-    def writable(self) -> None:
-        """Note that the connection accepts more data."""
-        ...
-
-    def crashed(self) -> None:
-        """Record the end of the session because of a bug in this library."""
-        ...
 
 
 class Connection:
@@ -83,7 +65,7 @@ class Connection:
         close_reason: reason if this side closed the channel; otherwise "".
     """
 
-    def __init__(self, core: ClientCore, owner: Owner, busy_poll: float) -> None:
+    def __init__(self, core: ClientCore, owner: Driver, busy_poll: float) -> None:
         self.core = core
         self.loop = running_loop()
         self.thread = get_ident()
@@ -292,10 +274,10 @@ class Connection:
         self.core.channel_closed(reason, self.loop.time())
         self.transmit()
 
-    def trace(self, tracing: Tracing, broker: str) -> None:
-        """Follow a changed setting of the wire trace, in the middle of a conversation."""
+    def trace(self, tracer: Tracer | None) -> None:
+        """Log the events of the present channel from now on; None for no trace."""
         if self._channel is not None:
-            self._channel.trace(tracing.tracer(broker, self.core.unfinished))
+            self._channel.trace(tracer)
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

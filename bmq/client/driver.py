@@ -10,24 +10,22 @@ import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from threading import get_ident
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import turn_of
-from bmq.engine.address import Address
-from bmq.engine.backlog import Backlog
-from bmq.engine.connection import Connection
-from bmq.engine.counting import ReceiveCounts, distinct
-from bmq.engine.dialer import Dialer
-from bmq.engine.event_stream import EventStream
-from bmq.engine.flow import Flow
-from bmq.engine.health import Ages, Health, HealthWatch, HostHealthMonitor
-from bmq.engine.identity import introduce
-from bmq.engine.options import CredentialsSource, SessionOptions
-from bmq.engine.ports import OpenQueue
-from bmq.engine.reporting import Reporter
-from bmq.engine.room import Want
+from bmq.client.address import Address
+from bmq.client.backlog import Backlog
+from bmq.client.connection import Connection
+from bmq.client.counting import ReceiveCounts, distinct
+from bmq.client.dialer import Dialer
+from bmq.client.event_stream import EventStream
+from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
+from bmq.client.options import CredentialsSource, SessionOptions, introduce
+from bmq.client.posts import settle
+from bmq.client.reporting import Reporter
+from bmq.client.send_window import SendWindow
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState
 from bmq.protocol.client.events import (
@@ -52,16 +50,18 @@ from bmq.protocol.client.events import (
     UnclaimedMessages,
     Unsendable,
 )
-from bmq.protocol.client.ports import Places, Sink
+from bmq.protocol.client.ports import Sink
 from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.properties import SchemaIds
 from bmq.wire.push import Push
 
+if TYPE_CHECKING:
+    from bmq.client.queue import Queue
+
 __all__ = ["Driver"]
 
 _T = TypeVar("_T")
-Q = TypeVar("Q", bound=OpenQueue)
 
 _STARTED = SessionState.STARTED
 # Maximum number of a peer's ids in a log line.
@@ -76,7 +76,7 @@ _ONCE_A_DAY = 86_400.0
 _kept: set[asyncio.Task[Any]] = set()
 
 
-class Driver(Generic[Q]):
+class Driver:
     """The parts of one session, and the distribution of events. Belongs to the event loop of its creation.
 
     The event loop keeps neither the driver nor its session alive: a session dropped without closing is
@@ -86,7 +86,7 @@ class Driver(Generic[Q]):
         options: options of the session.
         core: protocol.
         connection: connection of the session.
-        flow: backpressure for posts.
+        send_window: space and outcomes for posts.
         backlog: account of held messages.
         dialer: connects and reconnects.
         events: application's subscribers to session events.
@@ -108,13 +108,11 @@ class Driver(Generic[Q]):
         server_hostname: str | None,
         on_event: Callable[[SessionEvent], None] | None,
         host_health: HostHealthMonitor | None,
-        settle: Callable[[Acked, ClientCore], None],
     ) -> None:
         identity, self.guids = introduce(options.process_name, options.user_agent)
         self.schema_ids = SchemaIds()
         self.options = options
         self.health = HealthWatch()
-        self._settle = settle
         self.received = ReceiveCounts()
         self.core = ClientCore(
             identity,
@@ -133,7 +131,7 @@ class Driver(Generic[Q]):
         self._reporter = Reporter(self)
         self.connection: Connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
-        self.flow: Flow = Flow(self.connection, options)
+        self.send_window = SendWindow(self.connection, options)
         self.backlog: Backlog = Backlog(self.connection, options, self.publish, self._in_line)
         self.dialer = Dialer(
             self.connection,
@@ -145,7 +143,7 @@ class Driver(Generic[Q]):
             ssl,
             server_hostname,
         )
-        self.queues: dict[QueueCore, Q] = {}
+        self.queues: dict[QueueCore, Queue] = {}
         self._over_because = ""
         self._lines = LogLimit(logger)
         self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
@@ -193,7 +191,7 @@ class Driver(Generic[Q]):
         self.connection.abort()
 
     @property
-    def open_queues(self) -> list[Q]:
+    def open_queues(self) -> list[Queue]:
         """The open queues."""
         return [queue for core, queue in self.queues.items() if core.opened]
 
@@ -220,21 +218,9 @@ class Driver(Generic[Q]):
                 f"the session is over: {reason}" if reason else "the session is closed"
             ) from self.core.ended_by
 
-    async def room(self, queue: QueueCore, want: Want) -> None:
-        """Wait until a post to a queue may be made; the caller must post at once.
-
-        Raises:
-            SessionClosed, UsageError: as for :meth:`check_open`.
-        """
-        self.check_open()
-        room = self.flow.room
-        if not self.connection.writable or not room.is_free(queue):
-            queue.counts.waited()
-            await room.wait(queue, want)
-
     def _in_line(self) -> int:
         """Number of messages in line, including unclaimed messages."""
-        return sum(queue.in_line[0] for queue in self.queues.values())
+        return sum(queue._buffered[0] for queue in self.queues.values())
 
     def ages(self) -> Ages:
         """Return the ages of the oldest pending post, message and byte."""
@@ -279,7 +265,7 @@ class Driver(Generic[Q]):
         known = self.queues.get(queue)
         try:
             self.core.close_queue(queue, done, self.connection.loop.time(), deadline, at_once=at_once)
-            self.flow.room.closed(queue)
+            self.send_window.closed(queue)
             self.connection.transmit_soon()
             if self.backlog.slow:
                 self.backlog.read()
@@ -288,15 +274,15 @@ class Driver(Generic[Q]):
             if known is not None:
                 self.forget(queue, known)
 
-    def add(self, core: QueueCore, queue: Q) -> None:
+    def add(self, core: QueueCore, queue: Queue) -> None:
         """Register a queue that is being opened, and send the request."""
         self.queues[core] = queue
-        self.flow.room.queues += core.writable
+        self.send_window.queues += core.writable
         self.connection.transmit_soon()
         if self.backlog.slow:
             self.backlog.read()
 
-    def forget(self, core: QueueCore, queue: Q) -> bool:
+    def forget(self, core: QueueCore, queue: Queue) -> bool:
         """Forget a queue that is closed, or was never open; return whether the session still had the queue.
 
         A later opening may have taken over the core with a new :class:`Queue`: leave the new queue
@@ -305,10 +291,10 @@ class Driver(Generic[Q]):
         if self.queues.get(core) is not queue:
             return False
         del self.queues[core]
-        self.flow.room.closed(core)
-        self.flow.room.queues -= core.writable
+        self.send_window.closed(core)
+        self.send_window.queues -= core.writable
         self.connection.confirming.finish()
-        queue.counts.ended()
+        queue._counts.ended()
         self.health.closed(queue.uri, delayed=self._delayed(queue.uri))
         return True
 
@@ -338,11 +324,11 @@ class Driver(Generic[Q]):
     def disconnected(self) -> None:
         """Handle the loss of the connection."""
         self.dialer.channel_lost()
-        self.flow.room.wake()  # posts are kept for the next connection
+        self.send_window.wake()  # posts are kept for the next connection
 
     def writable(self) -> None:
         """Resume sending after the transport's buffer has drained."""
-        self.flow.room.wake()
+        self.send_window.wake()
 
     def crashed(self) -> None:
         """End the session."""
@@ -351,8 +337,8 @@ class Driver(Generic[Q]):
     def handle(self, event: SessionEvent | Signal) -> None:
         """Distribute a report of the core."""
         if isinstance(event, Acked):
-            self._settle(event, self.core)
-            self.flow.posts_left()
+            settle(event, self.core)
+            self.send_window.posts_left()
         elif isinstance(event, Pushed):
             self._deliver(event)
         elif isinstance(event, PushedColumns):
@@ -431,31 +417,29 @@ class Driver(Generic[Q]):
         )
 
     def _deliver(self, event: Pushed) -> None:
-        # In an event, messages of several subscriptions alternate. Each consumer receives all its messages in
-        # a single call, with delivery numbers for the order if the consumer passes messages on.
         number = self._delivered
         arrival = self.loop.time(), self.received.losses
         if len(event.deliveries) == 1:
-            queue, subscription, messages = event.deliveries[0]
-            self._delivered += len(messages)
-            subscription.owner.deliver(messages, [(0, number)], arrival)
+            queue, subscription, pushes = event.deliveries[0]
+            count = len(pushes)
+            self._delivered = number + count
+            subscription.owner.deliver(pushes, range(number, number + count), arrival)
             if not queue.at_most_once:
-                self.received.delivered(arrival, len(messages))
+                self.received.delivered(arrival, count)
             return
-        shares: dict[Sink, tuple[list[Push], Places]] = {}
+        # Messages of several subscriptions alternate. Each consumer receives all its messages in one call.
+        shares: dict[Sink, tuple[list[Push], list[int]]] = {}
         to_confirm = 0
-        for queue, subscription, messages in event.deliveries:
-            to_confirm += 0 if queue.at_most_once else len(messages)
-            share = shares.get(subscription.owner)
-            if share is None:
-                shares[subscription.owner] = messages[:], [(0, number)]
-            else:
-                share[1].append((len(share[0]), number))
-                share[0].extend(messages)
-            number += len(messages)
+        for queue, subscription, pushes in event.deliveries:
+            count = len(pushes)
+            to_confirm += 0 if queue.at_most_once else count
+            share, numbers = shares.setdefault(subscription.owner, ([], []))
+            share += pushes
+            numbers += range(number, number + count)
+            number += count
         self._delivered = number
-        for owner, (messages, places) in shares.items():
-            owner.deliver(messages, places, distinct(arrival))
+        for owner, (share, numbers) in shares.items():
+            owner.deliver(share, numbers, distinct(arrival))
         if to_confirm:
             self.received.delivered(arrival, to_confirm)
 
@@ -477,7 +461,7 @@ class Driver(Generic[Q]):
                 # Reading and writing may be two queues; another opening of the queue may be in progress.
                 if queue.uri == event.queue_uri and core.opened and not core.in_use:
                     self.forget(core, queue)
-                    queue.shut(event.error)
+                    queue._shut(event.error)
         elif isinstance(event, Reconnected):
             self._disconnected, self._lost_at = self.seconds_disconnected, None
         elif isinstance(event, ConnectionLost):
@@ -486,7 +470,7 @@ class Driver(Generic[Q]):
             self.received.losses += 1
             self.received.pending.clear()
             for queue in self.queues.values():
-                queue.forget_delivered()
+                queue._subscriptions.forget_delivered()
         elif isinstance(event, Disconnected):
             self._ended(event)
         self.publish(event)
@@ -501,14 +485,14 @@ class Driver(Generic[Q]):
         if error is not None:
             error.__cause__ = self.core.ended_by
         for queue in self.queues.values():
-            queue.shut(error)
+            queue._shut(error)
         for core, queue in list(self.queues.items()):
             self.forget(core, queue)
         if self._health_task is not None:
             self._health_task.cancel()
             self._health_task = None
         self.connection.finish()
-        self.flow.finish()
+        self.send_window.finish()
         self.backlog.finish()
 
 
@@ -518,7 +502,7 @@ def _some(numbers: Sequence[int]) -> str:
     return shown if len(numbers) <= _SHOWN else f"{shown} ... ({len(numbers):,} in all)"
 
 
-async def _watch_health(driver: weakref.ref[Driver[Any]], monitor: HostHealthMonitor) -> None:
+async def _watch_health(driver: weakref.ref[Driver], monitor: HostHealthMonitor) -> None:
     turn = turn_of(asyncio.get_running_loop())
     try:
         async for healthy in monitor:

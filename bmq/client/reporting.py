@@ -10,16 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.engine.backlog import Backlog
-from bmq.engine.connection import Connection
-from bmq.engine.dialer import Dialer
-from bmq.engine.options import SessionOptions
-from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.events import (
     ClientDeprecated,
     Connected,
@@ -41,6 +35,9 @@ from bmq.protocol.client.events import (
     StallOver,
     StateRestored,
 )
+
+if TYPE_CHECKING:
+    from bmq.client.driver import Driver
 
 __all__ = ["Reporter"]
 
@@ -66,40 +63,6 @@ _STALLED = {
 }
 
 
-class Reported(Protocol):
-    """A session, as needed for the log."""
-
-    @property
-    def core(self) -> ClientCore:
-        """The protocol."""
-        ...
-
-    @property
-    def connection(self) -> Connection:
-        """The present connection, and the clock."""
-        ...
-
-    @property
-    def dialer(self) -> Dialer:
-        """The addresses, and the latest failure."""
-        ...
-
-    @property
-    def backlog(self) -> Backlog:
-        """The messages in the session."""
-        ...
-
-    @property
-    def options(self) -> SessionOptions:
-        """The options of the session."""
-        ...
-
-    @property
-    def open_queues(self) -> Sequence[object]:
-        """The open queues."""
-        ...
-
-
 class Reporter:
     """Writes the log of one session.
 
@@ -109,7 +72,7 @@ class Reporter:
         begun: whether the application has the session. Before, the caller receives the error that ends it.
     """
 
-    def __init__(self, driver: Reported) -> None:
+    def __init__(self, driver: Driver) -> None:
         self.attach(driver)
         self.begun = False
         # Time of the loss of a connection, until all queues are reopened; and whether the loss was logged.
@@ -128,7 +91,7 @@ class Reporter:
         # Queues with a logged delay.
         self._delayed: set[str] = set()
 
-    def attach(self, driver: Reported) -> None:
+    def attach(self, driver: Driver) -> None:
         """Report for a session, which the reporter does not keep alive."""
         self._driver = weakref.ref(driver)
         self._self = weakref.ref[Reporter](self)
@@ -212,7 +175,7 @@ class Reporter:
             self._down_said = True
             self._begin(driver)
 
-    def _lost(self, driver: Reported, reason: str) -> None:
+    def _lost(self, driver: Driver, reason: str) -> None:
         self._stalls.clear()
         if self._down_since is not None:
             return  # lost again before the end of the restoration
@@ -230,12 +193,12 @@ class Reporter:
         )
         self._begin(driver)
 
-    def _begin(self, driver: Reported) -> None:
+    def _begin(self, driver: Driver) -> None:
         self._down_since = driver.connection.loop.time()
         self._interval = _FIRST_REMINDER
         self._arm(driver)
 
-    def _arm(self, driver: Reported) -> None:
+    def _arm(self, driver: Driver) -> None:
         self._timer = driver.connection.loop.call_later(self._interval, _remind, self._self)
         self._interval = min(_RARELY, self._interval * 2)
 
@@ -263,7 +226,7 @@ class Reporter:
             self._timer.cancel()
             self._timer = None
 
-    def _restored(self, driver: Reported, what: str) -> None:
+    def _restored(self, driver: Driver, what: str) -> None:
         if self._down_since is None:
             return
         queues, about = len(driver.open_queues), _about(driver)
@@ -282,7 +245,7 @@ class Reporter:
             )
         self._over()
 
-    def _ended(self, driver: Reported, reason: str) -> None:
+    def _ended(self, driver: Driver, reason: str) -> None:
         if reason and self.begun:
             posts = driver.core.unsettled
             logger.error(
@@ -294,7 +257,7 @@ class Reporter:
             )
         self._over()
 
-    def _stalled(self, driver: Reported, cause: str, reason: str) -> None:
+    def _stalled(self, driver: Driver, cause: str, reason: str) -> None:
         said = self._limit.warning(
             cause,
             "%s; the connection to %s is %s",
@@ -305,7 +268,7 @@ class Reporter:
         if said:
             self._stalls.add(cause)
 
-    def _moves(self, driver: Reported, cause: str, seconds: float) -> None:
+    def _moves(self, driver: Driver, cause: str, seconds: float) -> None:
         if cause in self._stalls:
             self._stalls.discard(cause)
             logger.warning(
@@ -316,7 +279,7 @@ class Reporter:
                 extra=_about(driver),
             )
 
-    def _slow(self, driver: Reported, messages: int, size: int) -> None:
+    def _slow(self, driver: Driver, messages: int, size: int) -> None:
         now = driver.connection.loop.time()
         if now - self._slow_said < _SLOW_EVERY:
             self._slow_unsaid += 1
@@ -334,7 +297,7 @@ class Reporter:
         self._slow_said = self._slow_since = now
         self._slow_unsaid = 0
 
-    def _recovered(self, driver: Reported, event: SlowConsumerRecovered) -> None:
+    def _recovered(self, driver: Driver, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
             after = _seconds(driver.connection.loop.time() - self._slow_since)
             if driver.backlog.sheds:
@@ -359,7 +322,7 @@ def _remind(reporter: weakref.ref[Reporter]) -> None:
         alive.remind()
 
 
-def _about(driver: Reported, queue: str | None = None) -> dict[str, str]:
+def _about(driver: Driver, queue: str | None = None) -> dict[str, str]:
     about = {"broker": driver.dialer.address.text}
     return about if queue is None else {**about, "queue": queue}
 

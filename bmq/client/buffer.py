@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The buffer of a consumer: messages in the order of delivery, from the arrival to the application.
+
+The problem: the messages of one queue go to several consumers, and consumers come and go during delivery.
+Each consumer must hand out messages in the order of delivery, including messages taken over from another
+consumer. The cost of a message must be low: a buffer holds the received tuples, and stores nothing else for
+each message.
+
+Invariants:
+
+- Each message of a session has a delivery number, counted up by 1 in the order of arrival. Within a buffer,
+  the numbers rise. Messages put back come in front of the whole buffer: their numbers are lower.
+- A buffer holds the messages event by event, with their numbers and arrival (:class:`Delivery`).
+- The session's backlog counts every message in every buffer. A buffer reports taken messages by the dozen,
+  because a report costs as much as taking a message.
+- The subscription is at the broker, or requested, in OPENING and OPEN. Messages arriving in other states
+  belong to another consumer of the queue, or remain unclaimed.
+
+Rejected designs: a number beside each message in the buffer, at the cost of a tuple for each message; a
+common buffer for the queue, from which consumers pick: a slow consumer would hold back messages of the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from bmq._turn import turn_of
+from bmq._waiting import ended
+from bmq.client._deadline import within
+from bmq.client._definition import Definition, Numbered, Unread, properties_of
+from bmq.client.consumer_life import ConsumerInput, ConsumerLife, ConsumerState
+from bmq.client.counting import ReceiveCounts, size_of
+from bmq.client.in_hand import InHand
+from bmq.client.message import Message, MessageBatch
+from bmq.errors import Error, QueueClosed, TimedOut
+from bmq.protocol.client.ports import Arrival, Columns
+from bmq.protocol.client.queue import QueueState
+from bmq.wire.push import DATA, GUID, Push
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.queue import Queue
+    from bmq.protocol.client.subscription import SubscriptionOptions
+    from bmq.subscriptions import Complement, Expression, ExpressionInput
+    from bmq.wire.properties import Properties
+
+__all__ = ["Delivery", "ReceiveBuffer"]
+
+# Messages taken from a buffer are reported to the backlog by this number.
+_REPORT_EVERY = 64
+_OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
+_CLOSING, _CLOSED = ConsumerState.CLOSING, ConsumerState.CLOSED
+_number = itemgetter(0)
+_arrival = itemgetter(2)
+
+
+class Delivery:
+    """Messages of one event for one consumer, waiting for the application.
+
+    Args:
+        pushes: messages in the order of delivery. The list belongs to the delivery from now on.
+        numbers: their delivery numbers, rising.
+        arrival: their arrival.
+
+    Attributes:
+        pushes: messages still waiting, the next one last, where taking it costs least.
+        numbers: delivery numbers of all messages, in order.
+        arrival: arrival of the messages.
+    """
+
+    __slots__ = ("arrival", "numbers", "pushes")
+
+    def __init__(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
+        pushes.reverse()
+        self.pushes: list[Push] = pushes
+        self.numbers = numbers
+        self.arrival = arrival
+
+    @property
+    def first(self) -> int:
+        """The number of the next message."""
+        return self.numbers[-len(self.pushes)]
+
+    def numbered(self) -> Iterator[Numbered]:
+        """Iterate over the waiting messages with their numbers."""
+        return zip(self.numbers[-len(self.pushes) :], reversed(self.pushes), strict=True)
+
+
+class ReceiveBuffer(ConsumerLife):
+    """The messages of a consumer waiting for the application, and the life of its subscription.
+
+    Args:
+        queue: queue of the consumer.
+        expression: expression given by the application.
+        expressions: compiled form of all expressions; None for all messages.
+        options: limits and priority.
+        discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
+
+    Attributes:
+        consumer: public object of the consumer.
+        queue: queue of the consumer.
+        definition: definition of the subscription.
+        counts: counters of the messages.
+        hooks: interceptors.
+        confirming: collects the session's confirmations.
+        deliveries: messages waiting for the application, event by event.
+        messages: number of these messages.
+        bytes: size of these messages as transmitted.
+        used: whether the program has received, or tried to receive.
+        loops: number of loops over the consumer. Garbage collection decreases the number in any thread and at
+            any time, so only the log depends on the number.
+        feeding: number of :class:`bmq.client.in_hand.Feeding` objects feeding handlers from the consumer.
+        in_hand: messages in the hands of handlers; None unless handlers are fed.
+        turn: turn of the event loop.
+        connection: session's connection.
+        workers: workers of the consumer, for reports. A mapping from consumers to workers would keep both for
+            ever, because workers refer to the consumer.
+    """
+
+    consumer: Consumer
+
+    def __init__(
+        self,
+        queue: Queue,
+        expression: ExpressionInput,
+        expressions: list[Expression | None],
+        options: SubscriptionOptions,
+        discard: Complement | None,
+    ) -> None:
+        super().__init__()
+        self.queue = queue
+        self.connection = queue._connection
+        self._subscriptions = queue._subscriptions
+        self._backlog = queue._driver.backlog
+        self.counts = ReceiveCounts(queue._counts)
+        self.definition = Definition(self, expression, expressions, options, discard)
+        self.turn = turn_of(self.connection.loop)
+        self.used = False
+        self.loops = 0
+        self.feeding = 0
+        self.in_hand: InHand | None = None
+        self.workers: object | None = None
+        self.hooks = queue._hooks
+        self.confirming = self.connection.confirming
+        self.deliveries: deque[Delivery] = deque()
+        self.messages = 0
+        self.bytes = 0
+        # What the session's backlog counts for this buffer.
+        self._reported_messages = 0
+        self._reported_bytes = 0
+
+    # attributes
+
+    @property
+    def idle(self) -> bool:
+        """Whether the program has received, and no receiver is waiting now."""
+        return self.used and not self.waiting and self.opening is None
+
+    @property
+    def taken(self) -> int:
+        """Number of messages that have left the buffer."""
+        return self.counts.received - self.messages
+
+    # life cycle
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to receive; return a task ending with the broker's acceptance.
+
+        Raises:
+            QueueClosed, SessionClosed: no consumers can be added any more.
+        """
+        opening = self.opening
+        if opening is None or not self.active:
+            asked = self._subscriptions.begin(self)
+            opening = self.opening = asyncio.get_running_loop().create_task(
+                self._subscriptions.begun(self, asked)
+            )
+            opening.add_done_callback(self._opened)
+        return opening
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        if self.opening is opening:
+            self.opening = None
+        if not opening.cancelled():
+            opening.exception()  # waiting callers get the error; the next receiving call tries again
+
+    async def open(self) -> None:
+        """Wait until the broker has the subscription; see :meth:`bmq.Consumer.open`."""
+        while self.state is not _OPEN or self.opening is not None:
+            opening = self.start()
+            try:
+                await ended(opening)
+            except asyncio.CancelledError:
+                opening.cancel()
+                raise
+            if not opening.cancelled():
+                opening.result()
+                break
+
+    def shut(self, error: Error | None) -> None:
+        """Close the buffer: no more messages will arrive. Receivers end, with ``error`` if not None."""
+        self.fire(ConsumerInput.SHUT, error)
+
+    def raise_if_closed(self) -> None:
+        """Raise an error if no more messages will arrive.
+
+        Raises:
+            Error: the reason.
+        """
+        if self.state is _CLOSED or self.state is _CLOSING:
+            raise self._error or QueueClosed(f"{self.consumer!r} is closed")
+
+    def stop_if_closed(self) -> None:
+        """End a loop over a closed consumer.
+
+        Raises:
+            StopAsyncIteration: the consumer is closed.
+            Error: a failure closed the consumer.
+        """
+        if self.state is _CLOSED or self.state is _CLOSING:
+            raise self._error or StopAsyncIteration
+
+    async def arrival(self) -> None:
+        """Wait until a message may have arrived, or the consumer is closed; activate the consumer if needed.
+
+        Cancelling the call does not stop the activation: more callers may wait for the same activation.
+        """
+        if self.resumed is not None:
+            await ended(self.resumed)
+            return
+        if self.state is not _OPEN or self.opening is not None:
+            before = self.messages
+            opening = self.start()
+            if self.messages > before:
+                return  # messages waiting for a matching consumer
+            await ended(opening)
+            if not opening.cancelled() and not self.over:
+                opening.result()
+            return  # messages may have arrived with the answer
+        waiter = self.waiting.join()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if self.waiting.leave(waiter) and self.messages:
+                self.waiting.wake()  # pass this caller's message on to the next caller
+            raise
+
+    # arrivals
+
+    def again(self, count: int) -> None:
+        """Count redelivered confirmed messages."""
+        self.counts.again(count)
+
+    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
+        """Accept the messages of an event."""
+        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
+
+    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
+        """Accept newly arrived messages; the list belongs to the buffer from now on."""
+        state = self.state
+        if state is not _OPEN and state is not _OPENING:  # a closing queue accepts no messages
+            self._subscriptions.deliver(pushes, numbers, arrival)
+            return
+        if self.in_hand is not None:
+            guids = dict.fromkeys([push[GUID] for push in pushes])
+            if len(guids) < len(pushes) or not self.in_hand.keys().isdisjoint(guids):
+                fresh = self.in_hand.sort_out(zip(numbers, pushes, strict=True), arrival)
+                if fresh:
+                    pushes = [push for _, push in fresh]
+                    self.counts.arrived(pushes, size_of(pushes))
+                    self.insert(fresh, arrival)
+                return
+            self.in_hand.update(guids)
+        size = sum([len(push[DATA]) for push in pushes])
+        self.counts.arrived(pushes, size)
+        deliveries = self.deliveries
+        if not deliveries or deliveries[-1].numbers[-1] < numbers[0]:
+            deliveries.append(Delivery(pushes, numbers, arrival))
+            self.count(len(numbers), size)
+        else:
+            # Out of order: another consumer already handed us later messages of this event.
+            self.insert(list(zip(numbers, pushes, strict=True)), arrival)
+
+    def take_over(self, messages: list[Numbered]) -> None:
+        """Accept messages from another consumer, or unclaimed messages. Their arrival is now."""
+        arrival = self._now()
+        if self.in_hand is not None:
+            messages = self.in_hand.sort_out(messages, arrival, counted=True)
+        self.counts.took_over(len(messages), sum([len(push[DATA]) for _, push in messages]))
+        self.insert(messages, arrival)
+
+    def insert(self, messages: list[Numbered], arrival: Arrival) -> None:
+        """Insert messages in the order of delivery, and wake waiting callers.
+
+        Only messages behind the first inserted message move: in most cases no message, or a few messages of
+        the same event. Messages put back go before the whole buffer.
+        """
+        if not messages:
+            return
+        deliveries, first, last = self.deliveries, messages[0][0], messages[-1][0]
+        if deliveries and last < deliveries[0].first:
+            deliveries.appendleft(_delivery(messages, arrival))
+        else:
+            moved = [(*each, arrival) for each in messages]
+            while deliveries and deliveries[-1].numbers[-1] > first:
+                delivery = deliveries.pop()
+                moved += [(*each, delivery.arrival) for each in delivery.numbered()]
+            moved.sort(key=_number)
+            for came, group in groupby(moved, _arrival):
+                deliveries.append(_delivery([(number, push) for number, push, _ in group], came))
+        self.count(len(messages), sum([len(push[DATA]) for _, push in messages]))
+
+    def drop_in_hand(self, in_hand: InHand) -> None:
+        """Drop messages in hand, or earlier in the buffer; record the remaining messages as in hand."""
+        messages = self.numbered()
+        self.clear()
+        fresh = in_hand.sort_out(messages, arrival := self._now(), counted=True)
+        self.counts.repeated(len(messages) - len(fresh))
+        self.insert(fresh, arrival)
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Return unhandled messages to the buffer; see :meth:`bmq.Consumer.put_back`."""
+        in_hand = self.in_hand
+        if in_hand is not None:
+            messages = list(messages)
+            in_hand.release(messages)
+            # The broker redelivers stale messages.
+            messages = [message for message in messages if not message.stale]
+        pushes = [message._push for message in messages if not message.confirmed]
+        # Before all messages with delivery numbers, and before messages put back earlier.
+        self.line_up()
+        first = (min(0, self.deliveries[0].first) if self.deliveries else 0) - len(pushes)
+        returned: list[Numbered] = list(enumerate(pushes, first))
+        if not self.active:
+            self.counts.hold(-len(pushes))
+            self._subscriptions.give_back(returned)
+            return
+        if in_hand is not None:
+            in_hand.update(dict.fromkeys([push[GUID] for push in pushes]))
+        self.insert(returned, self._now())
+
+    def hand_over(self, choose: Callable[[Properties | None], Consumer | None]) -> None:
+        """Move all messages to other consumers of the queue, in the order of delivery.
+
+        Args:
+            choose: called with the properties of each message, or with None if the properties are missing or
+                malformed. None, or a consumer without a subscription, leaves the choice to the expressions
+                of the other consumers: the message goes to the match with the highest priority, or is kept.
+
+        Raises:
+            Exception: raised by ``choose``. No message has moved.
+        """
+        shares: dict[ReceiveBuffer | None, list[Numbered]] = {}
+        for each in self.numbered():
+            properties = properties_of(each[1])
+            chosen = choose(None if isinstance(properties, Unread) else properties)
+            buffer = chosen._buffer if chosen is not None and chosen._buffer.active else None
+            shares.setdefault(buffer, []).append(each)
+        self.take_back()
+        with self._backlog.moving():
+            for buffer, share in shares.items():
+                if buffer is None:
+                    self._subscriptions.give_back(share, besides=self)
+                else:
+                    buffer.take_over(share)
+
+    def line_up(self) -> None:
+        """Convert all waiting data to single messages."""
+
+    def numbered(self) -> list[Numbered]:
+        """Return the waiting messages with their delivery numbers."""
+        self.line_up()
+        return [each for delivery in self.deliveries for each in delivery.numbered()]
+
+    def count(self, count: int, size: int) -> None:
+        """Count messages added to the buffer, and wake waiting callers."""
+        self.messages += count
+        self.bytes += size
+        self._reported_messages += count
+        self._reported_bytes += size
+        self._backlog.count(count, size)
+        self.waiting.wake(count)
+
+    def take_back(self) -> list[Numbered]:
+        """Remove and return the waiting messages."""
+        messages = self.numbered()
+        self.counts.hold(-len(messages))
+        self.clear()
+        return messages
+
+    def clear(self) -> None:
+        """Drop the waiting messages."""
+        if self.in_hand is not None:
+            for delivery in self.deliveries:
+                for push in delivery.pushes:
+                    self.in_hand.pop(push[GUID], None)
+        self.deliveries.clear()
+        self.messages = self.bytes = 0
+        self.report_taken()
+
+    def _now(self) -> Arrival:
+        """The arrival for messages joining now."""
+        return self.connection.loop.time(), self.queue._driver.received.losses
+
+    # taking messages
+
+    def pop(self) -> Message:
+        """Take the next message. The buffer must not be empty."""
+        deliveries = self.deliveries
+        delivery = deliveries[0]
+        push = delivery.pushes.pop()
+        if not delivery.pushes:
+            deliveries.popleft()
+        self.messages = left = self.messages - 1
+        self.bytes -= len(push[DATA])
+        if not left or self._reported_messages - left >= _REPORT_EVERY:
+            self.report_taken()
+        message = Message(self, push, delivery.arrival)
+        if self.in_hand is not None:
+            self.in_hand[push[GUID]] = message
+        if self.hooks.receiving:
+            self.hooks.received(self.consumer, (message,))
+        return message
+
+    def pop_many(self, limit: int) -> MessageBatch:
+        """Take messages, up to a limit."""
+        deliveries = self.deliveries
+        taken: list[Message] = []
+        while deliveries and (room := limit - len(taken)):
+            arrival, pushes = deliveries[0].arrival, deliveries[0].pushes
+            if len(pushes) <= room:
+                deliveries.popleft()
+                taken += [Message(self, push, arrival) for push in reversed(pushes)]
+            else:
+                taken += [Message(self, push, arrival) for push in pushes[: -room - 1 : -1]]
+                del pushes[-room:]
+        self.messages -= len(taken)
+        self.bytes -= sum([len(message._push[DATA]) for message in taken]) if self.messages else self.bytes
+        self.report_taken()
+        batch = MessageBatch(self, taken)
+        if self.in_hand is not None:
+            self.in_hand.update({message._push[GUID]: message for message in taken})
+        if self.hooks.receiving and taken:
+            self.hooks.received(self.consumer, batch)
+        return batch
+
+    def report_taken(self) -> None:
+        """Report taken messages to the session's backlog."""
+        if self._reported_messages != self.messages:
+            taken, size = self._reported_messages - self.messages, self._reported_bytes - self.bytes
+            self._reported_messages, self._reported_bytes = self.messages, self.bytes
+            self._backlog.count(-taken, -size)
+
+    async def some(self, timeout: float | None) -> None:
+        """Wait for a message, and for a share of the event loop's turn to hand out the message."""
+        if timeout is not None:
+            try:
+                async with within(timeout, f"no message of {self.queue.uri} arrived"):
+                    await self.some(None)
+            except TimedOut:
+                if not self.messages:
+                    raise
+            return
+        turn = self.turn
+        while True:
+            if self.messages:
+                if turn.clock() < turn.until:
+                    return
+                await self.give_way()
+                if self.messages:
+                    return  # false if another caller was faster
+            else:
+                self.raise_if_closed()
+                await self.arrival()
+
+    async def give_way(self) -> None:
+        """Let the event loop run before another message is handed out."""
+        try:
+            await self.turn.wait()
+        except asyncio.CancelledError:
+            if self.messages:
+                self.waiting.wake()  # pass this caller's message on to the next caller
+            raise
+
+    # confirming
+
+    def confirm_guids(self, guids: list[bytes]) -> None:
+        """Confirm messages of the consumer by their GUIDs, without counting them."""
+        self.queue._confirm_many(guids)
+
+    def confirm_messages(self, messages: list[Message]) -> None:
+        """Confirm unconfirmed messages of the consumer."""
+        queue = self.queue
+        if queue._core.state is QueueState.CLOSED:
+            self.connection.check_loop()
+            return
+        queue._confirm_many([message._push[GUID] for message in messages])
+        if self.in_hand is not None:
+            self.in_hand.release(messages)
+        counts, turn = self.counts, self.connection.turn
+        for arrival, count in Counter([message._arrival for message in messages]).items():
+            self.confirming.add(counts, arrival, turn, count)
+        for message in messages:
+            message.confirmed = True
+        if self.hooks.confirming and messages:
+            self.hooks.confirmed(self.consumer, messages)
+
+
+def _delivery(messages: list[Numbered], arrival: Arrival) -> Delivery:
+    return Delivery([push for _, push in messages], [number for number, _ in messages], arrival)
