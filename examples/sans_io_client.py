@@ -150,10 +150,9 @@ class BlockingClient:
                     cast("Future[AckStatus]", posted).set_result(status)
             elif isinstance(event, Pushed):
                 for queue, _, pushes in event.deliveries:
-                    if isinstance(queue, QueueCore):
-                        self._messages.extend(
-                            (queue, push.guid, push.data) for push in map(PushMessage._make, pushes)
-                        )
+                    self._messages.extend(
+                        (queue, push.guid, push.data) for push in map(PushMessage._make, pushes)
+                    )
             elif isinstance(event, CloseChannel) and event.error:
                 raise ConnectionFailed(str(event.error))
         return bool(events)
