@@ -106,6 +106,8 @@ _PATIENCE: Final = 3.0
 _GATHER_PART: Final = 0.1
 _GATHER_MOST: Final = 0.2
 _GATHER_EACH: Final = 0.001
+# Two clocks that are synchronised differ by less, in seconds.
+_CLOCKS_DIFFER: Final = 2.0
 # Seconds for the departure, at least: the broker may be silent.
 _LEAVE_WITHIN: Final = 5.0
 # Buckets join bundles together: at most once in a part of the lease, and in a number of seconds.
@@ -367,6 +369,9 @@ class Coordinator:
         self._reporting: asyncio.Handle | None = None
         # When the latest report was sent, and the latest own report that has come back.
         self._reported_at = self._returned = -math.inf
+        # When the latest report was sent, by the clock, and whether the leader's clock differs.
+        self._reported_time = 0.0
+        self._clocks_differ = False
         # When the latest order arrived, or the life began; and when the first message to this member itself
         # has come back since.
         self._led_at = -math.inf
@@ -646,7 +651,7 @@ class Coordinator:
 
     async def _handle(self, message: Message) -> None:
         try:
-            what, text = decoded(message.data)
+            what, text, sent = decoded(message.data)
         except ProtocolError as error:
             self._skip(message, str(error))
             return
@@ -659,7 +664,7 @@ class Coordinator:
         elif why := self._doubt(what):
             self._skip(message, why)
         elif isinstance(what, Order):
-            self._ordered(what)
+            self._ordered(what, sent)
         elif self._leads:
             self._reported(what)
         else:
@@ -700,6 +705,7 @@ class Coordinator:
             self._reporting = None
         if self._life is not None:
             now = self._reported_at = self._loop.time()
+            self._reported_time = _world.time()
             report = self._member.report(now, stands=self._stand.stands)
             self._post(report, "")
             for who in self._told:
@@ -707,7 +713,7 @@ class Coordinator:
             if now - self._led_at > _LOOK_AFTER * self._lease and not self._leads:
                 self._post(Order(report.who, 0, 0, report.seq, {}), report.who)
 
-    def _ordered(self, order: Order) -> None:
+    def _ordered(self, order: Order, sent: float) -> None:
         now = self._loop.time()
         if order.who != self._member.who:
             if self._leader.mail_returned(order.who):
@@ -721,6 +727,7 @@ class Coordinator:
             return
         if self._give_way(now):
             return
+        self._compare_clocks(order, sent)
         if (order.term, order.number) > self._member.seen:
             self._led_at, self._delivered_at = now, None
         before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
@@ -732,6 +739,27 @@ class Coordinator:
         after = {bucket: seat.state for bucket, seat in self._member.seats.items()}
         if before != after or order.buckets.keys() - after.keys():
             self._report_soon()
+
+    def _compare_clocks(self, order: Order, sent: float) -> None:
+        """Log once that the leader's clock shows another time than this process's clock.
+
+        The leader has sent the order after the latest report of this member.
+        """
+        if self._leads or order.seq != self._member.seq:
+            return
+        ahead = max(sent - _world.time(), 0.0) or min(sent - self._reported_time, 0.0)
+        differ = abs(ahead) > _CLOCKS_DIFFER
+        if differ and not self._clocks_differ:
+            logger.warning(
+                "the clocks of %s and of %s, the leader of the group of %s, differ: the leader's clock is "
+                "%.0f s %s. Due times and deadlines of messages are wrong by the difference",
+                self._name,
+                order.leader,
+                self._queue.uri,
+                abs(ahead),
+                "ahead" if ahead > 0 else "behind",
+            )
+        self._clocks_differ = differ
 
     def _give_way(self, now: float) -> bool:
         """Give up both connections if other members may have messages of this member's buckets."""

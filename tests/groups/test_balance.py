@@ -135,7 +135,7 @@ def test_a_leader_after_one_that_left_waits_for_the_remaining_members_only() -> 
     crown = members.leader.left()
     assert crown is not None
     assert crown.members == ("a",)
-    assert decoded(encoded(crown, "k % 4 == 0")) == (crown, "k % 4 == 0")
+    assert decoded(encoded(crown, "k % 4 == 0"))[:2] == (crown, "k % 4 == 0")
     for other, phase in ((None, Phase.LEADING), (Crown("x", 1, 1), Phase.COLLECTING)):
         leader = Leader(4)
         claims = [leader.crown("c", each, 0.0) for each in (crown, other) if each is not None]
