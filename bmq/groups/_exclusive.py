@@ -23,13 +23,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.internals import connect_beside, drop_connection, give_up
+from bmq.client.internals import connect_beside, driver_of, drop_connection, give_up
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
@@ -52,6 +53,7 @@ from bmq.groups._protocol import (
     SeatState,
     Stand,
     StandInput,
+    node_of,
 )
 from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
 from bmq.protocol.client.core import SessionState
@@ -392,7 +394,15 @@ class Coordinator:
             lane.coordinator = self
 
     def _new_name(self) -> str:
-        return f"{self._name[:100]}#{_world.token_hex(6)}"
+        return f"{self._name[:100]}@{self._node()}#{_world.token_hex(6)}"
+
+    def _node(self) -> str:
+        """Return the broker's node of the present or latest connection: host and port."""
+        session = self._queue.session
+        broker = driver_of(session).core.broker
+        host = broker.name.rpartition(" on ")[2] if broker is not None else ""
+        node = f"{host}:{session.address.rpartition(':')[2]}"
+        return re.sub(r"[^\w.:-]", "_", node, flags=re.ASCII)[-60:]
 
     # for the lanes and the group
 
@@ -516,6 +526,8 @@ class Coordinator:
                 max_unconfirmed_bytes=WIDEST_BYTES,
             )
 
+        if node_of(self._member.who) != node_of(who := self._new_name()):
+            self._member.who = who  # the connection is at another node than the former one
         who = self._member.who
         mailbox = subscribe(f'{TO} == "{who}"', _MAILBOX)
         own = subscribe(f'{FROM} == "{who}"', _OWN)
@@ -978,6 +990,7 @@ class Coordinator:
             return
         former, self._crown, self._skipped = self._crown, message, False
         if claim is not None:
+            self._leader.former = self._member.leader
             if not crown.who and crown.term and crown.members is None:
                 self._leader.deposed = self._member.leader or "a former leader"
                 self._leader.deposed_at = self._silent_at or self._loop.time()
