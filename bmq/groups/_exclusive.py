@@ -671,7 +671,7 @@ class Coordinator:
             await self._crowned(message, what)
             return
         message.confirm()
-        if text != self._text:
+        if text != self._text and not (isinstance(what, Report) and what.leaving):
             self._differs(what, text)
         elif why := self._doubt(what):
             self._skip(message, why)
@@ -694,7 +694,7 @@ class Coordinator:
     def _differs(self, what: Report | Order, text: str) -> None:
         """A peer has different buckets: only the leader of the two is a member."""
         if isinstance(what, Report):
-            if self._leader.phase is not Phase.NONE and not what.leaving:
+            if self._leader.phase is not Phase.NONE:
                 self._post(Order(what.who, 0, 0, 0, {}), what.who)
         elif what.who == self._member.who:
             self._lanes[0].fail(

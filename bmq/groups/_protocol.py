@@ -172,7 +172,7 @@ class Report(_Message, frozen=True):
         seen: term and number of the latest order.
         weight: share relative to the other members.
         leaving: whether the member has closed its queue, and leaves.
-        buckets: fence and name of the state, by bucket.
+        buckets: fence and name of the state, by bucket; empty if the member leaves.
         stands: whether the member is a candidate, or has a crown.
         behind: the silent former owner, by bucket, as in the orders; "" if a message has proved that no older
             subscription stands.
@@ -357,7 +357,7 @@ class Member:
         """Return the report to be sent now."""
         self.seq += 1
         self._sent[self.seq] = now
-        seats = sorted(self.seats.items())
+        seats = [] if leaving else sorted(self.seats.items())
         return Report(
             self.who,
             self._was,
