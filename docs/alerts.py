@@ -40,6 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import bmq
+from bmq.conventions import delay_queue_of
 from tests.integration.cluster import RealCluster
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +49,7 @@ GROWING, UNMATCHED, FULL, EXPIRING, HELD = (
     f"{PRIORITY}/alerts.{name}" for name in ("growing", "unmatched", "full", "expiring", "held")
 )
 DEAD = f"{PRIORITY}/alerts.dead"
+DELAYED = f"{PRIORITY}/alerts.reminders"
 EXPIRED = "bmq://bmq.test.ttl.priority/alerts.expired"
 SMALL = "bmq://bmq.test.small.priority/alerts.quota"
 #: A domain of the cluster, for 20 messages in all of its queues.
@@ -395,6 +397,22 @@ async def dead(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
     await scene.follow(course, lambda: stack.enter_async_context(draining(session, DEAD)))
 
 
+async def unmoved(scene: Scene, stack: contextlib.AsyncExitStack) -> None:
+    session = await stack.enter_async_context(bmq.connect(scene.broker, process_name="shop"))
+    queue = await session.open_queue(DELAYED, write=True)
+    await queue.post(b"reminder", delay=240)
+    waiting = delay_queue_of(DELAYED)
+    course = Course(
+        "BmqDelayedMessagesWithoutMover",
+        {"queue": waiting},
+        "a message with a delay of 240 s, and no mover",
+        "a mover starts",
+    )
+    app = bmq.App(scene.broker, process_name="mover")
+    app.mover(waiting)
+    await scene.follow(course, lambda: stack.enter_async_context(app))
+
+
 async def down(scene: Scene, stack: contextlib.AsyncExitStack, port: int) -> None:
     course = Course(
         "BmqBrokerDown",
@@ -574,7 +592,8 @@ async def watch(broker: str, program: str | None, plots: Path | None) -> int:
         prometheus = stack.enter_context(watching(brokers, folder, narrow.port))
         scene = Scene(broker, prometheus)
         causes = [
-            each(scene, stack) for each in (growing, unmatched, full, quota, expiring, expired, held, dead)
+            each(scene, stack)
+            for each in (growing, unmatched, full, quota, expiring, expired, held, dead, unmoved)
         ]
         causes += [down(scene, stack, port), left_out(scene, stack, narrow)]
         if cluster is not None:

@@ -23,13 +23,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.internals import connect_beside, drop_connection, give_up
+from bmq.client.internals import connect_beside, driver_of, drop_connection, give_up
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
@@ -52,6 +53,7 @@ from bmq.groups._protocol import (
     SeatState,
     Stand,
     StandInput,
+    node_of,
 )
 from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
 from bmq.protocol.client.core import SessionState
@@ -106,6 +108,8 @@ _PATIENCE: Final = 3.0
 _GATHER_PART: Final = 0.1
 _GATHER_MOST: Final = 0.2
 _GATHER_EACH: Final = 0.001
+# Two clocks that are synchronised differ by less, in seconds.
+_CLOCKS_DIFFER: Final = 2.0
 # Seconds for the departure, at least: the broker may be silent.
 _LEAVE_WITHIN: Final = 5.0
 # Buckets join bundles together: at most once in a part of the lease, and in a number of seconds.
@@ -367,6 +371,9 @@ class Coordinator:
         self._reporting: asyncio.Handle | None = None
         # When the latest report was sent, and the latest own report that has come back.
         self._reported_at = self._returned = -math.inf
+        # When the latest report was sent, by the clock, and whether the leader's clock differs.
+        self._reported_time = 0.0
+        self._clocks_differ = False
         # When the latest order arrived, or the life began; and when the first message to this member itself
         # has come back since.
         self._led_at = -math.inf
@@ -387,7 +394,15 @@ class Coordinator:
             lane.coordinator = self
 
     def _new_name(self) -> str:
-        return f"{self._name[:100]}#{_world.token_hex(6)}"
+        return f"{self._name[:100]}@{self._node()}#{_world.token_hex(6)}"
+
+    def _node(self) -> str:
+        """Return the broker's node of the present or latest connection: host and port."""
+        session = self._queue.session
+        broker = driver_of(session).core.broker
+        host = broker.name.rpartition(" on ")[2] if broker is not None else ""
+        node = f"{host}:{session.address.rpartition(':')[2]}"
+        return re.sub(r"[^\w.:-]", "_", node, flags=re.ASCII)[-60:]
 
     # for the lanes and the group
 
@@ -511,6 +526,8 @@ class Coordinator:
                 max_unconfirmed_bytes=WIDEST_BYTES,
             )
 
+        if node_of(self._member.who) != node_of(who := self._new_name()):
+            self._member.who = who  # the connection is at another node than the former one
         who = self._member.who
         mailbox = subscribe(f'{TO} == "{who}"', _MAILBOX)
         own = subscribe(f'{FROM} == "{who}"', _OWN)
@@ -646,7 +663,7 @@ class Coordinator:
 
     async def _handle(self, message: Message) -> None:
         try:
-            what, text = decoded(message.data)
+            what, text, sent = decoded(message.data)
         except ProtocolError as error:
             self._skip(message, str(error))
             return
@@ -654,12 +671,12 @@ class Coordinator:
             await self._crowned(message, what)
             return
         message.confirm()
-        if text != self._text:
+        if text != self._text and not (isinstance(what, Report) and what.leaving):
             self._differs(what, text)
         elif why := self._doubt(what):
             self._skip(message, why)
         elif isinstance(what, Order):
-            self._ordered(what)
+            self._ordered(what, sent)
         elif self._leads:
             self._reported(what)
         else:
@@ -677,7 +694,7 @@ class Coordinator:
     def _differs(self, what: Report | Order, text: str) -> None:
         """A peer has different buckets: only the leader of the two is a member."""
         if isinstance(what, Report):
-            if self._leader.phase is not Phase.NONE and not what.leaving:
+            if self._leader.phase is not Phase.NONE:
                 self._post(Order(what.who, 0, 0, 0, {}), what.who)
         elif what.who == self._member.who:
             self._lanes[0].fail(
@@ -700,6 +717,7 @@ class Coordinator:
             self._reporting = None
         if self._life is not None:
             now = self._reported_at = self._loop.time()
+            self._reported_time = _world.time()
             report = self._member.report(now, stands=self._stand.stands)
             self._post(report, "")
             for who in self._told:
@@ -707,7 +725,7 @@ class Coordinator:
             if now - self._led_at > _LOOK_AFTER * self._lease and not self._leads:
                 self._post(Order(report.who, 0, 0, report.seq, {}), report.who)
 
-    def _ordered(self, order: Order) -> None:
+    def _ordered(self, order: Order, sent: float) -> None:
         now = self._loop.time()
         if order.who != self._member.who:
             if self._leader.mail_returned(order.who):
@@ -721,6 +739,7 @@ class Coordinator:
             return
         if self._give_way(now):
             return
+        self._compare_clocks(order, sent)
         if (order.term, order.number) > self._member.seen:
             self._led_at, self._delivered_at = now, None
         before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
@@ -732,6 +751,27 @@ class Coordinator:
         after = {bucket: seat.state for bucket, seat in self._member.seats.items()}
         if before != after or order.buckets.keys() - after.keys():
             self._report_soon()
+
+    def _compare_clocks(self, order: Order, sent: float) -> None:
+        """Log once that the leader's clock shows another time than this process's clock.
+
+        The leader has sent the order after the latest report of this member.
+        """
+        if self._leads or order.seq != self._member.seq:
+            return
+        ahead = max(sent - _world.time(), 0.0) or min(sent - self._reported_time, 0.0)
+        differ = abs(ahead) > _CLOCKS_DIFFER
+        if differ and not self._clocks_differ:
+            logger.warning(
+                "the clocks of %s and of %s, the leader of the group of %s, differ: the leader's clock is "
+                "%.0f s %s. Due times and deadlines of messages are wrong by the difference",
+                self._name,
+                order.leader,
+                self._queue.uri,
+                abs(ahead),
+                "ahead" if ahead > 0 else "behind",
+            )
+        self._clocks_differ = differ
 
     def _give_way(self, now: float) -> bool:
         """Give up both connections if other members may have messages of this member's buckets."""
@@ -950,6 +990,7 @@ class Coordinator:
             return
         former, self._crown, self._skipped = self._crown, message, False
         if claim is not None:
+            self._leader.former = self._member.leader
             if not crown.who and crown.term and crown.members is None:
                 self._leader.deposed = self._member.leader or "a former leader"
                 self._leader.deposed_at = self._silent_at or self._loop.time()

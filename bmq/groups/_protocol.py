@@ -67,7 +67,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
@@ -92,6 +92,7 @@ __all__ = [
     "SeatState",
     "Stand",
     "StandInput",
+    "node_of",
     "shares",
 ]
 
@@ -171,7 +172,7 @@ class Report(_Message, frozen=True):
         seen: term and number of the latest order.
         weight: share relative to the other members.
         leaving: whether the member has closed its queue, and leaves.
-        buckets: fence and name of the state, by bucket.
+        buckets: fence and name of the state, by bucket; empty if the member leaves.
         stands: whether the member is a candidate, or has a crown.
         behind: the silent former owner, by bucket, as in the orders; "" if a message has proved that no older
             subscription stands.
@@ -356,7 +357,7 @@ class Member:
         """Return the report to be sent now."""
         self.seq += 1
         self._sent[self.seq] = now
-        seats = sorted(self.seats.items())
+        seats = [] if leaving else sorted(self.seats.items())
         return Report(
             self.who,
             self._was,
@@ -670,6 +671,7 @@ class Leader:
         phase: the phase.
         deposed: name of the leader whose place this one has taken; "" if a crown was free.
         deposed_at: when this leader certainly answered nobody any more.
+        former: name of the former leader; "" if not known.
         behind: the silent former owner of each bucket that may still be subscribed.
         term: term of the crown held or claimed.
         fence: the next fence.
@@ -684,6 +686,7 @@ class Leader:
     __slots__ = (
         "_in_turn",
         "_lease",
+        "_left_at",
         "_number",
         "_raised",
         "_take_over",
@@ -693,6 +696,7 @@ class Leader:
         "deposed",
         "deposed_at",
         "fence",
+        "former",
         "known",
         "limit",
         "owners",
@@ -714,12 +718,14 @@ class Leader:
         self.until = 0.0
         self.known: dict[str, _Known] = {}
         self.owners: dict[int, _Owner] = {}
-        self._who = self.deposed = ""
+        self._who = self.deposed = self.former = ""
         self.deposed_at = 0.0
         self._take_over = take_over
         self.behind: dict[int, _Behind] = {}
         # Buckets whose next owner is above the silent one.
         self._raised: set[int] = set()
+        # The broker's node with the messages of the last owner, by bucket, until the next owner has them.
+        self._left_at: dict[int, str] = {}
 
     # the crown
 
@@ -785,6 +791,7 @@ class Leader:
         self.owners = {}
         self.behind = {}
         self._raised = set()
+        self._left_at = {}
 
     def outranked(self, term: int) -> None:
         """Forget the members if an order of a higher term has arrived: its sender receives all reports."""
@@ -841,6 +848,8 @@ class Leader:
                 self.owners[bucket] = owner
             if owner.who == report.who and owner.fence == fence:
                 self._stands_behind(bucket, report, now)
+                if state == "OPEN":
+                    self._left_at.pop(bucket, None)
             if owner.who == report.who and owner.fence == fence and not owner.recalled:
                 if owner.number == 0 and state != "OPEN":
                     # The report that named the ownership of an earlier leader was old: the member has given
@@ -873,7 +882,7 @@ class Leader:
                 come back.
         """
         if self.phase is Phase.COLLECTING and until >= self.until:
-            self.phase = Phase.LEADING
+            self._lead()
             for bucket in self._in_turn if self.deposed else ():
                 if bucket not in self.owners:
                     self.behind.setdefault(bucket, _Behind(self.deposed, self.deposed_at))
@@ -967,42 +976,71 @@ class Leader:
             return
         self.awaited = self.awaited.difference(who)
         if not self.awaited and self.phase is Phase.COLLECTING:
-            self.phase = Phase.LEADING
+            self._lead()
+
+    def _lead(self) -> None:
+        self.phase = Phase.LEADING
+        self._left(self.former, [bucket for bucket in self._in_turn if bucket not in self.owners])
 
     def _remove(self, who: str) -> None:
         self.known.pop(who, None)
+        self._left(who, [bucket for bucket, owner in self.owners.items() if owner.who == who])
         self.owners = {bucket: owner for bucket, owner in self.owners.items() if owner.who != who}
+
+    def _left(self, who: str, buckets: Iterable[int]) -> None:
+        """Note the node of a member that is gone, which has the messages that the member has not confirmed.
+
+        A node delivers these messages to its own clients only, and nothing else before them, until no client
+        of the node has the queue open.
+        """
+        if node := node_of(who):
+            for bucket in buckets:
+                self._left_at.setdefault(bucket, node)
 
     # assigning
 
     def _assign(self) -> dict[str, None]:
-        """Ask buckets back where a member has too many, and assign free ones; return the changed members."""
+        """Ask buckets back where a member has too many, and assign free ones; return the changed members.
+
+        A bucket goes to a member at the node of the last owner, if there is one, and is not asked back before
+        this member has opened the bucket.
+        """
         changed: dict[str, None] = {}
         if self.phase is not Phase.LEADING or not self.known:
             return changed
         held = Counter(owner.who for owner in self.owners.values() if not owner.recalled)
         share = shares({who: known.weight for who, known in self.known.items()}, len(self._in_turn), held)
-        held_by: dict[str, list[_Owner]] = {who: [] for who in share}
+        opened: dict[str, list[_Owner]] = {who: [] for who in share}
         for bucket in self._in_turn:
             owner = self.owners.get(bucket)
-            if owner is not None and not owner.recalled and owner.who in held_by:
-                held_by[owner.who].append(owner)
-        for who, owners in held_by.items():
-            for owner in owners[: max(0, len(owners) - share[who])]:
+            if (
+                owner is not None
+                and not owner.recalled
+                and owner.who in share
+                and bucket not in self._left_at
+            ):
+                opened[owner.who].append(owner)
+        for who, owners in opened.items():
+            for owner in owners[: max(0, held[who] - share[who])]:
                 owner.recalled = True
                 owner.number = self._number + 1
                 changed[who] = None
-        has = {who: min(len(owners), share[who]) for who, owners in held_by.items()}
+        has = {who: min(held[who], share[who]) for who in share}
         for bucket in self._in_turn:
             if bucket in self.owners or self.limit <= self.fence:
                 continue
-            lacking = next((who for who in share if has[who] < share[who]), None)
-            if lacking is None:
-                break
-            has[lacking] += 1
-            self.owners[bucket] = _Owner(lacking, self.fence, False, self._number + 1)
+            node = self._left_at.get(bucket, "")
+            near = [who for who in share if node and node_of(who) == node]
+            if not near:
+                self._left_at.pop(bucket, None)
+            lacking = next((who for who in near or share if has[who] < share[who]), None)
+            chosen = lacking or min(near, key=has.__getitem__, default=None)
+            if chosen is None:
+                continue
+            has[chosen] += 1
+            self.owners[bucket] = _Owner(chosen, self.fence, False, self._number + 1)
             self.fence += 1
-            changed[lacking] = None
+            changed[chosen] = None
         return changed
 
     def _orders(self, members: Mapping[str, None]) -> list[Order]:
@@ -1026,6 +1064,11 @@ class Leader:
             for bucket, owner in sorted(self.owners.items())
             if owner.who == who and not owner.recalled
         }
+
+
+def node_of(who: str) -> str:
+    """Return the broker's node in the name of a connection, ``member@node#number``; "" if there is none."""
+    return who.rpartition("#")[0].rpartition("@")[2] if "@" in who else ""
 
 
 def shares(

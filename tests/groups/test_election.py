@@ -99,7 +99,8 @@ class Node(Coordinator):
         self._crown = None
         self._alive = False
         self._silent_at = None
-        self._skipped = False
+        self._skipped = self._clocks_differ = False
+        self._reported_time = 0.0
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._stand = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from bmq.groups._protocol import Crown, Leader, Order, Phase, Report
 from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.subscriptions import Expression
-from bmq.testing import FaultProxy
+from bmq.testing import FaultProxy, Simulation
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -312,6 +314,34 @@ async def test_a_member_that_differs_from_the_group_ends_with_an_error(
         await post(writer, 0, 12)
         for _ in range(12):
             (await first.receive(timeout=10)).confirm()
+
+
+def all_settled(groups: Sequence[bmq.groups.Group]) -> bool:
+    return all(each.stats().settled for each in groups)
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"buckets": 8}, {"buckets": 4}, {"expression": "x == 1"}, {"key": "j"}]
+)
+def test_members_that_left_together_are_not_awaited_after_a_change(other: dict[str, Any]) -> None:
+    """A deployment that changes the buckets stops all members, and starts them again."""
+
+    async def main(sim: Simulation) -> None:
+        broker = sim.broker()
+        for options in ({"key": "k", "buckets": 6}, {"key": "k", "buckets": 6, **other}):
+            async with AsyncExitStack() as stack:
+                groups: list[bmq.groups.Group] = []
+                for _ in range(3):
+                    session = await stack.enter_async_context(bmq.connect(broker.uri))
+                    queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True)
+                    groups.append(queue.group(**options, lease=60.0))
+                await asyncio.gather(*(each.open() for each in groups))
+                await sim.until(functools.partial(all_settled, groups), timeout=15.0)
+                await asyncio.gather(*(each.close() for each in groups))
+
+    for seed in range(5):
+        sim = Simulation(seed)
+        sim.run(main, sim)
 
 
 @pytest.mark.parametrize("members", [2, 3, 5, 20])
