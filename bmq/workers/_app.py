@@ -29,7 +29,6 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
 from bmq.workers._clock import Clock
-from bmq.workers._consume import settled
 from bmq.workers._life import AppInput, AppState, Life
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
@@ -40,6 +39,7 @@ from bmq.workers._running import Running, Settings
 from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
+from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
 __all__ = ["App"]

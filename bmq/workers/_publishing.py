@@ -37,9 +37,9 @@ from bmq.errors import Error, PostError, UsageError
 from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import PartlyFailed
 from bmq.workers._handlers import name_of
 from bmq.workers._options import AckPolicy
+from bmq.workers._outcomes import PartlyFailed
 from bmq.workers._parameters import HANDLER, problem_of_result, target_of
 from bmq.workers._plan import Yielded
 from bmq.workers._results import Results

@@ -19,7 +19,6 @@ from bmq.errors import InvalidURI, UsageError
 from bmq.subscriptions import ExpressionInput
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import Batches, BatchHandler, check_batches
 from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf, for_group
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
@@ -30,12 +29,13 @@ from bmq.workers._publishing import PUBLISHING, KeyOf, Output
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._retry import RetryPolicy
+from bmq.workers._sources import BatchBounds, checked_bounds
 from bmq.workers._typed import AnyHandler
 
 __all__ = ["Registrar", "Step", "Target", "registry_of"]
 
 H = TypeVar("H", bound=AnyHandler)
-B = TypeVar("B", bound=BatchHandler)
+B = TypeVar("B", bound=AnyHandler)
 F = TypeVar("F", bound=Callable[[], object])
 M = TypeVar("M", bound=Middleware)
 P = TypeVar("P", bound=Callable[..., object])
@@ -275,7 +275,7 @@ class Registrar(ABC):
                 does not fit the type of the values.
             StateError: the app is running, or the router is already a part of an app.
         """
-        max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
+        max_messages, max_wait = checked_bounds(max_messages, max_wait, max_unconfirmed_messages)
         options = HandlerOptions(
             expression=expression,
             priority=priority,
@@ -305,7 +305,7 @@ class Registrar(ABC):
             def step(target: Target) -> None:
                 plan = planned(handler, codec, role=BATCH, state=target.state)
                 options.check_handler(handler, plan.shape)
-                batches = Batches(max_messages, max_wait, plan.shape)
+                batches = BatchBounds(max_messages, max_wait, plan.shape)
                 uri = options.checked_uri(target.uri_of(queue))
                 middlewares = (*target.middlewares, *around)
                 target.registry.add(Registration(uri, handler, plan, options, batches, middlewares))

@@ -16,7 +16,6 @@ from bmq.conventions import delay_queue_of
 from bmq.errors import UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import Batches
 from bmq.workers._handlers import name_of
 from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf
@@ -26,6 +25,7 @@ from bmq.workers._plan import Overrides, Plan
 from bmq.workers._publishing import Output, Publisher
 from bmq.workers._responder import Responder
 from bmq.workers._results import Results
+from bmq.workers._sources import BatchBounds
 from bmq.workers._sweeper import Sweeper
 from bmq.workers._typed import alike
 
@@ -52,7 +52,7 @@ class Registration:
     handler: Callable[..., object]
     plan: Plan
     options: HandlerOptions
-    batches: Batches | None = None
+    batches: BatchBounds | None = None
     middlewares: tuple[Middleware, ...] | None = ()
     responder: Responder | None = None
     group: GroupOf | None = None

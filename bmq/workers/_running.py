@@ -21,9 +21,8 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.delays import Mover
 from bmq.errors import Error
-from bmq.workers._batches import feed_batches
 from bmq.workers._clock import Clock
-from bmq.workers._consume import anchor_of, feed, feed_group
+from bmq.workers._consume import anchor_of, feed
 from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._plan import Surroundings
@@ -190,16 +189,6 @@ class Running:
             middlewares=() if own is None else (*self.around.middlewares, *own),
             builtins=builtins if publisher is None else (publisher,),
         )
-        if each.group is not None:
-            group = member_of(each.group, consumer.queue)
-            await feed_group(
-                group, each.plan, options, dead_letters, around, grace=grace, clock=clock, anchor=consumer
-            )
-        elif each.batches is None:
-            await feed(
-                consumer, each.plan, options, dead_letters, around, close=True, grace=grace, clock=clock
-            )
-        else:
-            await feed_batches(
-                consumer, each.plan, each.batches, options, dead_letters, around, grace=grace, clock=clock
-            )
+        group = None if each.group is None else member_of(each.group, consumer.queue)
+        how = (consumer, each.plan, options, dead_letters, around)
+        await feed(*how, group=group, bounds=each.batches, close=group is None, grace=grace, clock=clock)
