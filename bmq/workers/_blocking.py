@@ -76,9 +76,10 @@ def in_own_contexts(
         work: the worker.
         clock: measures the steps.
     """
-    origin = copy_context()
-    context, blocking = origin.copy(), None
-    step: Callable[[Any], Any] = work.send
+    new_context, send = copy_context().copy, work.send
+    context = new_context()
+    blocking: BlockingCalls | None = None
+    step: Callable[[Any], Any] = send
     argument: Any = None
     began = clock()
     while True:
@@ -86,16 +87,16 @@ def in_own_contexts(
             waits_for = context.run(step, argument)
         except StopIteration:
             return
-        now = clock()
-        if now - began >= _LONG and blocking is not None:
-            blocking.found(now - began)
+        argument = clock()
+        if argument - began >= _LONG and blocking is not None:
+            blocking.found(argument - began)
         if type(waits_for) is BlockingCalls:
-            context, blocking = origin.copy(), waits_for
-            step, argument, began = work.send, now, now
+            blocking, context = waits_for, new_context()
+            step, began = send, argument
             continue
         try:
             argument = yield waits_for
-            step = work.send
+            step = send
         except GeneratorExit:
             context.run(work.close)
             raise

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from functools import partial
+from types import CoroutineType, coroutine
 from typing import Any
 
 from bmq import _world
@@ -318,6 +319,7 @@ class Workers:
 
     # ---- taking messages
 
+    @coroutine
     def _work(self, worker: _Worker) -> Generator[Any, Any, None]:
         """Take and handle messages, until the end of the messages or of the worker.
 
@@ -333,24 +335,25 @@ class Workers:
         left, skipped = self._left.left, self._left.skipped
         paced = self._pace is not None or self._calm is not None
         alarm, blocking, quarantine = worker.alarm, invoke.blocking, self.quarantine
+        cancelling = worker.task.cancelling
         now = None if type(self.clock) is LoopClock else self.clock.time
+        item: Any  # a message, if there is a direct handler
         error: BaseException | None
         called = yield blocking
         while True:
             if ready and called < turn.until:
                 item = pop()
             else:
-                taken = yield from source.take().__await__()
-                if taken is None:
+                item = yield from source.take().__await__()
+                if item is None:
                     return
-                item = taken
                 called = yield blocking
             if left or skipped:
                 self.forget(*_messages_of(item))
             if paced:
                 yield from self._paced(_messages_of(item)).__await__()
                 called = yield blocking
-            if type(item) is not Message or handler is None or (quarantine is not None and item.redelivered):
+            if handler is None or (quarantine is not None and item.redelivered):
                 yield from self._handle(worker, item).__await__()
                 if self.stopping or worker.replaced:
                     return
@@ -364,7 +367,10 @@ class Workers:
                 if alarm is not None:
                     alarm.begin()
                 try:
-                    returned = yield from handler(item).__await__()
+                    steps: Any = handler(item)
+                    if type(steps) is not CoroutineType:
+                        steps = steps.__await__()
+                    returned = yield from steps
                     if returned is not None:
                         refuse_awaitable(invoke.name, returned)
                 except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
@@ -373,7 +379,7 @@ class Workers:
                 called = yield blocking
                 if alarm is not None and alarm.end():
                     error = self._too_late(error)
-                if error is not None or invoke.cut_off or worker.task.cancelling():
+                if error is not None or invoke.cut_off or cancelling():
                     self._check_end(worker, error)
                 if error is None:
                     progress.handled += 1
@@ -389,7 +395,7 @@ class Workers:
                 progress.handling -= 1
                 if not item.confirmed:
                     self._release(item)
-            if self.stopping or worker.replaced:
+            if self.stopping:
                 return
 
     async def _paced(self, messages: Sequence[Message]) -> None:
