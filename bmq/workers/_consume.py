@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Concatenate, TypeAlias, TypeVar, cast
+from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack, cast
 
 from bmq import _checks
 from bmq._pace import Pace
@@ -18,20 +18,16 @@ from bmq.client.internals import handling_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
-from bmq.codecs import Codec
 from bmq.errors import UsageError
-from bmq.subscriptions import ExpressionInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._invoker import Invoker
 from bmq.workers._later import check_durable
 from bmq.workers._membership import Membership, for_group, is_membership, lane_of
-from bmq.workers._middleware import Middleware, check_middlewares
-from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError, checked_clock
-from bmq.workers._plan import OnUndecodable, Plan, Surroundings, app_dependencies, planned
+from bmq.workers._options import ConsumerOptions, HandlerOptions, checked_clock
+from bmq.workers._plan import Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder
-from bmq.workers._retry import RetryPolicy
 from bmq.workers._sources import BatchBounds
 from bmq.workers._typed import check_source
 from bmq.workers._workers import Workers, settled
@@ -56,26 +52,10 @@ async def consume(
     source: Queue | Consumer | Membership | TypedQueue[V] | TypedConsumer[V] | TypedGroup[V],
     handler: HandlerOf[V] | Responder,
     *,
-    expression: ExpressionInput = None,
-    priority: int | None = None,
-    max_unconfirmed_messages: int | None = None,
-    max_unconfirmed_bytes: int | None = None,
-    discard_unmatched: bool = False,
-    concurrency: int = 1,
-    key: Key | None = None,
-    ack: AckPolicy = AckPolicy.ON_SUCCESS,
-    retry: RetryPolicy | None = None,
-    quarantine: DeadLetter | None = None,
-    after: int = 3,
-    timeout: float | None = None,
-    rate: float | None = None,
-    codec: str | Codec[Any] | None = None,
-    undecodable: OnUndecodable | None = None,
-    middlewares: Iterable[Middleware] = (),
     grace: float = 30.0,
-    on_error: OnError | None = None,
     clock: Clock | None = None,
     signals: bool = False,
+    **options: Unpack[ConsumerOptions],
 ) -> None:
     """Call a function with each message of a queue, until cancelled.
 
@@ -161,58 +141,44 @@ async def consume(
             "source must be an open bmq.Queue, a bmq.Consumer or a bmq.groups.Group, not "
             f"{_checks.shown(source)}"
         )
-    options = HandlerOptions(
-        expression=expression,
-        priority=priority,
-        max_unconfirmed_messages=max_unconfirmed_messages,
-        max_unconfirmed_bytes=max_unconfirmed_bytes,
-        discard_unmatched=discard_unmatched,
-        concurrency=concurrency,
-        key=key,
-        ack=ack,
-        retry=retry,
-        quarantine=quarantine,
-        after=after,
-        timeout=timeout,
-        rate=rate,
-        on_error=on_error,
-    )
+    _checks.keywords("consume()", options, ("grace", "clock", "signals", *ConsumerOptions.__optional_keys__))
+    chosen = HandlerOptions(**options)
     if group is not None:
-        options = for_group(options)
+        chosen = for_group(chosen)
         if isinstance(handler, Responder):
             raise UsageError("a responder has a queue of its own: give the queue to consume(...)")
     grace = _checks.seconds("grace", grace)
     signals = _checks.boolean("signals", signals)
     clock = checked_clock(clock)
-    around = Surroundings(check_middlewares(middlewares))
+    around = Surroundings(tuple(chosen.middlewares))
     if isinstance(handler, Responder):
-        if codec is not None or undecodable is not None:
+        if chosen.codec is not None or chosen.undecodable is not None:
             raise UsageError(
                 "a responder has a codec of its own, and answers undecodable requests with errors"
             )
         plan, around.builtins = handler._plan(None), (handler._handle,)
         handler = handler.function
     else:
-        plan = planned(handler, codec, undecodable)
+        plan = planned(handler, chosen.codec, chosen.undecodable)
     plan.check_middlewares(around.middlewares, around.overrides)
-    check_source(handler, plan.shape, of, codec)
+    check_source(handler, plan.shape, of, chosen.codec)
     if plan.shape is not None and of is not None:
         plan = plan.with_codec(of.codec)
     if plan.shape is not None and isinstance(whole, Consumer):
         plan.shape.check(whole.expression, plan.properties)
-    options.check_handler(handler, plan.shape, plan.properties)
-    if isinstance(whole, Consumer) and options.limited:
+    chosen.check_handler(handler, plan)
+    if isinstance(whole, Consumer) and chosen.limited:
         raise UsageError(
             "a consumer already has a subscription and limits: give these arguments to "
             "queue.subscribe(...), or give the queue to consume(...)"
         )
     origin = QueueUri.parse((whole if isinstance(whole, Queue) else whole.queue).uri)
-    check_durable(options.policy, origin)
-    options.check_quarantine(origin)
-    if quarantine is not None:
-        quarantine = DeadLetter(await _open_letters(whole, quarantine))
-        options = replace(options, quarantine=quarantine)
-    then = options.policy.then
+    check_durable(chosen.policy, origin)
+    chosen.check_quarantine(origin)
+    if chosen.quarantine is not None:
+        quarantine = DeadLetter(await _open_letters(whole, chosen.quarantine))
+        chosen = replace(chosen, quarantine=quarantine)
+    then = chosen.policy.then
     dead_letters = await _open_letters(whole, then) if isinstance(then, DeadLetter) else None
 
     async def fed() -> None:
@@ -220,9 +186,9 @@ async def consume(
             if group is not None:
                 consumer = anchor_of(group.queue)
             else:
-                consumer = options.subscribe(whole) if isinstance(whole, Queue) else whole
+                consumer = chosen.subscribe(whole) if isinstance(whole, Queue) else whole
             own = consumer is not whole
-            how = (consumer, plan, options, dead_letters, around)
+            how = (consumer, plan, chosen, dead_letters, around)
             await feed(*how, group=group, close=own, grace=grace, clock=clock)
 
     await (_until_a_signal(fed()) if signals else fed())
@@ -303,7 +269,7 @@ async def feed(
                 return
             suspects = feeding.add(suspects_of(consumer))
             await suspects.open()
-            alone = workers_of(suspects, bounds and BatchBounds(1, 0, bounds.shape))
+            alone = workers_of(suspects, bounds and BatchBounds(1, 0))
             for each in (workers, alone):
                 each.quarantine = Quarantine(options.quarantine, options.after, consumer.queue, invoke.name)
             await _together(

@@ -44,6 +44,7 @@ class Invoker:
     Attributes:
         name: name of the handler.
         direct: makes the first attempt with a message, if the handler is async.
+        shape: type of the values; None if the handler takes messages.
         timeout: seconds for a call; None for no limit.
         alarm: seconds for a call that the caller must enforce; None for no limit.
         blocking: logs blocking of the event loop.
@@ -60,6 +61,7 @@ class Invoker:
         key_of: Callable[[Message], Hashable] | None = None,
     ) -> None:
         self.name = plan.name
+        self.shape = plan.shape
         self.timeout = timeout
         self.alarm = timeout if plan.is_async else None
         self.blocking = BlockingCalls(logger, self.name)

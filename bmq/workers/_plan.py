@@ -29,6 +29,7 @@ from bmq.codecs.fields import property_reader
 from bmq.errors import Undecodable, UsageError
 from bmq.workers._handlers import Handler, is_async, name_of, too_late
 from bmq.workers._middleware import Call, Middleware
+from bmq.workers._options import OnUndecodable
 from bmq.workers._parameters import (
     HANDLER,
     Kind,
@@ -44,7 +45,6 @@ from bmq.workers._parameters import (
 
 __all__ = [
     "InThread",
-    "OnUndecodable",
     "Overrides",
     "Plan",
     "Surroundings",
@@ -54,9 +54,6 @@ __all__ = [
 ]
 
 logger = Log("bmq.workers")
-
-#: Function called with messages not decodable to the handler's type.
-OnUndecodable: TypeAlias = Callable[[Message, Undecodable], object]
 
 #: Replacements of the functions of dependencies.
 Overrides: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]

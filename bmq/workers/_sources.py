@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from bmq import _checks
 from bmq.client.internals import buffer_of, driver_of, take_from
 from bmq.client.message import Message
-from bmq.codecs import Shape
 from bmq.errors import UsageError
 
 if TYPE_CHECKING:
@@ -186,12 +185,10 @@ class BatchBounds:
     Attributes:
         max_messages: maximum number of messages in a batch.
         max_wait: seconds to wait for a full batch.
-        shape: shape of the values; None if the handler takes messages.
     """
 
     max_messages: int
     max_wait: float
-    shape: Shape[Any] | None
 
 
 def checked_bounds(

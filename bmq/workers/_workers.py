@@ -125,7 +125,7 @@ class Workers:
         self._dead_letters = dead_letters
         self._pace = pace
         self._group = group
-        self._bounds = bounds
+        self._batches = bounds is not None
         self._reports = FailureReports(invoke.name, options, clock, invoke.blocking)
         self._limit = LogLimit(logger, clock=clock.time)
         self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
@@ -484,8 +484,8 @@ class Workers:
         if self.quarantine is not None and not work.counted:
             work.counted = True
             await self._quarantined(worker, work, self.quarantine)
-        if self._bounds is not None and work.values is None:
-            await self._decode(worker, work, self._bounds)
+        if self._batches and work.values is None:
+            await self._decode(worker, work)
         if self._ack is AckPolicy.ON_RECEIPT:
             work.messages[0].confirm()
         if error is None and self._life is not None:
@@ -529,13 +529,14 @@ class Workers:
         gone = {message for message, taken in zip(marked, took, strict=True) if taken}
         work.messages = [message for message in work.messages if message not in gone]
 
-    async def _decode(self, worker: _Worker, work: Work, bounds: BatchBounds) -> None:
+    async def _decode(self, worker: _Worker, work: Work) -> None:
         """Decode the values of a batch; undecodable messages have failed."""
+        shape = self._invoke.shape
         work.values = {}
         unreadable: dict[Message, BaseException] = {}
         for message in work.messages:
             try:
-                work.values[message] = bounds.shape.decode(message) if bounds.shape else message
+                work.values[message] = shape.decode(message) if shape else message
             except Undecodable as error:
                 unreadable[message] = error
         await self._failed(worker, work, unreadable, others=list(work.values))
@@ -561,10 +562,9 @@ class Workers:
         self, worker: _Worker, work: Work, values: dict[Message, Any]
     ) -> dict[Message, BaseException]:
         """Call the handler; return the failed messages with errors."""
-        assert self._bounds is not None
         messages = list(work.messages)
         given = [values[message] for message in messages]
-        error = await self._call(worker, messages if self._bounds.shape else given, work.attempt, given)
+        error = await self._call(worker, messages if self._invoke.shape else given, work.attempt, given)
         if error is None:
             return {}
         if isinstance(error, PartlyFailed):
