@@ -29,10 +29,10 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
 from bmq.workers._clock import Clock
+from bmq.workers._dependencies import HandlerContext, Overrides, app_dependencies
 from bmq.workers._life import AppInput, AppState, Life
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
-from bmq.workers._plan import Overrides, Surroundings, app_dependencies
 from bmq.workers._registrar import Registrar, Step, Target
 from bmq.workers._router import Router
 from bmq.workers._running import Running, Settings
@@ -307,9 +307,9 @@ class App(Registrar, Generic[S]):
         return Target(self._registry, self._uri_of, type(self.state))
 
     @asynccontextmanager
-    async def _surroundings(self) -> AsyncGenerator[Surroundings]:
+    async def _surroundings(self) -> AsyncGenerator[HandlerContext]:
         """Make the app-scoped dependencies; close the dependencies at the end."""
-        around = Surroundings(tuple(self._middlewares), (), self.state, self.overrides.copy())
+        around = HandlerContext(tuple(self._middlewares), (), self.state, self.overrides.copy())
         plans = [each.plan for each in self._registry.handlers]
         async with app_dependencies(plans, around) as around.values:
             yield around
@@ -324,7 +324,7 @@ class App(Registrar, Generic[S]):
         own = self.overrides
         replaced = {**own, **overrides}
         plans = [each.plan for each in self._registry.handlers]
-        nodes = [node for plan in plans for some in ({}, own, replaced) for node in plan.nodes(some)]
+        nodes = [node for plan in plans for some in ({}, own, replaced) for node in plan.dependencies(some)]
         return [node.function for node in nodes]
 
     def _check_middlewares(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack, cast
@@ -18,18 +19,18 @@ from bmq.client.internals import handling_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
+from bmq.codecs import Shape
 from bmq.errors import UsageError
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies, planned
 from bmq.workers._invoker import Invoker
 from bmq.workers._later import check_durable
 from bmq.workers._membership import Membership, for_group, is_membership, lane_of
 from bmq.workers._options import ConsumerOptions, HandlerOptions, checked_clock
-from bmq.workers._plan import Plan, Surroundings, app_dependencies, planned
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder
 from bmq.workers._sources import BatchBounds
-from bmq.workers._typed import check_source
 from bmq.workers._workers import Workers, settled
 
 __all__ = ["anchor_of", "consume", "feed"]
@@ -150,7 +151,7 @@ async def consume(
     grace = _checks.seconds("grace", grace)
     signals = _checks.boolean("signals", signals)
     clock = checked_clock(clock)
-    around = Surroundings(tuple(chosen.middlewares))
+    around = HandlerContext(tuple(chosen.middlewares))
     if isinstance(handler, Responder):
         if chosen.codec is not None or chosen.undecodable is not None:
             raise UsageError(
@@ -161,7 +162,7 @@ async def consume(
     else:
         plan = planned(handler, chosen.codec, chosen.undecodable)
     plan.check_middlewares(around.middlewares, around.overrides)
-    check_source(handler, plan.shape, of, chosen.codec)
+    _check_source(plan, of, chosen.codec)
     if plan.shape is not None and of is not None:
         plan = plan.with_codec(of.codec)
     if plan.shape is not None and isinstance(whole, Consumer):
@@ -194,6 +195,28 @@ async def consume(
     await (_until_a_signal(fed()) if signals else fed())
 
 
+def _check_source(plan: HandlerPlan, of: Shape[Any] | None, codec: object) -> None:
+    """Check whether a handler takes the values of a queue.
+
+    Raises:
+        UsageError: the handler takes another type, or a codec is given beside a typed queue.
+    """
+    if of is None:
+        return
+    if codec is not None:
+        raise UsageError(f"a queue of {of.name} already has a codec: give codec to queue.typed(...)")
+    shape = plan.shape
+    if shape is None or shape.of == of.of:
+        return
+    if inspect.isclass(shape.of) and inspect.isclass(of.of) and issubclass(of.of, shape.of):
+        return
+    name = plan.parameters[0].name
+    raise UsageError(
+        f"{plan.name} takes {shape.name} in parameter {name}, and the queue has {of.name}: annotate "
+        f"parameter {name} with {of.name}, or give the queue as queue.typed({shape.name})"
+    )
+
+
 async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine, cancelled by each signal; return normally if a signal ended the coroutine."""
     task = asyncio.current_task()
@@ -218,10 +241,10 @@ async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
 
 async def feed(
     consumer: Consumer,
-    plan: Plan,
+    plan: HandlerPlan,
     options: HandlerOptions,
     dead_letters: Queue | None,
-    around: Surroundings,
+    around: HandlerContext,
     *,
     group: Membership | None = None,
     bounds: BatchBounds | None = None,

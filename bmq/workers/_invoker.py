@@ -21,9 +21,9 @@ from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
 from bmq.client.message import Message
 from bmq.errors import UsageError
 from bmq.workers._blocking import BlockingCalls
+from bmq.workers._dependencies import HandlerContext, HandlerPlan
 from bmq.workers._handlers import too_late
 from bmq.workers._middleware import Middleware, chained, timed, unless_cancelled
-from bmq.workers._plan import Plan, Surroundings
 from bmq.workers._threads import Call, Threads
 
 __all__ = ["Invoker", "refuse_awaitable"]
@@ -54,9 +54,9 @@ class Invoker:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: HandlerPlan,
         timeout: float | None,
-        around: Surroundings,
+        around: HandlerContext,
         observers: Sequence[Middleware] = (),
         key_of: Callable[[Message], Hashable] | None = None,
     ) -> None:
@@ -79,7 +79,7 @@ class Invoker:
             return
         decode = None if plan.shape is None or plan.role.batch else plan.shape.decode
         self._info = info = HandlerInfo(self.name, around.state, key_of, decode)
-        call = plan.bind(around, None if plan.is_async else self, timeout)
+        call = plan.bind(around, self, timeout)
         if around.builtins:
             call = chained(around.builtins, unless_cancelled(call, lambda: self.cut_off))
         if middlewares and timeout is not None and plan.is_async:

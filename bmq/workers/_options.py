@@ -27,7 +27,7 @@ from bmq.workers._quarantine import check_quarantine
 from bmq.workers._retry import DEFAULT_RETRY, Backoff, NoRetry, RetryPolicy, check_give_up
 
 if TYPE_CHECKING:
-    from bmq.workers._plan import Plan
+    from bmq.workers._dependencies import HandlerPlan
 
 __all__ = [
     "AckPolicy",
@@ -220,7 +220,7 @@ class HandlerOptions:
             keyed=self.key is not None,
         )
 
-    def check_handler(self, handler: Callable[..., object], plan: Plan) -> None:
+    def check_handler(self, handler: Callable[..., object], plan: HandlerPlan) -> None:
         """Check the options together with a handler.
 
         Raises:

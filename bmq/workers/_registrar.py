@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
 from bmq.client.poison import Allow, Allowed
@@ -17,6 +17,7 @@ from bmq.delays import check_due
 from bmq.errors import InvalidURI, UsageError
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
+from bmq.workers._dependencies import BATCH, HANDLER, HandlerPlan, Role, planned
 from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf, for_group
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
@@ -26,15 +27,15 @@ from bmq.workers._options import (
     HandlerOptions,
     ResponderOptions,
 )
-from bmq.workers._parameters import BATCH, HANDLER, Role
-from bmq.workers._plan import Plan, planned
 from bmq.workers._publishing import PUBLISHING, KeyOf, Output
 from bmq.workers._registry import Registration, Registry, Waiting, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._sources import BatchBounds, checked_bounds
-from bmq.workers._typed import AnyHandler
 
 __all__ = ["Registrar", "Step", "Target", "registry_of"]
+
+#: A function of a message or a value, and of further parameters.
+AnyHandler: TypeAlias = Callable[Concatenate[Any, ...], object]
 
 H = TypeVar("H", bound=AnyHandler)
 B = TypeVar("B", bound=AnyHandler)
@@ -64,7 +65,7 @@ class Target:
         self,
         queue: str,
         handler: Callable[..., object],
-        plan: Plan,
+        plan: HandlerPlan,
         options: HandlerOptions,
         *,
         own: bool = False,

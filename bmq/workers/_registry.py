@@ -16,18 +16,17 @@ from bmq.conventions import delay_queue_of
 from bmq.errors import UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
+from bmq.workers._dependencies import HandlerPlan, Overrides
 from bmq.workers._handlers import name_of
 from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
-from bmq.workers._plan import Overrides, Plan
 from bmq.workers._publishing import Output, Publisher
 from bmq.workers._responder import Responder
 from bmq.workers._results import Results
 from bmq.workers._sources import BatchBounds
 from bmq.workers._sweeper import Sweeper
-from bmq.workers._typed import alike
 
 __all__ = ["Registration", "Registry", "Waiting", "check_hook"]
 
@@ -50,7 +49,7 @@ class Registration:
 
     uri: QueueUri
     handler: Callable[..., object]
-    plan: Plan
+    plan: HandlerPlan
     options: HandlerOptions
     batches: BatchBounds | None = None
     middlewares: tuple[Middleware, ...] | None = ()
@@ -137,7 +136,7 @@ class Registry:
                     "subscription: the two would share the messages. Give concurrency=2 to handle two at "
                     "once, or another subscription"
                 )
-            if new.shape is not None and each.shape is not None and not alike(new.shape, each.shape):
+            if new.shape is not None and each.shape is not None and not _alike(new.shape, each.shape):
                 raise UsageError(
                     f"{name_of(new.handler)} takes {new.shape.name} in its first parameter, and "
                     f"{name_of(each.handler)} takes {each.shape.name}: both have the same subscription of "
@@ -263,3 +262,12 @@ def check_hook(function: Callable[[], object]) -> None:
             f"{name_of(cast('Callable[..., object]', function))} is a generator, whose body a call does not "
             "run: register one function for the start and another one for the end"
         )
+
+
+def _alike(one: Shape[Any], other: Shape[Any]) -> bool:
+    """Whether two handlers may share messages: the types are equal, or either type is a base of the other."""
+    if one.of == other.of:
+        return True
+    if not (inspect.isclass(one.of) and inspect.isclass(other.of)):
+        return False
+    return issubclass(one.of, other.of) or issubclass(other.of, one.of)

@@ -11,8 +11,8 @@ from typing import Final
 from bmq import _checks
 from bmq.errors import InvalidURI, StateError, UsageError
 from bmq.wire.uri import QueueUri
+from bmq.workers._dependencies import ANY_STATE
 from bmq.workers._middleware import Middleware
-from bmq.workers._parameters import ANY_STATE
 from bmq.workers._registrar import Registrar, Step, Target
 from bmq.workers._registry import Registry
 

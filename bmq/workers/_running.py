@@ -23,9 +23,9 @@ from bmq.delays import Mover
 from bmq.errors import Error
 from bmq.workers._clock import Clock
 from bmq.workers._consume import anchor_of, feed
+from bmq.workers._dependencies import HandlerContext
 from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
-from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
 from bmq.workers._status import expect
 from bmq.workers._sweeper import sweeper_of
@@ -85,7 +85,7 @@ class Running:
         # Sweepers close queues, so sweepers have a separate session.
         self._sweeping: Session | None = None
         self._movers: list[Mover] = []
-        self.around = Surroundings()
+        self.around = HandlerContext()
 
     @classmethod
     async def start(cls, settings: Settings, registry: Registry, closing: AsyncExitStack) -> Running:
