@@ -18,8 +18,8 @@ from bmq.workers._app import settings_of as settings_of
 from bmq.workers._app import trial_of as trial_of
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import consume
+from bmq.workers._dead_letters import original_of
 from bmq.workers._dependencies import Depends
-from bmq.workers._letters import original_of
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import AckPolicy
 from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter

@@ -23,9 +23,9 @@ from bmq.codecs import Shape
 from bmq.errors import UsageError
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._delayed_retry import check_durable
 from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies, planned
 from bmq.workers._invoker import Invoker
-from bmq.workers._later import check_durable
 from bmq.workers._membership import Membership, for_group, is_membership, lane_of
 from bmq.workers._options import ConsumerOptions, HandlerOptions, checked_clock
 from bmq.workers._quarantine import Quarantine, suspects_of
@@ -33,7 +33,7 @@ from bmq.workers._responder import Responder
 from bmq.workers._sources import BatchBounds
 from bmq.workers._workers import Workers, settled
 
-__all__ = ["anchor_of", "consume", "feed"]
+__all__ = ["consume", "feed", "idle_consumer_of"]
 
 V = TypeVar("V")
 
@@ -151,17 +151,17 @@ async def consume(
     grace = _checks.seconds("grace", grace)
     signals = _checks.boolean("signals", signals)
     clock = checked_clock(clock)
-    around = HandlerContext(tuple(chosen.middlewares))
+    context = HandlerContext(tuple(chosen.middlewares))
     if isinstance(handler, Responder):
         if chosen.codec is not None or chosen.undecodable is not None:
             raise UsageError(
                 "a responder has a codec of its own, and answers undecodable requests with errors"
             )
-        plan, around.builtins = handler._plan(None), (handler._handle,)
+        plan, context.builtins = handler._plan(None), (handler._handle,)
         handler = handler.function
     else:
         plan = planned(handler, chosen.codec, chosen.undecodable)
-    plan.check_middlewares(around.middlewares, around.overrides)
+    plan.check_middlewares(context.middlewares, context.overrides)
     _check_source(plan, of, chosen.codec)
     if plan.shape is not None and of is not None:
         plan = plan.with_codec(of.codec)
@@ -177,19 +177,19 @@ async def consume(
     check_durable(chosen.policy, origin)
     chosen.check_quarantine(origin)
     if chosen.quarantine is not None:
-        quarantine = DeadLetter(await _open_letters(whole, chosen.quarantine))
+        quarantine = DeadLetter(await _open_dead_letters(whole, chosen.quarantine))
         chosen = replace(chosen, quarantine=quarantine)
     then = chosen.policy.then
-    dead_letters = await _open_letters(whole, then) if isinstance(then, DeadLetter) else None
+    dead_letters = await _open_dead_letters(whole, then) if isinstance(then, DeadLetter) else None
 
     async def fed() -> None:
-        async with app_dependencies((plan,), around) as around.values:
+        async with app_dependencies((plan,), context) as context.values:
             if group is not None:
-                consumer = anchor_of(group.queue)
+                consumer = idle_consumer_of(group.queue)
             else:
                 consumer = chosen.subscribe(whole) if isinstance(whole, Queue) else whole
             own = consumer is not whole
-            how = (consumer, plan, chosen, dead_letters, around)
+            how = (consumer, plan, chosen, dead_letters, context)
             await feed(*how, group=group, close=own, grace=grace, clock=clock)
 
     await (_until_a_signal(fed()) if signals else fed())
@@ -244,7 +244,7 @@ async def feed(
     plan: HandlerPlan,
     options: HandlerOptions,
     dead_letters: Queue | None,
-    around: HandlerContext,
+    context: HandlerContext,
     *,
     group: Membership | None = None,
     bounds: BatchBounds | None = None,
@@ -255,11 +255,11 @@ async def feed(
     """Do the work of :func:`consume`, after the checks and with open queues for dead letters.
 
     Args:
-        consumer: the consumer; for a group, the result of :func:`anchor_of`.
+        consumer: the consumer; for a group, the result of :func:`idle_consumer_of`.
         plan: the handler.
         options: options of the handler, with an open queue for the quarantine.
         dead_letters: open queue for dead letters, if the retry policy names one.
-        around: middlewares, state and dependencies.
+        context: middlewares, state and dependencies.
         group: a group to join, and to leave at the end: its messages without a finished handler are delivered
             again then.
         bounds: bounds of batches; None to handle single messages.
@@ -268,7 +268,7 @@ async def feed(
         clock: clock for pauses; None for the clock of the event loop.
     """
     key = options.key_of() if group is None else lane_of(group, options)
-    invoke = Invoker(plan, options.timeout, around, handling_of(consumer.queue.session), key)
+    invoke = Invoker(plan, options.timeout, context, handling_of(consumer.queue.session), key)
     pace = None if options.rate is None else Pace(options.rate)
 
     def workers_of(consumer: Consumer, bounds: BatchBounds | None) -> Workers:
@@ -304,12 +304,12 @@ async def feed(
         invoke.close()
 
 
-def anchor_of(queue: Queue) -> Consumer:
+def idle_consumer_of(queue: Queue) -> Consumer:
     """Return a consumer that never subscribes, for the status and the limits of a group's handler."""
     return queue.subscribe(max_unconfirmed_messages=_LANE_MESSAGES, max_unconfirmed_bytes=_LANE_BYTES)
 
 
-async def _open_letters(source: Queue | Consumer, letters: DeadLetter) -> Queue:
+async def _open_dead_letters(source: Queue | Consumer, letters: DeadLetter) -> Queue:
     """Return the queue for dead letters, opened if the dead letters name a URI."""
     origin = source if isinstance(source, Queue) else source.queue
     if QueueUri.parse(letters.uri).canonical == QueueUri.parse(origin.uri).canonical:

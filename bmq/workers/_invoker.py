@@ -37,7 +37,7 @@ class Invoker:
     Args:
         plan: the handler.
         timeout: seconds for a call; None for no limit.
-        around: middlewares and dependencies.
+        context: middlewares and dependencies.
         observers: interceptors, as the outermost middlewares.
         key_of: returns the ordering key of a message; None without a key.
 
@@ -56,7 +56,7 @@ class Invoker:
         self,
         plan: HandlerPlan,
         timeout: float | None,
-        around: HandlerContext,
+        context: HandlerContext,
         observers: Sequence[Middleware] = (),
         key_of: Callable[[Message], Hashable] | None = None,
     ) -> None:
@@ -70,18 +70,18 @@ class Invoker:
         self._threads = None if plan.is_async else Threads(self.name)
         # Calls in threads still running after the deadline, by calling task.
         self._late: dict[asyncio.Task[Any] | None, Call] = {}
-        middlewares = (*observers, *around.middlewares)
-        self._plain = plan.plain if not middlewares and not around.builtins else None
+        middlewares = (*observers, *context.middlewares)
+        self._plain = plan.plain if not middlewares and not context.builtins else None
         self.direct: Callable[[Message], Awaitable[object]] | None = None
         if self._plain is not None:
             if plan.is_async:
                 self.direct = cast("Callable[[Message], Awaitable[object]]", self._plain)
             return
         decode = None if plan.shape is None or plan.role.batch else plan.shape.decode
-        self._info = info = HandlerInfo(self.name, around.state, key_of, decode)
-        call = plan.bind(around, self, timeout)
-        if around.builtins:
-            call = chained(around.builtins, unless_cancelled(call, lambda: self.cut_off))
+        self._info = info = HandlerInfo(self.name, context.state, key_of, decode)
+        call = plan.bind(context, self, timeout)
+        if context.builtins:
+            call = chained(context.builtins, unless_cancelled(call, lambda: self.cut_off))
         if middlewares and timeout is not None and plan.is_async:
             call, self.alarm = timed(call, timeout), None
         self._call = call = chained(middlewares, call)

@@ -20,8 +20,8 @@ from bmq.errors import Undecodable, UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
+from bmq.workers._delayed_retry import check_durable, is_durable
 from bmq.workers._handlers import is_async, name_of
-from bmq.workers._later import check_durable, is_durable
 from bmq.workers._middleware import Middleware, check_middlewares
 from bmq.workers._quarantine import check_quarantine
 from bmq.workers._retry import DEFAULT_RETRY, Backoff, NoRetry, RetryPolicy, check_give_up

@@ -17,8 +17,8 @@ from bmq.delays import check_due
 from bmq.errors import InvalidURI, UsageError
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
+from bmq.workers._delayed_retry import is_durable
 from bmq.workers._dependencies import BATCH, HANDLER, HandlerPlan, Role, planned
-from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf, for_group
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
 from bmq.workers._options import (
@@ -28,11 +28,11 @@ from bmq.workers._options import (
     ResponderOptions,
 )
 from bmq.workers._publishing import PUBLISHING, KeyOf, Output
-from bmq.workers._registry import Registration, Registry, Waiting, check_hook
+from bmq.workers._registry import DelayQueue, Registration, Registry, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._sources import BatchBounds, checked_bounds
 
-__all__ = ["Registrar", "Step", "Target", "registry_of"]
+__all__ = ["Registrar", "RegistrationTarget", "Step", "registry_of"]
 
 #: A function of a message or a value, and of further parameters.
 AnyHandler: TypeAlias = Callable[Concatenate[Any, ...], object]
@@ -46,7 +46,7 @@ R = TypeVar("R", bound=Respond)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RegistrationTarget:
     """The app or router of a registration.
 
     Attributes:
@@ -95,7 +95,7 @@ def _known_with(options: type) -> Callable[[P], P]:
 
 #: A registration: adds a handler, a queue or a function to an app or a router. A router repeats its
 #: registrations in each app.
-Step: TypeAlias = Callable[[Target], None]
+Step: TypeAlias = Callable[[RegistrationTarget], None]
 
 
 class Registrar(ABC):
@@ -199,7 +199,7 @@ class Registrar(ABC):
         def register(handler: H) -> H:
             role = self._role_of(handler)
 
-            def step(target: Target) -> None:
+            def step(target: RegistrationTarget) -> None:
                 plan = planned(handler, chosen.codec, chosen.undecodable, role=role, state=target.state)
                 target.add(queue, handler, plan, chosen, group=group)
 
@@ -271,7 +271,7 @@ class Registrar(ABC):
         chosen.check_queue(self._uri_of(queue))
 
         def register(handler: B) -> B:
-            def step(target: Target) -> None:
+            def step(target: RegistrationTarget) -> None:
                 plan = planned(handler, chosen.codec, role=BATCH, state=target.state)
                 target.add(queue, handler, plan, chosen, batches=bounds)
 
@@ -330,7 +330,7 @@ class Registrar(ABC):
         self._open_outputs += 1
 
         def register(handler: P) -> P:
-            def step(target: Target) -> None:
+            def step(target: RegistrationTarget) -> None:
                 uri = QueueUri.parse(target.uri_of(queue))
                 if uri.app_id:
                     raise InvalidURI(f"messages are posted to a queue, not to its application: {uri}")
@@ -424,7 +424,7 @@ class Registrar(ABC):
         chosen.check_queue(self._uri_of(queue))
 
         def register(function: R) -> R:
-            def step(target: Target) -> None:
+            def step(target: RegistrationTarget) -> None:
                 responder = Responder(function, allow=allow, codec=chosen.codec)
                 plan = responder._plan(target.state)
                 target.add(queue, function, plan, chosen, responder=responder)
@@ -471,7 +471,7 @@ class Registrar(ABC):
         longest = _checks.timeout(longest, "longest")
         bounds = check_due(lookahead, None, max_held, max_held_bytes)
 
-        def step(target: Target) -> None:
+        def step(target: RegistrationTarget) -> None:
             uri = QueueUri.parse(target.uri_of(queue))
             Allowed(allow, uri)
             letters = None
@@ -480,8 +480,8 @@ class Registrar(ABC):
                 if QueueUri.parse(letters).canonical == uri.canonical:
                     raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
             lookahead, _, max_held, max_held_bytes = bounds
-            target.registry.add_waiting(
-                uri, Waiting(allow, letters, longest, lookahead, max_held, max_held_bytes)
+            target.registry.add_delay_queue(
+                uri, DelayQueue(allow, letters, longest, lookahead, max_held, max_held_bytes)
             )
 
         self._register(step)

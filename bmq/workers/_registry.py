@@ -16,9 +16,9 @@ from bmq.conventions import delay_queue_of
 from bmq.errors import UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
+from bmq.workers._delayed_retry import is_durable
 from bmq.workers._dependencies import HandlerPlan, Overrides
 from bmq.workers._handlers import name_of
-from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
@@ -28,7 +28,7 @@ from bmq.workers._results import Results
 from bmq.workers._sources import BatchBounds
 from bmq.workers._sweeper import Sweeper
 
-__all__ = ["Registration", "Registry", "Waiting", "check_hook"]
+__all__ = ["DelayQueue", "Registration", "Registry", "check_hook"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DelayQueue:
     """A delay queue, and the arguments of a :class:`bmq.delays.Mover`."""
 
     allow: Allow | None
@@ -96,7 +96,7 @@ class Registry:
     def __init__(self) -> None:
         self.handlers: list[Registration] = []
         self.sweepers: list[Sweeper] = []
-        self.waiting: dict[QueueUri, Waiting | None] = {}
+        self.waiting: dict[QueueUri, DelayQueue | None] = {}
         self.published: list[Output] = []
         self.startup: list[Callable[[], object]] = []
         self.shutdown: list[Callable[[], object]] = []
@@ -206,7 +206,7 @@ class Registry:
             if each.middlewares is not None:
                 each.plan.check_middlewares((*outer, *each.middlewares), overrides)
 
-    def add_waiting(self, uri: QueueUri, waiting: Waiting) -> None:
+    def add_delay_queue(self, uri: QueueUri, waiting: DelayQueue) -> None:
         """Add a delay queue with a mover.
 
         Raises:

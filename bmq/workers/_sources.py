@@ -20,7 +20,16 @@ from bmq.errors import UsageError
 if TYPE_CHECKING:
     from bmq.workers._workers import Workers
 
-__all__ = ["Arrivals", "BatchBounds", "Batches", "KeyedMessages", "Lanes", "Source", "Work", "checked_bounds"]
+__all__ = [
+    "ArrivingMessages",
+    "BatchBounds",
+    "BatchedMessages",
+    "KeyedMessages",
+    "Lanes",
+    "MessageSource",
+    "Work",
+    "checked_bounds",
+]
 
 T = TypeVar("T")
 
@@ -68,7 +77,7 @@ class Work:
         self.counted = self.parked = False
 
 
-class Source:
+class MessageSource:
     """Gives messages to the tasks of workers.
 
     Args:
@@ -111,7 +120,7 @@ class Source:
         """Give back all messages without a handler, at the end; ``at_work`` are those with a handler."""
 
 
-class Arrivals(Source):
+class ArrivingMessages(MessageSource):
     """Single messages in the order of arrival.
 
     A failed message waits in the hands of its worker, except for durable retries when the delay queue is
@@ -209,8 +218,8 @@ def checked_bounds(
     return most, wait
 
 
-class Batches(Source):
-    """Batches of messages in the order of arrival. Failed messages wait in the hands of their worker.
+class BatchedMessages(MessageSource):
+    """BatchedMessages of messages in the order of arrival. Failed messages wait in the hands of their worker.
 
     Args:
         workers: the workers.
@@ -299,7 +308,7 @@ class Lanes(Generic[T]):
         return [item for _, item in left]
 
 
-class KeyedMessages(Source):
+class KeyedMessages(MessageSource):
     """Single messages by key: those with equal keys in sequence, those with different keys concurrently.
 
     A message waiting for a retry keeps its lane, but no worker. One task sorts arriving messages into lanes.

@@ -27,16 +27,23 @@ from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, 
 from bmq.wire.push import GUID
 from bmq.workers._blocking import in_own_contexts, own_context
 from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._delayed_retry import DelayedRetries, attempts_so_far, is_durable
 from bmq.workers._failures import FailureReports
 from bmq.workers._handlers import Alarm, too_late
 from bmq.workers._invoker import Invoker, refuse_awaitable
-from bmq.workers._later import Later, attempts_so_far, is_durable
 from bmq.workers._membership import Membership, undecided
 from bmq.workers._options import AckPolicy, HandlerOptions
 from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter
 from bmq.workers._quarantine import Quarantine
 from bmq.workers._retry import Backoff
-from bmq.workers._sources import Arrivals, BatchBounds, Batches, KeyedMessages, Source, Work
+from bmq.workers._sources import (
+    ArrivingMessages,
+    BatchBounds,
+    BatchedMessages,
+    KeyedMessages,
+    MessageSource,
+    Work,
+)
 from bmq.workers._status import Progress, watched
 
 __all__ = ["Workers", "settled"]
@@ -130,7 +137,7 @@ class Workers:
         self._limit = LogLimit(logger, clock=clock.time)
         self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
         self.durable = is_durable(retry)
-        self._later = Later(consumer.queue) if self.durable else None
+        self._later = DelayedRetries(consumer.queue) if self.durable else None
         # Maximum age of a message in seconds, if known.
         self._life = retry.give_up_after if isinstance(retry, Backoff) else None
         # Set while new messages may be handled; None if failed messages do not block them.
@@ -146,13 +153,13 @@ class Workers:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Number of workers whose thread has not ended, and whose place another worker has taken.
         self._replaced = 0
-        self._source: Source
+        self._source: MessageSource
         if bounds is not None:
-            self._source = Batches(self, bounds)
+            self._source = BatchedMessages(self, bounds)
         elif key is not None:
             self._source = KeyedMessages(self, key, group or consumer, returns=group is None)
         else:
-            self._source = Arrivals(self)
+            self._source = ArrivingMessages(self)
 
     # ---- for the status
 
@@ -329,7 +336,7 @@ class Workers:
         """
         held, progress, source, invoke = self._held, self.progress, self._source, self._invoke
         straight = self._ack is AckPolicy.ON_SUCCESS and self._life is None and not self.durable
-        handler = invoke.direct if straight and isinstance(source, Arrivals) else None
+        handler = invoke.direct if straight and isinstance(source, ArrivingMessages) else None
         turn = turn_of(worker.task.get_loop())
         ready, pop = source.ready, source.pop
         left, skipped = self._left.left, self._left.skipped

@@ -55,7 +55,7 @@ PLACES = {
     "delays/_mover.py: _Output._timers": "max_held",
     # In the hands of the application.
     "workers/_workers.py: Workers._held": "concurrency",
-    "workers/_sources.py: Arrivals._parked": "the limits of the subscription",
+    "workers/_sources.py: ArrivingMessages._parked": "the limits of the subscription",
     "workers/_sources.py: Work.ages": "the messages of a batch, while its worker has them",
     "workers/_sources.py: Work.values": "the messages of a batch, while its worker has them",
     "client/left.py: Left.left": "what handlers left unconfirmed, by their own wish",
