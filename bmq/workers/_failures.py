@@ -25,7 +25,7 @@ logger = Log("bmq.workers")
 
 # Maximum number of error types and places to log with a traceback.
 _MOST_SEEN = 256
-# A handler may fail a hundred thousand times a second: number of records of each level in so many seconds.
+# A handler may fail a hundred thousand times a second: number of records of each kind in so many seconds.
 _MOST_RECORDS, _SECONDS = 20, 10.0
 
 _OUTCOMES: dict[str, str] = {
@@ -51,8 +51,8 @@ class FailureReports:
         self._then = options.policy.then
         self._hook_blocking = BlockingCalls(logger, f"on_error of {name}")
         self._own_blocking = own_blocking
-        self._records = LogLimit(logger, _SECONDS, clock.time, most=_MOST_RECORDS)
-        self._unusable = LogLimit(logger, clock=clock.time)
+        self._limit = LogLimit(logger, _SECONDS, clock.time, most=_MOST_RECORDS)
+        self._unusable_limit = LogLimit(logger, clock=clock.time)
         # Type and place of the errors logged with a traceback.
         self._seen: set[tuple[type, tuple[str, int] | None]] = set()
 
@@ -76,44 +76,43 @@ class FailureReports:
                 if inspect.isawaitable(result):
                     await result
             except Exception:
-                self._record(
+                self._limit.log(
                     logging.ERROR,
-                    failure,
+                    "on_error",
                     "on_error itself failed, on message %s",
                     failure.message.guid,
                     exc_info=True,
+                    extra=_about(failure),
                 )
         await own_context(self._own_blocking)
 
     def _log(self, failure: Failure) -> None:
         error, message = failure.error, failure.message
+        log, about = self._limit.log, _about(failure)
         where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
-        if failure.retry_in is not None:
-            if isinstance(error, RetryAfter):
-                text = "%s puts off message %s of %s, attempt %d; next attempt in %g s: %s"
-                self._record(logging.INFO, failure, text, *where, failure.retry_in, error.reason)
-            else:
-                text = "%s failed on message %s of %s, attempt %d; next attempt in %g s: %s"
-                self._record(logging.WARNING, failure, text, *where, failure.retry_in, _shown(error))
+        if failure.retry_in is not None and isinstance(error, RetryAfter):
+            text = "%s puts off message %s of %s, attempt %d; next attempt in %g s: %s"
+            log(logging.INFO, "put off", text, *where, failure.retry_in, error.reason, extra=about)
+        elif failure.retry_in is not None:
+            text = "%s failed on message %s of %s, attempt %d; next attempt in %g s: %s"
+            log(logging.WARNING, "retried", text, *where, failure.retry_in, _shown(error), extra=about)
         elif isinstance(error, Reject):
             text = "%s rejected message %s of %s, attempt %d; %s: %s"
-            self._record(logging.WARNING, failure, text, *where, self._outcome(failure), error.reason)
+            log(logging.WARNING, "rejected", text, *where, self._outcome(failure), error.reason, extra=about)
         elif (poison := poison_of(message, error)) is not None:
             text = "%s cannot use message %s of %s, attempt %d; %s: %s"
-            self._unusable.error(poison.kind, text, *where, self._outcome(failure), printable(poison))
+            self._unusable_limit.error(poison.kind, text, *where, self._outcome(failure), printable(poison))
         else:
             text = "%s failed on message %s of %s, attempt %d; %s: %s"
-            trace = self._traced(error)
-            arguments = (*where, self._outcome(failure), _shown(error))
-            self._record(logging.ERROR, failure, text, *arguments, exc_info=trace)
+            outcome, trace = self._outcome(failure), self._traced(error)
+            log(logging.ERROR, "failed", text, *where, outcome, _shown(error), exc_info=trace, extra=about)
 
     def _log_batch(self, failures: Sequence[Failure], size: int) -> None:
         first = failures[0]
         again = first.retry_in is not None
-        level = logging.WARNING if again else logging.ERROR
-        self._records.log(
-            level,
-            level,
+        self._limit.log(
+            logging.WARNING if again else logging.ERROR,
+            ("batch", again),
             "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
             *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
             f"next attempt in {first.retry_in:g} s" if again else self._outcome(first),
@@ -121,18 +120,6 @@ class FailureReports:
             exc_info=None if again else self._traced(first.error),
             extra={"queue": first.message.queue_uri, "attempt": first.attempt},
         )
-
-    def _record(
-        self,
-        level: int,
-        failure: Failure,
-        text: str,
-        *arguments: object,
-        exc_info: BaseException | bool | None = None,
-    ) -> None:
-        message = failure.message
-        about = {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
-        self._records.log(level, level, text, *arguments, exc_info=exc_info, extra=about)
 
     def _traced(self, error: BaseException) -> BaseException | None:
         """Return the error if its traceback is to be logged: only for the first error of its type and line.
@@ -153,6 +140,12 @@ class FailureReports:
             return "confirmed already"
         then = self._then
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+def _about(failure: Failure) -> dict[str, object]:
+    """Return the extra fields of a log record."""
+    message = failure.message
+    return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
 
 
 def _shown(error: BaseException) -> str:
