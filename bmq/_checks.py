@@ -329,13 +329,18 @@ def keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
         )
 
 
-def known_arguments(function: F) -> F:
+def known_arguments(function: F, more: Iterable[str] = ()) -> F:
     """Decorate a function or method: a misspelt keyword argument raises an error with the right name.
 
     The error names the class of the object: ``App.consumer()`` for a method of a base class of ``App``.
+
+    Args:
+        function: the function.
+        more: names that it takes as ``**options``.
     """
     code = function.__code__
-    accepted = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    accepted = frozenset((*named, *more)) - {"self"}
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

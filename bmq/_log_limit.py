@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate-limited log lines: the first line of each kind at once, then a line per interval with a count."""
+"""Rate-limited log lines: the first lines of each kind at once, later lines with a count of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_KINDS: Final = 256
 
 
 class LogLimit:
-    """Logs the first line of each kind, and afterwards at most a line per kind and interval.
+    """Logs the first line of each kind, and afterwards at most a line, or ``most``, per kind and interval.
 
     Suppressed lines are counted; the next line of the kind ends with the count. The number of remembered
     kinds is limited, because a peer could invent kinds without limit. Further kinds share an entry.
@@ -27,17 +27,24 @@ class LogLimit:
         logger: receives the lines.
         every: minimum time between two lines of one kind, in seconds.
         clock: a monotonic clock in seconds.
+        most: maximum number of lines of one kind in an interval.
     """
 
-    __slots__ = ("_clock", "_every", "_kinds", "_logger")
+    __slots__ = ("_clock", "_every", "_kinds", "_logger", "_most")
 
     def __init__(
-        self, logger: Log, every: float = 60.0, clock: Callable[[], float] = _world.monotonic
+        self,
+        logger: Log,
+        every: float = 60.0,
+        clock: Callable[[], float] = _world.monotonic,
+        *,
+        most: int = 1,
     ) -> None:
         self._logger = logger
         self._every = every
         self._clock = clock
-        # kind -> [time of the last line, lines suppressed since]
+        self._most = most
+        # kind -> [beginning of the interval, lines logged in it, lines suppressed since the last line]
         self._kinds: dict[Hashable, list[float]] = {}
 
     def log(
@@ -46,21 +53,28 @@ class LogLimit:
         kind: Hashable,
         message: str,
         *args: object,
+        exc_info: BaseException | bool | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> bool:
         """Log a line unless the kind was logged within the interval; return whether the line was logged."""
+        if not self._logger.isEnabledFor(level):
+            return False
         if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
             kind = None
         now = self._clock()
-        seen = self._kinds.get(kind)
-        if seen is not None and now - seen[0] < self._every:
-            seen[1] += 1
+        seen = self._kinds.setdefault(kind, [now, 0, 0])
+        if now - seen[0] >= self._every:
+            seen[:2] = now, 0
+        if seen[1] >= self._most:
+            seen[2] += 1
             return False
-        suppressed = int(seen[1]) if seen is not None else 0
-        self._kinds[kind] = [now, 0]
-        if suppressed:
+        seen[1] += 1
+        if suppressed := int(seen[2]):
             message, args = message + " (and %d more like this since)", (*args, suppressed)
-        self._logger.log(level, message, *args, extra=extra)
+        elif seen[1] == self._most > 1:
+            message, args = message + " (more like this are left out for %d s)", (*args, self._every)
+        seen[2] = 0
+        self._logger.log(level, message, *args, exc_info=exc_info, extra=extra)
         return True
 
     def warning(

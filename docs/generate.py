@@ -16,7 +16,7 @@ import sys
 import textwrap
 import tokenize
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 from functools import cache
@@ -87,6 +87,7 @@ from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from bmq.wire.push import encode_push
 from bmq.wire.put import encode_put_event
 from bmq.workers._life import Life
+from bmq.workers._options import HandlerOptions
 from conformance import all_cases, client_cases
 
 ROOT = Path(__file__).parent.parent
@@ -629,7 +630,11 @@ FIRST = {
     "bmq.blocking": ["connect", "Session", "Queue", "Consumer"],
 }
 #: The classes behind keyword arguments: defaults and texts are those of the arguments.
-SOURCES = {"SessionFields": [bmq.SessionOptions], "ConnectOptions": [bmq.connect, bmq.SessionOptions]}
+SOURCES: dict[str, Sequence[Any]] = {
+    "SessionFields": [bmq.SessionOptions],
+    "ConnectOptions": [bmq.connect, bmq.SessionOptions],
+    **dict.fromkeys(("ConsumerOptions", "BatchConsumerOptions", "ResponderOptions"), (HandlerOptions,)),
+}
 
 
 @cache

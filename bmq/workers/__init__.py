@@ -16,14 +16,13 @@ from bmq.workers._app import parts_of as parts_of
 from bmq.workers._app import probes_of as probes_of
 from bmq.workers._app import settings_of as settings_of
 from bmq.workers._app import trial_of as trial_of
-from bmq.workers._batches import PartlyFailed
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import consume
-from bmq.workers._letters import original_of
+from bmq.workers._dead_letters import original_of
+from bmq.workers._dependencies import Depends
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import AckPolicy
-from bmq.workers._outcomes import Reject, RetryAfter
-from bmq.workers._parameters import Depends
+from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter
 from bmq.workers._registrar import registry_of as registry_of
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._responder import replies_of as replies_of

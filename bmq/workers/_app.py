@@ -29,17 +29,17 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
 from bmq.workers._clock import Clock
-from bmq.workers._consume import settled
-from bmq.workers._life import AppInput, AppState, Life
+from bmq.workers._dependencies import HandlerContext, Overrides, app_dependencies
+from bmq.workers._life import Life, LifeInput, LifeState
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, checked_clock
-from bmq.workers._plan import Overrides, Surroundings, app_dependencies
-from bmq.workers._registrar import Registrar, Step, Target
+from bmq.workers._registrar import Registrar, RegistrationTarget, Step
 from bmq.workers._router import Router
 from bmq.workers._running import Running, Settings
 from bmq.workers._state import S, checked_state
 from bmq.workers._status import Statuses, status
 from bmq.workers._sweeper import Sweeper
+from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
 __all__ = ["App"]
@@ -303,16 +303,16 @@ class App(Registrar, Generic[S]):
 
         return undo
 
-    def _target(self) -> Target:
-        return Target(self._registry, self._uri_of, type(self.state))
+    def _target(self) -> RegistrationTarget:
+        return RegistrationTarget(self._registry, self._uri_of, type(self.state))
 
     @asynccontextmanager
-    async def _surroundings(self) -> AsyncGenerator[Surroundings]:
+    async def _surroundings(self) -> AsyncGenerator[HandlerContext]:
         """Make the app-scoped dependencies; close the dependencies at the end."""
-        around = Surroundings(tuple(self._middlewares), (), self.state, self.overrides.copy())
+        context = HandlerContext(tuple(self._middlewares), (), self.state, self.overrides.copy())
         plans = [each.plan for each in self._registry.handlers]
-        async with app_dependencies(plans, around) as around.values:
-            yield around
+        async with app_dependencies(plans, context) as context.values:
+            yield context
 
     def _begun(self) -> asyncio.Future[None]:
         """Return a future to be done once the handlers of the next run receive messages."""
@@ -324,7 +324,7 @@ class App(Registrar, Generic[S]):
         own = self.overrides
         replaced = {**own, **overrides}
         plans = [each.plan for each in self._registry.handlers]
-        nodes = [node for plan in plans for some in ({}, own, replaced) for node in plan.nodes(some)]
+        nodes = [node for plan in plans for some in ({}, own, replaced) for node in plan.dependencies(some)]
         return [node.function for node in nodes]
 
     def _check_middlewares(self) -> None:
@@ -332,7 +332,7 @@ class App(Registrar, Generic[S]):
         self._registry.check_middlewares(self._middlewares, self.overrides)
 
     def _check_stopped(self, remedy: str) -> None:
-        if self._own.life.state is not AppState.STOPPED:
+        if self._own.life.state is not LifeState.STOPPED:
             raise StateError(f"the app is running; {remedy}")
 
     @property
@@ -361,7 +361,7 @@ class App(Registrar, Generic[S]):
 
     def _health(self) -> Health | None:
         """The worst health of the sessions; None before all handlers get messages, and after a stop."""
-        if self._own.life.state is not AppState.RUNNING:
+        if self._own.life.state is not LifeState.RUNNING:
             return None
         running = [each._own.running for each in self._all()]
         if None in running:
@@ -466,7 +466,7 @@ class App(Registrar, Generic[S]):
 
         Cancelling the call ends the app.
         """
-        if self._own.life.state is not AppState.STOPPED:
+        if self._own.life.state is not LifeState.STOPPED:
             raise StateError("the app is running already")
         begun = self._begun()
         running = self._own.background = asyncio.create_task(self.run(signals=False), name="bmq app")
@@ -505,7 +505,7 @@ class App(Registrar, Generic[S]):
         opens its queues, a call ends the startup. Call this method in the event loop, for example from a
         handler. Stopping a part stops the whole app.
         """
-        self._own.life.fire(AppInput.STOP)
+        self._own.life.fire(LifeInput.STOP)
 
     async def run(self, *, signals: bool = True) -> None:
         """Connect, open the queues, and handle messages until the app stops.
@@ -529,7 +529,7 @@ class App(Registrar, Generic[S]):
         """
         signals = _checks.boolean("signals", signals)
         apps = self._all()
-        if any(each._own.life.state is not AppState.STOPPED for each in apps):
+        if any(each._own.life.state is not LifeState.STOPPED for each in apps):
             raise StateError("the app is running already")
         if all(each._registry.empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
@@ -538,7 +538,7 @@ class App(Registrar, Generic[S]):
         life = self._own.life
         for each in apps:
             each._own.life = life
-        life.fire(AppInput.RUN, asyncio.current_task())
+        life.fire(LifeInput.RUN, asyncio.current_task())
         try:
             with on_signals(self.stop) if signals else nullcontext():
                 async with AsyncExitStack() as closing:
@@ -546,12 +546,12 @@ class App(Registrar, Generic[S]):
                         await closing.enter_async_context(each._probe.serving())
                     async with AsyncExitStack() as ending:
                         await self._start(apps, closing, ending)
-                        if life.state is AppState.STARTING:
+                        if life.state is LifeState.STARTING:
                             await self._work(apps)
                     for each in apps:
                         each._own.running = None
         finally:
-            life.fire(AppInput.ENDED)
+            life.fire(LifeInput.ENDED)
             for each in apps:
                 each._own.running = None
                 each._own.life = life if each is self else Life()
@@ -570,12 +570,12 @@ class App(Registrar, Generic[S]):
                 await _called(function)
             for each in apps:
                 assert each._own.running is not None
-                each._own.running.around = await ending.enter_async_context(each._surroundings())
+                each._own.running.context = await ending.enter_async_context(each._surroundings())
             # A startup function may stop the app without awaiting: the cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             # The cancellation came from elsewhere, or from elsewhere as well.
-            if self._own.life.state is not AppState.DRAINING or task.cancelling() > 1:
+            if self._own.life.state is not LifeState.DRAINING or task.cancelling() > 1:
                 raise
             task.uncancel()
 
@@ -593,7 +593,7 @@ class App(Registrar, Generic[S]):
         for task in feeding:
             task.add_done_callback(end_sweeping)
         tasks = [*feeding, *sweeping, *(task for each in running for task in each.moving())]
-        self._own.life.fire(AppInput.STARTED, tasks)
+        self._own.life.fire(LifeInput.STARTED, tasks)
         cancelled, begun = False, self._own.life.begun
         announcing = asyncio.create_task(self._announce(begun)) if begun is not None else None
         try:
@@ -603,7 +603,7 @@ class App(Registrar, Generic[S]):
         finally:
             if announcing is not None:
                 announcing.cancel()
-        if self._own.life.state is AppState.RUNNING:
+        if self._own.life.state is LifeState.RUNNING:
             self.stop()
         cancelled |= not await settled(tasks, None)
         if cancelled:

@@ -5,8 +5,7 @@ From the outside to the inside, an attempt runs the interceptors of the session,
 of the routers and of the handler, the deadline, the middlewares of the library, the dependencies, and the
 handler. A handler of a message or a value without middlewares is called directly.
 
-All this runs in a context of its own: a copy of the worker's context, in which no attempt changes anything.
-The caller of ``direct`` makes the copy.
+All this runs in a context of its own: a copy of the worker's context, which the caller makes.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from bmq._logging import Log
 from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
 from bmq.client.message import Message
 from bmq.errors import UsageError
-from bmq.workers._blocking import BlockingCalls, call_apart, refuse_awaitable
+from bmq.workers._blocking import BlockingCalls
+from bmq.workers._dependencies import HandlerContext, HandlerPlan
 from bmq.workers._handlers import too_late
 from bmq.workers._middleware import Middleware, chained, timed, unless_cancelled
-from bmq.workers._plan import Plan, Surroundings
 from bmq.workers._threads import Call, Threads
 
-__all__ = ["Invoker"]
+__all__ = ["Invoker", "refuse_awaitable"]
 
 logger = Log("bmq.workers")
 
@@ -38,16 +37,16 @@ class Invoker:
     Args:
         plan: the handler.
         timeout: seconds for a call; None for no limit.
-        around: middlewares and dependencies.
+        context: middlewares and dependencies.
         observers: interceptors, as the outermost middlewares.
         key_of: returns the ordering key of a message; None without a key.
 
     Attributes:
         name: name of the handler.
-        direct: makes the first attempt with a message, if the handler is async; to be called in a context of
-            its own.
+        direct: makes the first attempt with a message, if the handler is async.
+        shape: type of the values; None if the handler takes messages.
         timeout: seconds for a call; None for no limit.
-        alarm: seconds that the caller of ``direct`` must enforce; None for no limit.
+        alarm: seconds for a call that the caller must enforce; None for no limit.
         blocking: logs blocking of the event loop.
         cut_off: whether the running attempts were cancelled at the end of the workers, and have no outcome,
             even if a handler takes the cancellation back.
@@ -55,32 +54,34 @@ class Invoker:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: HandlerPlan,
         timeout: float | None,
-        around: Surroundings,
+        context: HandlerContext,
         observers: Sequence[Middleware] = (),
         key_of: Callable[[Message], Hashable] | None = None,
     ) -> None:
         self.name = plan.name
-        self.timeout = self.alarm = timeout
+        self.shape = plan.shape
+        self.timeout = timeout
+        self.alarm = timeout if plan.is_async else None
         self.blocking = BlockingCalls(logger, self.name)
         self.cut_off = False
         # Separate threads: the loop's default threads are few, and shared with the rest of the program.
         self._threads = None if plan.is_async else Threads(self.name)
         # Calls in threads still running after the deadline, by calling task.
         self._late: dict[asyncio.Task[Any] | None, Call] = {}
-        middlewares = (*observers, *around.middlewares)
-        self._plain = plan.plain if not middlewares and not around.builtins else None
+        middlewares = (*observers, *context.middlewares)
+        self._plain = plan.plain if not middlewares and not context.builtins else None
         self.direct: Callable[[Message], Awaitable[object]] | None = None
         if self._plain is not None:
             if plan.is_async:
                 self.direct = cast("Callable[[Message], Awaitable[object]]", self._plain)
             return
         decode = None if plan.shape is None or plan.role.batch else plan.shape.decode
-        self._info = info = HandlerInfo(self.name, around.state, key_of, decode)
-        call = plan.bind(around, None if plan.is_async else self, timeout)
-        if around.builtins:
-            call = chained(around.builtins, unless_cancelled(call, lambda: self.cut_off))
+        self._info = info = HandlerInfo(self.name, context.state, key_of, decode)
+        call = plan.bind(context, self, timeout)
+        if context.builtins:
+            call = chained(context.builtins, unless_cancelled(call, lambda: self.cut_off))
         if middlewares and timeout is not None and plan.is_async:
             call, self.alarm = timed(call, timeout), None
         self._call = call = chained(middlewares, call)
@@ -101,28 +102,13 @@ class Invoker:
 
         Cancelling the call cancels an async handler. A thread continues, and its result is dropped.
         """
-        call: Callable[[Any], Awaitable[object]]
-        argument: object
         if self._plain is None:
-            call, argument = self._call, attempt_of(messages, number, self._info, value)
+            result = await self._call(attempt_of(messages, number, self._info, value))
         elif self._threads is not None:
-            await self.run(partial(self._plain, messages[0]))
-            return
+            result = await self.run(partial(self._plain, messages[0]))
         else:
-            call, argument = cast("Any", self._plain), messages[0]
-        timeout = self.alarm
-        if timeout is None or self._threads is not None:
-            refuse_awaitable(self.name, await call_apart(call, argument, blocking=self.blocking))
-            return
-        deadline = asyncio.timeout(timeout)
-        try:
-            async with deadline:
-                refuse_awaitable(self.name, await call_apart(call, argument, blocking=self.blocking))
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-        if deadline.expired():
-            raise too_late(timeout)
+            result = await cast("Any", self._plain)(messages[0])
+        refuse_awaitable(self.name, result)
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a function in a thread, and return its result.
@@ -181,3 +167,15 @@ class Invoker:
         """Start no more threads; running threads are not waited for."""
         if self._threads is not None:
             self._threads.close()
+
+
+def refuse_awaitable(name: str, result: object) -> None:
+    """Refuse a result that the handler should have awaited: its work has not been done.
+
+    Raises:
+        UsageError: the result is a coroutine, or another awaitable.
+    """
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise UsageError(f"{name} returned an awaitable that nothing awaits: write 'return await ...'")

@@ -26,10 +26,10 @@ from typing import Any, ClassVar
 from bmq._turn import turn_of
 from bmq.protocol.machine import Machine, Transition
 
-__all__ = ["AppInput", "AppState", "Life"]
+__all__ = ["Life", "LifeInput", "LifeState"]
 
 
-class AppState(Enum):
+class LifeState(Enum):
     """The states of an app."""
 
     STOPPED = "does not run; handlers can be registered"
@@ -38,7 +38,7 @@ class AppState(Enum):
     DRAINING = "takes no more messages; running handlers finish"
 
 
-class AppInput(Enum):
+class LifeInput(Enum):
     """The inputs of an app's state machine."""
 
     RUN = "run or async with"
@@ -47,7 +47,7 @@ class AppInput(Enum):
     ENDED = "everything is closed"
 
 
-_S, _I = AppState, AppInput
+_S, _I = LifeState, LifeInput
 
 
 class Life(Machine):
@@ -60,7 +60,7 @@ class Life(Machine):
     __slots__ = ("_starting", "_tasks", "begun")
 
     def __init__(self) -> None:
-        self.state = AppState.STOPPED
+        self.state = LifeState.STOPPED
         self.begun: asyncio.Future[None] | None = None
         self._starting: asyncio.Task[Any] | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()

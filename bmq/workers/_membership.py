@@ -12,7 +12,7 @@ from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET
 from bmq.errors import UsageError
-from bmq.workers._later import is_durable
+from bmq.workers._delayed_retry import is_durable
 from bmq.workers._options import AckPolicy, HandlerOptions
 from bmq.workers._retry import DEFAULT_RETRY, Backoff, RetryPolicy
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from bmq import _checks
 from bmq.client.attempt import Attempt, CallNext
@@ -22,6 +22,9 @@ __all__ = [
     "timed",
     "unless_cancelled",
 ]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: An async function of an attempt and of the rest of the attempt. The result is the result of the attempt.
 Middleware: TypeAlias = Callable[[Attempt, CallNext], Awaitable[Any]]
@@ -101,14 +104,14 @@ def _unfinished(middleware: Middleware, call: Any) -> UsageError:
     return UsageError(f"the middleware {name_of(middleware)} {what}: write 'result = await call_next()'")
 
 
-def timed(call: Call, seconds: float) -> Call:
+def timed(call: Callable[P, Awaitable[T]], seconds: float) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return a call with a deadline."""
 
-    async def within(attempt: Attempt) -> Any:
+    async def within(*arguments: P.args, **names: P.kwargs) -> T:
         deadline = asyncio.timeout(seconds)
         try:
             async with deadline:
-                return await call(attempt)
+                return await call(*arguments, **names)
         except TimeoutError:
             if not deadline.expired():
                 raise

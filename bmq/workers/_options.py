@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from bmq import _checks
 from bmq._pace import checked_rate
@@ -16,23 +15,40 @@ from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.limits import ConsumerLimits
 from bmq.client.message import Message
 from bmq.client.queue import Queue
-from bmq.codecs import Shape
-from bmq.errors import UsageError
+from bmq.codecs import Codec
+from bmq.errors import Undecodable, UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._clock import Clock
+from bmq.workers._delayed_retry import check_durable, is_durable
 from bmq.workers._handlers import is_async, name_of
-from bmq.workers._later import check_durable, is_durable
+from bmq.workers._middleware import Middleware, check_middlewares
 from bmq.workers._quarantine import check_quarantine
 from bmq.workers._retry import DEFAULT_RETRY, Backoff, NoRetry, RetryPolicy, check_give_up
 
-__all__ = ["AckPolicy", "HandlerOptions", "Key", "OnError", "checked_clock"]
+if TYPE_CHECKING:
+    from bmq.workers._dependencies import HandlerPlan
+
+__all__ = [
+    "AckPolicy",
+    "BatchConsumerOptions",
+    "ConsumerOptions",
+    "HandlerOptions",
+    "Key",
+    "OnError",
+    "OnUndecodable",
+    "ResponderOptions",
+    "checked_clock",
+]
 
 #: Hook for failed attempts, sync or async.
 OnError: TypeAlias = Callable[[Failure], Awaitable[None] | None]
 
 #: Ordering key of messages: name of a property, or function of the message.
 Key: TypeAlias = str | Callable[[Message], Hashable]
+
+#: Function called with messages not decodable to the handler's type.
+OnUndecodable: TypeAlias = Callable[[Message, Undecodable], object]
 
 # A larger number of tasks or threads is a mistake.
 MAX_CONCURRENCY = 1_000_000
@@ -59,28 +75,41 @@ class AckPolicy(Enum):
     MANUAL = "manual"
 
 
+class ResponderOptions(TypedDict, total=False):
+    """The options that all ways to register a handler have in common, for type checkers."""
+
+    max_unconfirmed_messages: int | None
+    max_unconfirmed_bytes: int | None
+    concurrency: int
+    retry: RetryPolicy | None
+    codec: str | Codec[Any] | None
+    middlewares: Iterable[Middleware]
+    on_error: OnError | None
+
+
+class BatchConsumerOptions(ResponderOptions, total=False):
+    """The options of handlers of batches, for type checkers."""
+
+    expression: ExpressionInput
+    priority: int | None
+    discard_unmatched: bool
+    quarantine: DeadLetter | None
+    after: int
+    timeout: float | None
+    rate: float | None
+
+
+class ConsumerOptions(BatchConsumerOptions, total=False):
+    """The options of handlers of single messages, for type checkers."""
+
+    key: Key | None
+    ack: AckPolicy
+    undecodable: OnUndecodable | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
-    """Subscription, concurrency, confirmation and retries of a handler; checked when made.
-
-    :func:`bmq.consume`, :meth:`bmq.App.consumer`, :meth:`bmq.App.batch_consumer` and
-    :meth:`bmq.App.responder` take some of these options as arguments.
-
-    Attributes:
-        expression: selects messages; None for all messages.
-        priority: priority of the subscription; None for the queue's.
-        max_unconfirmed_messages: limit of unconfirmed messages; None for the queue's.
-        max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's.
-        discard_unmatched: whether to confirm unmatched messages without a call.
-        concurrency: number of messages, or batches, handled at once.
-        key: ordering key.
-        ack: time of the confirmation.
-        retry: policy for failed messages; never None after the checks.
-        quarantine: queue for messages that crash the process; None for no quarantine.
-        after: number of ended processes before the quarantine.
-        timeout: seconds of an attempt; None for no limit.
-        rate: messages a second; None for no limit.
-        on_error: hook for failed attempts.
+    """The options of a handler, checked when made; :func:`bmq.consume` describes them.
 
     Raises:
         UsageError: an option is out of range.
@@ -99,6 +128,9 @@ class HandlerOptions:
     after: int = 3
     timeout: float | None = None
     rate: float | None = None
+    codec: str | Codec[Any] | None = None
+    undecodable: OnUndecodable | None = None
+    middlewares: Iterable[Middleware] = ()
     on_error: OnError | None = None
 
     def __post_init__(self) -> None:
@@ -110,6 +142,7 @@ class HandlerOptions:
             ("rate", None if self.rate is None else checked_rate(self.rate)),
             ("discard_unmatched", _checks.boolean("discard_unmatched", self.discard_unmatched)),
             ("retry", _policy_of(self.retry, self.ack)),
+            ("middlewares", check_middlewares(self.middlewares)),
         ):
             object.__setattr__(self, name, value)
 
@@ -147,12 +180,13 @@ class HandlerOptions:
         """Return a consumer of a queue, with the subscription and its limits."""
         return queue.subscribe(self.expression, discard_unmatched=self.discard_unmatched, **self.limits)
 
-    def checked_uri(self, queue: str) -> QueueUri:
-        """Return the URI of a queue, after checking the options that depend on the queue.
+    def check_queue(self, queue: str) -> QueueUri:
+        """Check the options that depend on the queue, and the limits; return the URI of the queue.
 
         Raises:
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
-            UsageError: dead letters would come back to the queue, or cannot be posted.
+            UsageError: dead letters would come back to the queue, or cannot be posted; or a limit is out of
+                range.
         """
         uri = QueueUri.parse(queue)
         check_durable(self.policy, uri)
@@ -169,6 +203,7 @@ class HandlerOptions:
             if dead_letters.canonical == uri.canonical:
                 raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
         self.check_quarantine(uri)
+        self.definition  # noqa: B018  # raises if a limit is out of range
         return uri
 
     def check_quarantine(self, uri: QueueUri) -> None:
@@ -185,18 +220,14 @@ class HandlerOptions:
             keyed=self.key is not None,
         )
 
-    def check_handler(
-        self,
-        handler: Callable[..., object],
-        shape: Shape[Any] | None,
-        properties: Mapping[str, type] = MappingProxyType({}),
-    ) -> None:
-        """Check the options together with a handler, its type of values, and its parameters of properties.
+    def check_handler(self, handler: Callable[..., object], plan: HandlerPlan) -> None:
+        """Check the options together with a handler.
 
         Raises:
             UsageError: the options contradict the handler.
             InvalidExpression: the subscription or the key does not fit the type of the values.
         """
+        shape, properties = plan.shape, plan.properties
         if shape is not None:
             shape.check(self.expression, properties)
         if self.ack is AckPolicy.ON_RECEIPT and not isinstance(self.policy, NoRetry):

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from bmq import _checks
+from collections.abc import Mapping
 
-__all__ = ["Reject", "RetryAfter"]
+from bmq import _checks
+from bmq.errors import UsageError
+
+__all__ = ["PartlyFailed", "Reject", "RetryAfter"]
 
 
 class Reject(Exception):
@@ -61,3 +64,39 @@ class RetryAfter(Exception):
 
     def __str__(self) -> str:
         return self.reason or f"in {self.seconds:g} s"
+
+
+class PartlyFailed(Exception):
+    """Raised by a handler of batches after a partial failure of the batch.
+
+    All remaining messages are confirmed. The retry policy decides, by the error of each failed message,
+    whether the message is retried in a batch of failed messages or given up. ::
+
+        @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
+        async def load(orders: list[Order]) -> None:
+            failed = {index: error for index, error in await insert(orders)}
+            if failed:
+                raise bmq.PartlyFailed(failed)
+
+    Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
+
+    Args:
+        failed: exceptions by index in the handler's list, in the order in which the handler leaves the list.
+    """
+
+    def __init__(self, failed: Mapping[int, BaseException]) -> None:
+        for index, error in _checks.mapping("failed", failed, "indexes to errors").items():
+            _checks.integer("the index of a failed message", index)
+            if not isinstance(error, BaseException):
+                raise UsageError(
+                    f"failed must contain an exception for each index, not {_checks.shown(error)}: "
+                    "bmq.PartlyFailed({index: error})"
+                )
+        if not failed:
+            raise UsageError("PartlyFailed needs a failed message: return from the handler if all succeeded")
+        super().__init__(dict(failed))
+        self.failed = dict(failed)
+
+    def __str__(self) -> str:
+        kinds = sorted({type(error).__name__ for error in self.failed.values()})
+        return f"{len(self.failed)} of a batch failed: {', '.join(kinds)}"

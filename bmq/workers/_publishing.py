@@ -37,11 +37,10 @@ from bmq.errors import Error, PostError, UsageError
 from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import PartlyFailed
+from bmq.workers._dependencies import HANDLER, GeneratedResults, problem_of_result, target_of
 from bmq.workers._handlers import name_of
 from bmq.workers._options import AckPolicy
-from bmq.workers._parameters import HANDLER, problem_of_result, target_of
-from bmq.workers._plan import Yielded
+from bmq.workers._outcomes import PartlyFailed
 from bmq.workers._results import Results
 
 __all__ = ["PUBLISHES", "PUBLISHING", "KeyOf", "Output", "Publisher"]
@@ -150,7 +149,7 @@ class Publisher:
         if self._batch:
             return await self._post_batch(attempt, call_next)
         result = await self._called(attempt, call_next)
-        results: list[Any] = result if isinstance(result, Yielded) else [result]
+        results: list[Any] = result if isinstance(result, GeneratedResults) else [result]
         for output, convert in self._outputs:
             items = [
                 self._item(output, convert, attempt.message, each, number)

@@ -7,35 +7,38 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
-from bmq.client.dead_letters import DeadLetter
 from bmq.client.poison import Allow, Allowed
 from bmq.codecs import Codec
 from bmq.conventions import CANCEL
 from bmq.delays import check_due
 from bmq.errors import InvalidURI, UsageError
-from bmq.subscriptions import ExpressionInput
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import Batches, BatchHandler, check_batches
-from bmq.workers._later import is_durable
+from bmq.workers._delayed_retry import is_durable
+from bmq.workers._dependencies import BATCH, HANDLER, HandlerPlan, Role, planned
 from bmq.workers._membership import GroupOf, for_group
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares
-from bmq.workers._options import AckPolicy, HandlerOptions, Key, OnError
-from bmq.workers._parameters import BATCH, HANDLER, Role
-from bmq.workers._plan import OnUndecodable, planned
+from bmq.workers._options import (
+    BatchConsumerOptions,
+    ConsumerOptions,
+    HandlerOptions,
+    ResponderOptions,
+)
 from bmq.workers._publishing import PUBLISHING, KeyOf, Output
-from bmq.workers._registry import Registration, Registry, Waiting, check_hook
+from bmq.workers._registry import DelayQueue, Registration, Registry, check_hook
 from bmq.workers._responder import Respond, Responder
-from bmq.workers._retry import RetryPolicy
-from bmq.workers._typed import AnyHandler
+from bmq.workers._sources import BatchBounds, checked_bounds
 
-__all__ = ["Registrar", "Step", "Target", "registry_of"]
+__all__ = ["Registrar", "RegistrationTarget", "Step", "registry_of"]
+
+#: A function of a message or a value, and of further parameters.
+AnyHandler: TypeAlias = Callable[Concatenate[Any, ...], object]
 
 H = TypeVar("H", bound=AnyHandler)
-B = TypeVar("B", bound=BatchHandler)
+B = TypeVar("B", bound=AnyHandler)
 F = TypeVar("F", bound=Callable[[], object])
 M = TypeVar("M", bound=Middleware)
 P = TypeVar("P", bound=Callable[..., object])
@@ -43,7 +46,7 @@ R = TypeVar("R", bound=Respond)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RegistrationTarget:
     """The app or router of a registration.
 
     Attributes:
@@ -58,10 +61,41 @@ class Target:
     state: Any
     middlewares: tuple[Middleware, ...] = ()
 
+    def add(
+        self,
+        queue: str,
+        handler: Callable[..., object],
+        plan: HandlerPlan,
+        options: HandlerOptions,
+        *,
+        own: bool = False,
+        **how: Any,
+    ) -> None:
+        """Register a handler, after checking the options together with the handler.
+
+        Args:
+            queue: name of the queue.
+            handler: decorated object.
+            plan: the checked handler.
+            options: options of the handler.
+            own: whether the messages are bmq's own, which no middleware sees.
+            how: further attributes of the :class:`Registration`.
+        """
+        uri = options.check_queue(self.uri_of(queue))
+        options.check_handler(handler, plan)
+        middlewares = None if own else (*self.middlewares, *options.middlewares)
+        self.registry.add(Registration(uri, handler, plan, options, middlewares=middlewares, **how))
+
+
+def _known_with(options: type) -> Callable[[P], P]:
+    """Return :func:`_checks.known_arguments` for a function with these ``**options``."""
+    names: frozenset[str] = getattr(options, "__optional_keys__")  # noqa: B009
+    return lambda function: _checks.known_arguments(function, names)
+
 
 #: A registration: adds a handler, a queue or a function to an app or a router. A router repeats its
 #: registrations in each app.
-Step: TypeAlias = Callable[[Target], None]
+Step: TypeAlias = Callable[[RegistrationTarget], None]
 
 
 class Registrar(ABC):
@@ -113,29 +147,13 @@ class Registrar(ABC):
         self._middlewares.append(function)
         return function
 
-    @_checks.known_arguments
+    @_known_with(ConsumerOptions)
     def consumer(
         self,
         queue: str,
         *,
-        expression: ExpressionInput = None,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-        discard_unmatched: bool = False,
-        concurrency: int = 1,
-        key: Key | None = None,
-        ack: AckPolicy = AckPolicy.ON_SUCCESS,
-        retry: RetryPolicy | None = None,
-        quarantine: DeadLetter | None = None,
-        after: int = 3,
-        timeout: float | None = None,
-        rate: float | None = None,
-        codec: str | Codec[Any] | None = None,
-        undecodable: OnUndecodable | None = None,
-        middlewares: Iterable[Middleware] = (),
-        on_error: OnError | None = None,
         group: GroupOf | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> Callable[[H], H]:
         """Register the decorated function as a message handler, and return the function unchanged.
 
@@ -172,67 +190,32 @@ class Registrar(ABC):
                 does not fit the type of the values.
             StateError: the app is running, or the router is already a part of an app.
         """
-        options = HandlerOptions(
-            expression=expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
-            discard_unmatched=discard_unmatched,
-            concurrency=concurrency,
-            key=key,
-            ack=ack,
-            retry=retry,
-            quarantine=quarantine,
-            after=after,
-            timeout=timeout,
-            rate=rate,
-            on_error=on_error,
-        )
+        chosen = HandlerOptions(**options)
         if group is not None:
             _checks.function("group", group, 1, plain=True)
-            options = for_group(options)
-        options.checked_uri(self._uri_of(queue))
-        options.definition  # noqa: B018  # raises if a limit is out of range
-        around = check_middlewares(middlewares)
+            chosen = for_group(chosen)
+        chosen.check_queue(self._uri_of(queue))
 
         def register(handler: H) -> H:
             role = self._role_of(handler)
 
-            def step(target: Target) -> None:
-                plan = planned(handler, codec, undecodable, role=role, state=target.state)
-                options.check_handler(handler, plan.shape, plan.properties)
-                uri = options.checked_uri(target.uri_of(queue))
-                middlewares = (*target.middlewares, *around)
-                target.registry.add(
-                    Registration(uri, handler, plan, options, middlewares=middlewares, group=group)
-                )
+            def step(target: RegistrationTarget) -> None:
+                plan = planned(handler, chosen.codec, chosen.undecodable, role=role, state=target.state)
+                target.add(queue, handler, plan, chosen, group=group)
 
             self._register(step)
             return handler
 
         return register
 
-    @_checks.known_arguments
+    @_known_with(BatchConsumerOptions)
     def batch_consumer(
         self,
         queue: str,
         *,
         max_messages: int = 500,
         max_wait: float = 0.2,
-        expression: ExpressionInput = None,
-        priority: int | None = None,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-        discard_unmatched: bool = False,
-        concurrency: int = 1,
-        retry: RetryPolicy | None = None,
-        quarantine: DeadLetter | None = None,
-        after: int = 3,
-        timeout: float | None = None,
-        rate: float | None = None,
-        codec: str | Codec[Any] | None = None,
-        middlewares: Iterable[Middleware] = (),
-        on_error: OnError | None = None,
+        **options: Unpack[BatchConsumerOptions],
     ) -> Callable[[B], B]:
         """Register the decorated function as a handler of batches, and return the function unchanged.
 
@@ -275,40 +258,22 @@ class Registrar(ABC):
                 does not fit the type of the values.
             StateError: the app is running, or the router is already a part of an app.
         """
-        max_messages, max_wait = check_batches(max_messages, max_wait, max_unconfirmed_messages)
-        options = HandlerOptions(
-            expression=expression,
-            priority=priority,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
-            discard_unmatched=discard_unmatched,
-            concurrency=concurrency,
-            retry=retry,
-            quarantine=quarantine,
-            after=after,
-            timeout=timeout,
-            rate=rate,
-            on_error=on_error,
-        )
-        if is_durable(options.policy):
+        given = options.get("max_unconfirmed_messages")
+        bounds = BatchBounds(*checked_bounds(max_messages, max_wait, given))
+        chosen = HandlerOptions(**options)
+        if is_durable(chosen.policy):
             raise UsageError(
                 "durable retries are for handlers of single messages: a batch is retried in the worker"
             )
-        if max_unconfirmed_messages is None:
-            room = max(1000, (options.concurrency + 1) * max_messages)
-            options = replace(options, max_unconfirmed_messages=room)
-        options.checked_uri(self._uri_of(queue))
-        options.definition  # noqa: B018  # raises if a limit is out of range
-        around = check_middlewares(middlewares)
+        if given is None:
+            room = max(1000, (chosen.concurrency + 1) * bounds.max_messages)
+            chosen = replace(chosen, max_unconfirmed_messages=room)
+        chosen.check_queue(self._uri_of(queue))
 
         def register(handler: B) -> B:
-            def step(target: Target) -> None:
-                plan = planned(handler, codec, role=BATCH, state=target.state)
-                options.check_handler(handler, plan.shape)
-                batches = Batches(max_messages, max_wait, plan.shape)
-                uri = options.checked_uri(target.uri_of(queue))
-                middlewares = (*target.middlewares, *around)
-                target.registry.add(Registration(uri, handler, plan, options, batches, middlewares))
+            def step(target: RegistrationTarget) -> None:
+                plan = planned(handler, chosen.codec, role=BATCH, state=target.state)
+                target.add(queue, handler, plan, chosen, batches=bounds)
 
             self._register(step)
             return handler
@@ -365,7 +330,7 @@ class Registrar(ABC):
         self._open_outputs += 1
 
         def register(handler: P) -> P:
-            def step(target: Target) -> None:
+            def step(target: RegistrationTarget) -> None:
                 uri = QueueUri.parse(target.uri_of(queue))
                 if uri.app_id:
                     raise InvalidURI(f"messages are posted to a queue, not to its application: {uri}")
@@ -413,20 +378,14 @@ class Registrar(ABC):
         self._register(lambda target: target.registry.shutdown.append(function))
         return function
 
-    @_checks.known_arguments
+    @_known_with(ResponderOptions)
     def responder(
         self,
         queue: str,
         *,
         expression: str | None = None,
         allow: Allow | None = None,
-        concurrency: int = 1,
-        max_unconfirmed_messages: int | None = None,
-        max_unconfirmed_bytes: int | None = None,
-        retry: RetryPolicy | None = None,
-        codec: str | Codec[Any] | None = None,
-        middlewares: Iterable[Middleware] = (),
-        on_error: OnError | None = None,
+        **options: Unpack[ResponderOptions],
     ) -> Callable[[R], R]:
         """Register the decorated function as the responder of a queue, and return the function unchanged.
 
@@ -460,30 +419,16 @@ class Registrar(ABC):
             InvalidURI, InvalidExpression: the queue or the subscription is not legal.
             StateError: the app is running, or the router is already a part of an app.
         """
-
-        options = HandlerOptions(
-            expression=expression,
-            max_unconfirmed_messages=max_unconfirmed_messages,
-            max_unconfirmed_bytes=max_unconfirmed_bytes,
-            concurrency=concurrency,
-            retry=retry,
-            on_error=on_error,
-        )
-        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=retry)
-        options.checked_uri(self._uri_of(queue))
-        options.definition  # noqa: B018  # raises if a limit is out of range
-        around = check_middlewares(middlewares)
+        chosen = HandlerOptions(expression=expression, **options)
+        cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=chosen.retry)
+        chosen.check_queue(self._uri_of(queue))
 
         def register(function: R) -> R:
-            def step(target: Target) -> None:
-                responder = Responder(function, allow=allow, codec=codec)
+            def step(target: RegistrationTarget) -> None:
+                responder = Responder(function, allow=allow, codec=chosen.codec)
                 plan = responder._plan(target.state)
-                uri = options.checked_uri(target.uri_of(queue))
-                options.check_handler(function, plan.shape, plan.properties)
-                middlewares = (*target.middlewares, *around)
-                registry = target.registry
-                registry.add(Registration(uri, function, plan, options, None, middlewares, responder))
-                registry.add(Registration(uri, function, plan, cancelling, None, None, responder))
+                target.add(queue, function, plan, chosen, responder=responder)
+                target.add(queue, function, plan, cancelling, responder=responder, own=True)
 
             self._register(step)
             return function
@@ -526,7 +471,7 @@ class Registrar(ABC):
         longest = _checks.timeout(longest, "longest")
         bounds = check_due(lookahead, None, max_held, max_held_bytes)
 
-        def step(target: Target) -> None:
+        def step(target: RegistrationTarget) -> None:
             uri = QueueUri.parse(target.uri_of(queue))
             Allowed(allow, uri)
             letters = None
@@ -535,8 +480,8 @@ class Registrar(ABC):
                 if QueueUri.parse(letters).canonical == uri.canonical:
                     raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
             lookahead, _, max_held, max_held_bytes = bounds
-            target.registry.add_waiting(
-                uri, Waiting(allow, letters, longest, lookahead, max_held, max_held_bytes)
+            target.registry.add_delay_queue(
+                uri, DelayQueue(allow, letters, longest, lookahead, max_held, max_held_bytes)
             )
 
         self._register(step)

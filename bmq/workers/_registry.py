@@ -16,20 +16,19 @@ from bmq.conventions import delay_queue_of
 from bmq.errors import UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
-from bmq.workers._batches import Batches
+from bmq.workers._delayed_retry import is_durable
+from bmq.workers._dependencies import HandlerPlan, Overrides
 from bmq.workers._handlers import name_of
-from bmq.workers._later import is_durable
 from bmq.workers._membership import GroupOf
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import HandlerOptions
-from bmq.workers._plan import Overrides, Plan
 from bmq.workers._publishing import Output, Publisher
 from bmq.workers._responder import Responder
 from bmq.workers._results import Results
+from bmq.workers._sources import BatchBounds
 from bmq.workers._sweeper import Sweeper
-from bmq.workers._typed import alike
 
-__all__ = ["Registration", "Registry", "Waiting", "check_hook"]
+__all__ = ["DelayQueue", "Registration", "Registry", "check_hook"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,9 @@ class Registration:
 
     uri: QueueUri
     handler: Callable[..., object]
-    plan: Plan
+    plan: HandlerPlan
     options: HandlerOptions
-    batches: Batches | None = None
+    batches: BatchBounds | None = None
     middlewares: tuple[Middleware, ...] | None = ()
     responder: Responder | None = None
     group: GroupOf | None = None
@@ -71,7 +70,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DelayQueue:
     """A delay queue, and the arguments of a :class:`bmq.delays.Mover`."""
 
     allow: Allow | None
@@ -97,7 +96,7 @@ class Registry:
     def __init__(self) -> None:
         self.handlers: list[Registration] = []
         self.sweepers: list[Sweeper] = []
-        self.waiting: dict[QueueUri, Waiting | None] = {}
+        self.waiting: dict[QueueUri, DelayQueue | None] = {}
         self.published: list[Output] = []
         self.startup: list[Callable[[], object]] = []
         self.shutdown: list[Callable[[], object]] = []
@@ -137,7 +136,7 @@ class Registry:
                     "subscription: the two would share the messages. Give concurrency=2 to handle two at "
                     "once, or another subscription"
                 )
-            if new.shape is not None and each.shape is not None and not alike(new.shape, each.shape):
+            if new.shape is not None and each.shape is not None and not _alike(new.shape, each.shape):
                 raise UsageError(
                     f"{name_of(new.handler)} takes {new.shape.name} in its first parameter, and "
                     f"{name_of(each.handler)} takes {each.shape.name}: both have the same subscription of "
@@ -207,7 +206,7 @@ class Registry:
             if each.middlewares is not None:
                 each.plan.check_middlewares((*outer, *each.middlewares), overrides)
 
-    def add_waiting(self, uri: QueueUri, waiting: Waiting) -> None:
+    def add_delay_queue(self, uri: QueueUri, waiting: DelayQueue) -> None:
         """Add a delay queue with a mover.
 
         Raises:
@@ -263,3 +262,12 @@ def check_hook(function: Callable[[], object]) -> None:
             f"{name_of(cast('Callable[..., object]', function))} is a generator, whose body a call does not "
             "run: register one function for the start and another one for the end"
         )
+
+
+def _alike(one: Shape[Any], other: Shape[Any]) -> bool:
+    """Whether two handlers may share messages: the types are equal, or either type is a base of the other."""
+    if one.of == other.of:
+        return True
+    if not (inspect.isclass(one.of) and inspect.isclass(other.of)):
+        return False
+    return issubclass(one.of, other.of) or issubclass(other.of, one.of)

@@ -27,9 +27,8 @@ from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, deri
 from bmq.errors import Error, QueueClosed, RequestFailed, StateError, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
+from bmq.workers._dependencies import ANY_STATE, HANDLER, HandlerPlan, parameters_of, planned
 from bmq.workers._handlers import is_async, name_of
-from bmq.workers._parameters import ANY_STATE, HANDLER, parameters_of
-from bmq.workers._plan import Plan, planned
 from bmq.workers._results import Results
 
 __all__ = ["Respond", "Responder", "replies_of"]
@@ -104,7 +103,7 @@ class Responder:
         self._closing: set[asyncio.Future[None]] = set()
         self._cancelled: OrderedDict[str, None] = OrderedDict()
 
-    def _plan(self, state: object) -> Plan:
+    def _plan(self, state: object) -> HandlerPlan:
         """Return the checked function.
 
         Args:

@@ -18,8 +18,8 @@ from bmq.client.posts import PutMessage
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
 from bmq.wire.properties import PropertyInput
+from bmq.workers._dependencies import returned_by, shown_type, target_of
 from bmq.workers._handlers import name_of
-from bmq.workers._parameters import returned_by, shown_type, target_of
 
 __all__ = ["Results"]
 

@@ -11,9 +11,9 @@ from typing import Final
 from bmq import _checks
 from bmq.errors import InvalidURI, StateError, UsageError
 from bmq.wire.uri import QueueUri
+from bmq.workers._dependencies import ANY_STATE
 from bmq.workers._middleware import Middleware
-from bmq.workers._parameters import ANY_STATE
-from bmq.workers._registrar import Registrar, Step, Target
+from bmq.workers._registrar import Registrar, RegistrationTarget, Step
 from bmq.workers._registry import Registry
 
 __all__ = ["Router"]
@@ -85,8 +85,8 @@ class Router(Registrar):
         uri = _joined(self.prefix, queue)
         return uri if _is_whole(uri) else _STAND_IN + uri
 
-    def _target(self) -> Target:
-        return Target(self._registry, self._uri_of, ANY_STATE)
+    def _target(self) -> RegistrationTarget:
+        return RegistrationTarget(self._registry, self._uri_of, ANY_STATE)
 
     def _register(self, step: Step) -> None:
         self._check_open()
@@ -96,7 +96,7 @@ class Router(Registrar):
     def _prefixed(self, step: Step) -> Step:
         """Return a registration of this router, for an app or another router."""
 
-        def prefixed(target: Target) -> None:
+        def prefixed(target: RegistrationTarget) -> None:
             def uri_of(queue: str) -> str:
                 return target.uri_of(_joined(self.prefix, queue))
 
@@ -105,7 +105,9 @@ class Router(Registrar):
 
         return prefixed
 
-    def _included_in(self, routers: list[Router], target: Target, owner: Router | None = None) -> Registry:
+    def _included_in(
+        self, routers: list[Router], target: RegistrationTarget, owner: Router | None = None
+    ) -> Registry:
         """Return a register with the entries of a target and of this router. An error changes neither.
 
         Args:

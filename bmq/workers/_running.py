@@ -21,12 +21,11 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.delays import Mover
 from bmq.errors import Error
-from bmq.workers._batches import feed_batches
 from bmq.workers._clock import Clock
-from bmq.workers._consume import anchor_of, feed, feed_group
+from bmq.workers._consume import feed, idle_consumer_of
+from bmq.workers._dependencies import HandlerContext
 from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
-from bmq.workers._plan import Surroundings
 from bmq.workers._registry import Registration, Registry
 from bmq.workers._status import expect
 from bmq.workers._sweeper import sweeper_of
@@ -75,7 +74,7 @@ class Running:
     Attributes:
         session: session of the handlers.
         consumers: registration, consumer and open dead-letter queue of each handler.
-        around: middlewares, state and dependencies of the app.
+        context: middlewares, state and dependencies of the app.
     """
 
     def __init__(self, settings: Settings, registry: Registry, session: Session) -> None:
@@ -86,7 +85,7 @@ class Running:
         # Sweepers close queues, so sweepers have a separate session.
         self._sweeping: Session | None = None
         self._movers: list[Mover] = []
-        self.around = Surroundings()
+        self.context = HandlerContext()
 
     @classmethod
     async def start(cls, settings: Settings, registry: Registry, closing: AsyncExitStack) -> Running:
@@ -123,7 +122,7 @@ class Running:
                 ],
             )
             grouped = any(each.uri == uri and each.group is not None for each in handlers)
-            consumers[uri] = iter([anchor_of(queue)] if grouped else queue.consumers)
+            consumers[uri] = iter([idle_consumer_of(queue)] if grouped else queue.consumers)
         for output in self._registry.published:
             await session.open_output(output.uri.canonical)
         for each in handlers:
@@ -185,21 +184,11 @@ class Running:
         grace, clock = settings.grace, settings.clock
         own, publisher = each.middlewares, self._registry.publisher_of(each)
         builtins = () if each.responder is None else (each.responder._handle,)
-        around = dataclasses.replace(
-            self.around,
-            middlewares=() if own is None else (*self.around.middlewares, *own),
+        context = dataclasses.replace(
+            self.context,
+            middlewares=() if own is None else (*self.context.middlewares, *own),
             builtins=builtins if publisher is None else (publisher,),
         )
-        if each.group is not None:
-            group = member_of(each.group, consumer.queue)
-            await feed_group(
-                group, each.plan, options, dead_letters, around, grace=grace, clock=clock, anchor=consumer
-            )
-        elif each.batches is None:
-            await feed(
-                consumer, each.plan, options, dead_letters, around, close=True, grace=grace, clock=clock
-            )
-        else:
-            await feed_batches(
-                consumer, each.plan, each.batches, options, dead_letters, around, grace=grace, clock=clock
-            )
+        group = None if each.group is None else member_of(each.group, consumer.queue)
+        how = (consumer, each.plan, options, dead_letters, context)
+        await feed(*how, group=group, bounds=each.batches, close=group is None, grace=grace, clock=clock)

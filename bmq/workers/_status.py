@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from bmq import _checks, _world
 from bmq.client.consumer import Consumer
 from bmq.client.health import HandlerReport, Trouble
 from bmq.client.internals import driver_of, watch_workers, workers_of
-from bmq.client.message import Message
 from bmq.protocol.client.core import SessionState
+
+if TYPE_CHECKING:
+    from bmq.workers._workers import Workers
 
 __all__ = [
     "Progress",
@@ -122,43 +124,13 @@ class Progress:
             self.gone = self.given_up_in_a_row = 0
 
 
-class Worker(Protocol):
-    """The workers of a consumer, as seen by the status."""
-
-    @property
-    def progress(self) -> Progress:
-        """Counts of the workers."""
-        ...
-
-    @property
-    def calls(self) -> int:
-        """Number of workers in a call of the handler, or about to post its outcome."""
-        ...
-
-    @property
-    def left(self) -> int:
-        """Number of messages left in the queue, unconfirmed."""
-        ...
-
-    @property
-    def full(self) -> bool:
-        """Whether left messages fill the limits."""
-        ...
-
-    @property
-    def oldest(self) -> Message | None:
-        """The message that a handler has been at for the longest time."""
-        ...
-
-    @property
-    def joining(self) -> bool:
-        """Whether the handler gets no messages yet, or not those of all of its buckets."""
-        ...
+def _workers_of(consumer: Consumer) -> Workers | None:
+    return cast("Workers | None", workers_of(consumer))
 
 
 def calls(consumers: Iterable[Consumer]) -> int:
     """Return the number of calls in progress, without the messages that wait for the next attempt."""
-    workers = [cast("Worker | None", workers_of(each)) for each in consumers]
+    workers = [_workers_of(each) for each in consumers]
     return sum(each.calls for each in workers if each is not None)
 
 
@@ -169,12 +141,12 @@ def expect(consumer: Consumer, handler: str) -> None:
 
 
 @contextmanager
-def watched(consumer: Consumer, worker: Worker) -> Generator[None]:
+def watched(consumer: Consumer, workers: Workers) -> Generator[None]:
     """Show the workers of a consumer in its status, and inside the block in the health of the session."""
-    watch_workers(consumer, worker)
+    watch_workers(consumer, workers)
     handlers = driver_of(consumer.queue.session).health.handlers
     before = handlers.pop(consumer, None)
-    handlers[consumer] = lambda: _report(consumer, worker)
+    handlers[consumer] = lambda: _report(consumer, workers)
     try:
         yield
     finally:
@@ -276,21 +248,21 @@ def status(*consumers: Consumer) -> Statuses:
     """
     for each in consumers:
         _checks.choice("a consumer", each, Consumer)
-    return Statuses(_status(each, cast("Worker | None", workers_of(each))) for each in consumers)
+    return Statuses(_status(each, _workers_of(each)) for each in consumers)
 
 
 _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionState.DRAINING_LOST})
 
 
-def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
-    state, _ = _judged(consumer, worker)
+def _status(consumer: Consumer, workers: Workers | None) -> SubscriberStatus:
+    state, _ = _judged(consumer, workers)
     if state is not SubscriberState.BLOCKED and driver_of(consumer.queue.session).core.stalled:
         state = SubscriberState.STALLED
     if consumer.queue.session.state in _LOST:
         state = SubscriberState.LOST
     if consumer.closed or consumer.queue.closed:
         state = SubscriberState.CLOSED
-    progress = worker.progress if worker is not None else Progress("", 0)
+    progress = workers.progress if workers is not None else Progress("", 0)
     return SubscriberStatus(
         queue=consumer.queue.uri,
         subscription=" | ".join(filter(None, consumer.expressions)),
@@ -301,7 +273,7 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
         limit=consumer.options.max_unconfirmed_messages,
         handling=progress.handling,
         failing=progress.failing,
-        left=worker.left if worker is not None else 0,
+        left=workers.left if workers is not None else 0,
         handled=progress.handled,
         attempts_failed=progress.attempts_failed,
         given_up=progress.given_up,
@@ -309,26 +281,26 @@ def _status(consumer: Consumer, worker: Worker | None) -> SubscriberStatus:
     )
 
 
-def _report(consumer: Consumer, worker: Worker) -> HandlerReport:
-    state, trouble = _judged(consumer, worker)
-    since = worker.progress.failing_since
+def _report(consumer: Consumer, workers: Workers) -> HandlerReport:
+    state, trouble = _judged(consumer, workers)
+    since = workers.progress.failing_since
     failing = (_world.now() - since).total_seconds() if since is not None else 0.0
-    return HandlerReport(trouble, state is SubscriberState.BLOCKED, max(failing, 0.0), worker.oldest)
+    return HandlerReport(trouble, state is SubscriberState.BLOCKED, max(failing, 0.0), workers.oldest)
 
 
-def _judged(consumer: Consumer, worker: Worker | None) -> tuple[SubscriberState, Trouble | None]:
+def _judged(consumer: Consumer, workers: Workers | None) -> tuple[SubscriberState, Trouble | None]:
     """Return the state of a connected subscriber, and the reason why no work gets done, if any.
 
     ``status()`` shows the state, and the health of the session the reason.
     """
-    if worker is None:
+    if workers is None:
         if consumer in driver_of(consumer.queue.session).health.handlers:
             return SubscriberState.JOINING, None  # see expect()
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE, None
-    progress, now = worker.progress, _world.now()
+    progress, now = workers.progress, _world.now()
     name = f"{progress.handler} of {consumer.queue.uri}"
-    if not worker.joining:
+    if not workers.joining:
         progress.joining_since = None
     else:
         progress.joining_since = progress.joining_since or now
@@ -337,7 +309,7 @@ def _judged(consumer: Consumer, worker: Worker | None) -> tuple[SubscriberState,
     since, idle = progress.failing_since, not (progress.handling or progress.failing or consumer.buffered)
     if since is not None and idle and (now - progress.failed_at).total_seconds() > _MEMORY:
         since = progress.failing_since = None
-    blocked = worker.full or progress.failing - progress.parked + progress.stuck >= progress.workers
+    blocked = workers.full or progress.failing - progress.parked + progress.stuck >= progress.workers
     state = SubscriberState.BLOCKED if blocked else SubscriberState.ACTIVE
     if not blocked and (progress.failing or (since is not None and progress.gone)):
         state = SubscriberState.FAILING

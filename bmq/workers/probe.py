@@ -7,7 +7,8 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable
+import re
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,6 +40,9 @@ logger = Log("bmq.workers")
 #: Function returning metrics in Prometheus' text format.
 Metrics: TypeAlias = Callable[[], str | bytes]
 
+# No URI, no space, and brackets around the whole host only.
+_ADDRESS = re.compile(r"(?P<host>\[[^][/@\s]+\]|[^][/@\s]+):(?P<port>[0-9]{1,5})")
+
 # The fields of :class:`bmq.health.Health` that are ages.
 AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 TEXT_TYPE = "text/plain; charset=utf-8"
@@ -66,20 +70,10 @@ def address_of(text: str) -> tuple[str, int]:
         UsageError: the text is not an address.
     """
     text = _checks.text("health", text)
-    host, colon, port = text.rpartition(":")
-    if not colon or not _is_host(host) or not _is_port(port):
+    parts = _ADDRESS.fullmatch(text)
+    if parts is None or int(parts["port"]) > 65535:
         raise UsageError(f"health must be HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080, not {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _is_host(text: str) -> bool:
-    """Whether a text can be a host: no URI, no space, and brackets around the whole host only."""
-    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    return inner != "" and not any(each in "[]/@" or each.isspace() for each in inner)
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535
+    return parts["host"].strip("[]"), int(parts["port"])
 
 
 def worst(found: list[Health]) -> Health:
@@ -93,12 +87,11 @@ def worst(found: list[Health]) -> Health:
         # All sessions are ready once the last session is ready. Trouble begins with the first session in
         # trouble.
         (max if ready and not degraded else min)(each.since for each in alike),
-        *(_largest(getattr(each, name) for each in found) for name in AGES),
+        *(
+            max((age for each in found if (age := getattr(each, name)) is not None), default=None)
+            for name in AGES
+        ),
     )
-
-
-def _largest(ages: Iterable[float | None]) -> float | None:
-    return max((age for age in ages if age is not None), default=None)
 
 
 #: Status, body and content type of a page.
@@ -125,9 +118,8 @@ class PageServer:
         self._port = port
         self._page = page
         self._patience = patience
-        self._asking: dict[asyncio.Task[Any], None] = {}
-        # Connections without a request so far, the oldest first.
-        self._silent: dict[asyncio.Task[Any], None] = {}
+        # All connections, the oldest first, and whether each has sent a request.
+        self._asked: dict[asyncio.Task[Any], bool] = {}
         self._log = LogLimit(logger)
         self.uri: str | None = None
 
@@ -140,15 +132,14 @@ class PageServer:
         """
         host = f"[{self._host}]" if ":" in self._host else self._host
         try:
-            server = await asyncio.start_server(self._asked, self._host, self._port, limit=_LONGEST)
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+            server = await asyncio.start_server(self._connected, self._host, self._port, limit=_LONGEST)
+        except (OSError, UnicodeError) as error:
             number = error.errno if isinstance(error, OSError) else None
             if isinstance(error, UnicodeError):
                 why = "not the name of a host"
-            elif number in errno.errorcode:
-                why = os.strerror(number or 0).lower()
             else:
-                why = str(error.strerror or error)
+                known = number is not None and number in errno.errorcode
+                why = os.strerror(number or 0).lower() if known else str(error.strerror or error)
             stop = ", or stop the program that has the address" if number == errno.EADDRINUSE else ""
             raise HealthAddressError(
                 number,
@@ -162,29 +153,28 @@ class PageServer:
         finally:
             self.uri = None
             server.close()
-            for task in self._asking:
+            for task in self._asked:
                 task.cancel()
 
-    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._asking[task] = self._silent[task] = None
-        if len(self._asking) > _AT_ONCE:
-            oldest = next(iter(self._silent))
-            del self._silent[oldest]
+        self._asked[task] = False
+        if len(self._asked) > _AT_ONCE:
+            oldest = next(each for each, asked in self._asked.items() if not asked)
+            self._asked[oldest] = True
             oldest.cancel()
         try:
             async with asyncio.timeout(self._patience):
                 async with asyncio.timeout(_SILENCE):
                     request = await reader.readuntil(b"\r\n\r\n")
-                self._silent.pop(task, None)
+                self._asked[task] = True
                 writer.write(await self._answer(request))
                 await writer.drain()
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
             pass  # the peer has gone, or the request is unknown
         finally:
-            self._asking.pop(task, None)
-            self._silent.pop(task, None)
+            del self._asked[task]
             writer.close()
 
     async def _answer(self, request: bytes) -> bytes:

@@ -16,6 +16,7 @@ from bmq.client.keywords import ConnectOptions
 from bmq.client.limits import ConsumerLimits
 from bmq.client.options import SessionFields
 from bmq.groups import GroupOptions
+from bmq.workers._options import BatchConsumerOptions, ConsumerOptions, ResponderOptions
 
 __all__ = ["MODULES", "Public", "public"]
 
@@ -48,7 +49,16 @@ MODULES = (
 # What ``**options: Unpack[...]`` of a signature stands for.
 _UNPACKED = {
     each.__name__: each
-    for each in (ConnectOptions, ConsumerLimits, GroupOptions, SessionFields, TablesOptions)
+    for each in (
+        BatchConsumerOptions,
+        ConnectOptions,
+        ConsumerLimits,
+        ConsumerOptions,
+        GroupOptions,
+        ResponderOptions,
+        SessionFields,
+        TablesOptions,
+    )
 }
 
 

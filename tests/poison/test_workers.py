@@ -14,7 +14,7 @@ import pytest
 
 import bmq
 from bmq.workers import Sweeper
-from bmq.workers._later import attempts_so_far
+from bmq.workers._delayed_retry import attempts_so_far
 from tests.poison.poisons import POISONS, Poisonous, flood
 from tests.waiting import eventually
 
@@ -82,8 +82,8 @@ async def test_ten_times_the_window_of_each_poison(
             await queue.post(GOOD, properties={"customer": name})
             assert await asyncio.wait_for(handled.get(), 10) == Order(1), name
         count = 200 * len(POISONS)
-        await eventually(lambda: app.status()[0].unconfirmed == count)
-        assert app.status()[0].left == count
+        await eventually(lambda: app.status()[0].left == count)
+        assert app.status()[0].unconfirmed == count
     assert len(lines(caplog)) == 4, (
         "what cannot be read, and decoded; the number of those left, and at the end"
     )

@@ -9,7 +9,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
-from bmq.workers._life import AppState
+from bmq.workers._life import LifeState
 from tests.ports import reserved_port
 from tests.waiting import eventually
 from tests.workers.stage import seen_by
@@ -113,7 +113,7 @@ async def test_failure_inside_the_block_is_raised_at_the_end(uri: str) -> None:
 
         await app.__aenter__()
         await broker.stop()
-        await eventually(lambda: app._own.life.state is AppState.STOPPED)
+        await eventually(lambda: app._own.life.state is LifeState.STOPPED)
         with pytest.raises(bmq.Error):
             await app.__aexit__(None, None, None)
 
@@ -162,12 +162,12 @@ async def test_cancelled_entry_ends_the_app(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
     app.consumer(uri)(print)
     entering = asyncio.create_task(app.__aenter__())
-    while app._own.life.state is AppState.STOPPED:  # noqa: ASYNC110
+    while app._own.life.state is LifeState.STOPPED:  # noqa: ASYNC110
         await asyncio.sleep(0)
     entering.cancel()
     await asyncio.wait([entering])
     assert entering.cancelled()
-    assert app._own.life.state is AppState.STOPPED
+    assert app._own.life.state is LifeState.STOPPED
 
 
 async def test_a_startup_function_may_stop_the_app(broker_uri: str, uri: str) -> None:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import bmq
 from bmq.testing import FaultProxy
-from bmq.workers._lanes import Lanes
+from bmq.workers._sources import Lanes
 from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, post, seen_by
@@ -75,7 +75,7 @@ class EveryWay(RuleBasedStateMachine):
     def every_key_that_is_not_taken_is_ready_and_idle_ones_are_gone(self) -> None:
         keys = {key for key, _ in self.model}
         assert len(self.lanes) == len(keys)
-        assert self.lanes.ready == len(keys - set(self.taken))
+        assert len(self.lanes.ready) == len(keys - set(self.taken))
 
 
 TestEveryWay = EveryWay.TestCase

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from bmq.errors import StateError
-from bmq.workers._life import AppInput, AppState, Life
+from bmq.workers._life import Life, LifeInput, LifeState
 
 TABLE = Life.TRANSITIONS
 
 
-def _walks(length: int) -> Iterator[list[AppInput]]:
+def _walks(length: int) -> Iterator[list[LifeInput]]:
     """Every sequence of possible inputs, from a new life on."""
-    walks: list[tuple[AppState, list[AppInput]]] = [(AppState.STOPPED, [])]
+    walks: list[tuple[LifeState, list[LifeInput]]] = [(LifeState.STOPPED, [])]
     for _ in range(length):
         walks = [
             (step.next_state, [*inputs, event])
@@ -45,17 +45,17 @@ async def test_every_walk_over_the_table_keeps_the_invariants() -> None:
             before = life.state
             taken.add((before, event))
             cancelled = starting.cancelling(), working.cancelling()
-            arguments = {AppInput.RUN: (starting,), AppInput.STARTED: ([working],)}.get(event, ())
+            arguments = {LifeInput.RUN: (starting,), LifeInput.STARTED: ([working],)}.get(event, ())
             life.fire(event, *arguments)
             change = starting.cancelling() - cancelled[0], working.cancelling() - cancelled[1]
-            if event is not AppInput.STOP or before is AppState.STOPPED:
+            if event is not LifeInput.STOP or before is LifeState.STOPPED:
                 assert change == (0, 0)
-            elif before is AppState.STARTING:
+            elif before is LifeState.STARTING:
                 assert change == (1, 0)
             else:
                 assert change in ((0, 1), (0, 0))
                 assert change == (0, int(working in life._tasks))
-            if life.state is AppState.STOPPED:
+            if life.state is LifeState.STOPPED:
                 assert (life._starting, life._tasks) == (None, ())
         for task in (starting, working):
             task.cancel()
@@ -63,27 +63,27 @@ async def test_every_walk_over_the_table_keeps_the_invariants() -> None:
     assert taken == set(TABLE)
 
 
-@pytest.mark.parametrize("state", AppState)
-@pytest.mark.parametrize("event", AppInput)
-def test_an_input_that_is_not_in_the_table_is_an_error(state: AppState, event: AppInput) -> None:
+@pytest.mark.parametrize("state", LifeState)
+@pytest.mark.parametrize("event", LifeInput)
+def test_an_input_that_is_not_in_the_table_is_an_error(state: LifeState, event: LifeInput) -> None:
     if (state, event) in TABLE:
         return
     life = Life()
     life.state = state
-    with pytest.raises(StateError, match=f"{event.name} is not possible in state AppState.{state.name}"):
+    with pytest.raises(StateError, match=f"{event.name} is not possible in state LifeState.{state.name}"):
         life.fire(event)
     assert life.state is state
 
 
 async def test_every_state_leads_to_the_end() -> None:
     """In every state, a stop and the end of all tasks lead to STOPPED."""
-    for state in AppState:
+    for state in LifeState:
         life = Life()
         life.state = state
         life._starting = await _sleeping()
         starting = life._starting
-        life.fire(AppInput.STOP)
-        if life.state is not AppState.STOPPED:
-            life.fire(AppInput.ENDED)
-        assert life.state is AppState.STOPPED
+        life.fire(LifeInput.STOP)
+        if life.state is not LifeState.STOPPED:
+            life.fire(LifeInput.ENDED)
+        assert life.state is LifeState.STOPPED
         starting.cancel()

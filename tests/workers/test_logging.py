@@ -55,8 +55,8 @@ async def test_a_flood_of_failures_is_not_logged(
         await task
     records = failures(caplog)
     assert len(records) == 21
-    assert records[19].getMessage().endswith(" (more like it are left out for 10 s)")
-    assert records[20].getMessage().endswith(" (80 records like it were left out before)")
+    assert records[19].getMessage().endswith(" (more like this are left out for 10 s)")
+    assert records[20].getMessage().endswith(" (and 80 more like this since)")
     assert "left out" not in "".join(record.getMessage() for record in records[:19])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.workers import SubscriberState, _consume, status
+from bmq.workers import SubscriberState, _workers, status
 from tests.waiting import eventually
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
 
@@ -289,7 +289,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_and_named(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_consume, "_TO_END", (0.01, 0.01))
+    monkeypatch.setattr(_workers, "_TO_END", (0.01, 0.01))
     begun, go_on = asyncio.Event(), asyncio.Event()
     cancellations = 0
     left: list[asyncio.Task[Any]] = []

@@ -18,7 +18,7 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._outcomes import RetryAfter
 from bmq.workers._retry import RetryPolicy
 
-__all__ = ["Later", "attempts_so_far", "check_durable", "is_durable"]
+__all__ = ["DelayedRetries", "attempts_so_far", "check_durable", "is_durable"]
 
 logger = Log("bmq.workers")
 
@@ -57,7 +57,7 @@ def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
     return attempts if most is None else min(attempts, int(most))
 
 
-class Later:
+class DelayedRetries:
     """Delays the messages of one queue until a later attempt, by any worker.
 
     Args:

@@ -1,0 +1,1124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers and their dependencies: from a signature to one function of the attempt.
+
+A parameter names its source by its annotation. Only the first parameter of a handler has no marker: the
+parameter takes the value. Every other source is a class of bmq (the message, the attempt), the class of the
+app's state, or a marker in ``Annotated``. All problems are found at registration: an error names the
+function, the parameter and the remedy.
+
+A handler of a message, a value, or both, keeps the form ``function(message)``, and costs nothing more. All
+other handlers become ``call(attempt)``: the value is decoded, the dependencies are made in the order of their
+own dependencies, the handler is called, and the generators among the dependencies are closed in reverse
+order. A handler in a thread has its dependencies made and closed in the event loop; after a deadline the
+dependencies stay open until the thread has ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from types import CoroutineType, SimpleNamespace, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from bmq import _checks
+from bmq._logging import Log
+from bmq.client.attempt import Attempt
+from bmq.client.message import Message
+from bmq.client.typed import TypedMessage, typed_message
+from bmq.codecs import Codec, Property, Shape
+from bmq.codecs.fields import property_reader
+from bmq.errors import Undecodable, UsageError
+from bmq.workers._handlers import Handler, is_async, name_of
+from bmq.workers._middleware import Call, Middleware, timed
+from bmq.workers._options import OnUndecodable
+from bmq.workers._state import State
+
+if TYPE_CHECKING:
+    from bmq.workers._invoker import Invoker
+
+__all__ = [
+    "ANY_STATE",
+    "BATCH",
+    "HANDLER",
+    "ArgumentSource",
+    "Depends",
+    "GeneratedResults",
+    "HandlerContext",
+    "HandlerPlan",
+    "Overrides",
+    "Role",
+    "app_dependencies",
+    "parameters_of",
+    "planned",
+    "problem_of_result",
+    "returned_by",
+    "shown_type",
+    "target_of",
+]
+
+logger = Log("bmq.workers")
+
+EMPTY: Final[Any] = inspect.Parameter.empty
+
+#: Type of the state of a router, whose app is not known yet: any class may be the class of the state.
+ANY_STATE: Final[Any] = object()
+
+#: Replacements of the functions of dependencies.
+Overrides: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
+
+_UNSAID = (EMPTY, Any, object)
+_ITERATORS = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+
+
+@dataclass(frozen=True, slots=True)
+class Depends:
+    """Marks a parameter of a handler as a dependency: the result of a function.
+
+    ::
+
+        async def get_session() -> AsyncIterator[AsyncSession]:
+            async with AsyncSession(engine) as session:
+                yield session
+                await session.commit()
+
+        @app.consumer(ORDERS)
+        async def ship(order: Order, session: Annotated[AsyncSession, bmq.Depends(get_session)]) -> None:
+            ...
+
+    The function is a plain function, an ``async def``, a generator, an async generator, or a class. The
+    result of a generator is the value of its only ``yield``. The code after the ``yield`` runs after the
+    handler and sees the handler's exception, but cannot suppress the exception. An exception of this code
+    fails the attempt.
+
+    All dependencies run in the event loop, also for a handler in a thread, and must not block. The parameters
+    of the function follow the rules for handlers, except that a dependency has no value. An attempt calls
+    each function once, even if several parameters depend on the function.
+
+    Attributes:
+        function: makes the dependency. :attr:`bmq.App.overrides` replaces the function in a test.
+        scope: ``"message"`` calls the function in each attempt; ``"app"`` once for each run of the app, or of
+            :func:`bmq.consume`, before the first message.
+
+    Raises:
+        UsageError: the function is not a function, or the scope is unknown.
+    """
+
+    function: Callable[..., Any]
+    scope: Literal["message", "app"] = "message"
+
+    def __post_init__(self) -> None:
+        given: object = self.function
+        _checks.function("the function of bmq.Depends", given)
+        if isinstance(given, Depends):
+            raise UsageError("the function of bmq.Depends must be a function, not another bmq.Depends")
+        try:
+            hash(given)
+        except TypeError:
+            raise UsageError(
+                f"the function of bmq.Depends must be hashable, and {_checks.shown(given)} is not"
+            ) from None
+        _checks.one_of("scope", self.scope, ("message", "app"))
+
+
+class ArgumentSource(Enum):
+    """The source of an argument."""
+
+    VALUE = "value"
+    TYPED = "typed message"
+    MESSAGE = "message"
+    MESSAGES = "messages"
+    ATTEMPT = "attempt"
+    STATE = "state"
+    PROPERTY = "property"
+    DEPENDS = "dependency"
+
+
+#: Sources for at most one parameter of a function.
+_SINGLE = (
+    ArgumentSource.MESSAGE,
+    ArgumentSource.MESSAGES,
+    ArgumentSource.ATTEMPT,
+    ArgumentSource.STATE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter that receives an argument.
+
+    Attributes:
+        name: name of the parameter.
+        source: source of the argument.
+        of: annotation without markers; for values the type of a value.
+        keyword: whether the argument is given by its name.
+        mark: marker of a property or a dependency.
+        default: default value; ``inspect.Parameter.empty`` if missing.
+    """
+
+    name: str
+    source: ArgumentSource
+    of: Any
+    keyword: bool
+    mark: Any = None
+    default: Any = EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The role of a function.
+
+    Attributes:
+        what: name of the role for errors, with an article.
+        takes: noun for the arguments for errors.
+        batch: whether the function takes the lists of a batch.
+        dependency: whether the function makes a dependency, and takes no value.
+        yields: whether the function may be an async generator.
+    """
+
+    what: str
+    takes: str
+    batch: bool = False
+    dependency: bool = False
+    yields: bool = False
+
+
+HANDLER: Final = Role("a handler", "a message, a value, or a value and its bmq.Message")
+BATCH: Final = Role(
+    "a handler of batches", "a list of messages, or a list of values and one of messages", batch=True
+)
+_DEPENDENCY: Final = Role("a dependency", "only parameters with a source", dependency=True)
+_BATCH_DEPENDENCY: Final = Role("a dependency", "only parameters with a source", batch=True, dependency=True)
+
+
+class _CallKind(Enum):
+    """The way to call a dependency."""
+
+    FUNCTION = "function"
+    COROUTINE = "coroutine"
+    GENERATOR = "generator"
+    ASYNC_GENERATOR = "async generator"
+
+
+@dataclass(frozen=True, slots=True)
+class _Dependency:
+    """A dependency.
+
+    Attributes:
+        function: makes the dependency.
+        kind: way to call the function.
+        scope: lifetime of the result.
+        parameters: parameters of the function.
+    """
+
+    function: Callable[..., Any]
+    kind: _CallKind
+    scope: str
+    parameters: Sequence[_Parameter]
+
+
+# ---- annotations
+
+
+def target_of(function: Callable[..., Any]) -> Any:
+    """Return the function that a call runs: without partials, and ``__call__`` of an object."""
+    found: Any = function
+    while isinstance(found, functools.partial):
+        found = cast("Any", found).func
+    if inspect.isclass(found):
+        return found
+    return found if inspect.isroutine(found) else type(found).__call__
+
+
+def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
+    found = target_of(function)
+    if inspect.isclass(found):
+        return vars(sys.modules[found.__module__]) if found.__module__ in sys.modules else {}
+    return getattr(inspect.unwrap(found), "__globals__", {})
+
+
+def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
+    """Return an annotation as a type; text is evaluated in the module of the function.
+
+    Raises:
+        Exception: the text contains an unknown name, or is not an annotation.
+    """
+    if annotation is EMPTY:
+        return EMPTY
+    holder = SimpleNamespace(__annotations__={"it": annotation})
+    return get_type_hints(cast("Any", holder), _namespace(function), include_extras=True)["it"]
+
+
+def returned_by(function: Callable[..., Any]) -> Any:
+    """Return the annotation of a function's result; ``empty`` if missing or not resolvable."""
+    found = target_of(function)
+    if inspect.isclass(found):
+        return found
+    try:
+        return hint_of(function, inspect.signature(found).return_annotation)
+    except Exception:  # names resolvable only by type checkers
+        return EMPTY
+
+
+def problem_of_result(function: Callable[..., Any]) -> str:
+    """Return why the annotation of a function's result is unknown, for errors; "" for a known annotation."""
+    found = target_of(function)
+    try:
+        annotation = inspect.signature(found).return_annotation
+        if annotation is not EMPTY:
+            hint_of(function, annotation)
+            return ""
+    except Exception as error:
+        return f"the annotation of the result cannot be read ({error})"
+    return "the result has no annotation"
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    target = target_of(function)
+    return inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target)
+
+
+def _given_for_checkers(annotation: object) -> Any:
+    """Return the class of bmq with the name of an annotation: a name may be imported for checkers only."""
+    known: dict[str, Any] = {"Message": Message, "Attempt": Attempt}
+    if not isinstance(annotation, str):
+        return None
+    before, _, name = annotation.strip().rpartition(".")
+    return known.get(name) if before in ("", "bmq") else None
+
+
+# ---- parameters
+
+
+def parameters_of(
+    function: Callable[..., Any], role: Role, state: Any = None, where: str = ""
+) -> list[_Parameter]:
+    """Return the parameters that receive an argument.
+
+    Args:
+        function: a handler, or the function of a dependency.
+        role: role of the function.
+        state: class of the app's state; None without a state, or :data:`ANY_STATE`.
+        where: name of the function for errors; by default from the function.
+
+    Raises:
+        UsageError: the function cannot be called in this role.
+    """
+    if not callable(function):
+        raise UsageError(
+            f"{role.what} must be a function that takes {role.takes}, not {_checks.shown(function)}"
+        )
+    return _Reading(function, role, state, where or name_of(function)).parameters()
+
+
+class _Reading:
+    """The state while the signature of a function is read."""
+
+    def __init__(self, function: Callable[..., Any], role: Role, state: Any, name: str) -> None:
+        self._function = function
+        self._role = role
+        self._state = state
+        self._name = name
+
+    def parameters(self) -> list[_Parameter]:
+        role, name = self._role, self._name
+        function: Any = self._function
+        self._check_kind()
+        try:
+            signature = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            # Some functions written in C have no signature.
+            return [] if role.dependency else [self._of_message("message")]
+        self._positional = [
+            each for each in signature if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        if not role.dependency and not self._positional:
+            if any(each.kind is each.VAR_POSITIONAL for each in signature):
+                return [self._of_message("message")]
+            for each in signature:
+                if each.kind is each.KEYWORD_ONLY and each.default is EMPTY:
+                    raise UsageError(self._never_given(each.name))
+            raise UsageError(
+                f"{name} takes no parameter: {role.what} takes {role.takes}, as in def {name}(message)"
+            )
+        found: list[_Parameter] = []
+        # A parameter that a partial gives by name keeps this argument.
+        bound: set[str] = set()
+        while isinstance(function, functools.partial):
+            bound |= function.keywords.keys()
+            function = function.func
+        keyword = False
+        for each in signature:
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.name in bound:
+                continue
+            parameter = self._parameter(each, found, keyword or each.kind is each.KEYWORD_ONLY)
+            if parameter is None:
+                keyword = True  # the following arguments cannot be given by position
+                continue
+            if keyword and each.kind is each.POSITIONAL_ONLY:
+                raise UsageError(
+                    f"{self._name}: parameter {each.name} is positional-only behind a parameter that keeps "
+                    f"its default: move {each.name} to the front, or remove the '/'"
+                )
+            for earlier in found:
+                if earlier.source is parameter.source and parameter.source in _SINGLE:
+                    raise UsageError(
+                        f"{name} takes the {parameter.source.value} twice, in parameters {earlier.name} and "
+                        f"{parameter.name}: remove a parameter"
+                    )
+            found.append(parameter)
+        return found
+
+    def _check_kind(self) -> None:
+        function, role, name = self._function, self._role, self._name
+        if role.dependency:
+            return
+        if inspect.isclass(function):
+            raise UsageError(
+                f"{name} is a class, and a call of it only makes an object: give {role.what} as a function, "
+                "or an object with an 'async def __call__'"
+            )
+        if _is_generator(function) and not (role.yields and inspect.isasyncgenfunction(target_of(function))):
+            raise UsageError(
+                f"{name} is a generator, and a call does not run its body: {role.what} has no 'yield', and "
+                "returns when done"
+            )
+
+    def _of_message(self, name: str) -> _Parameter:
+        source = ArgumentSource.MESSAGES if self._role.batch else ArgumentSource.MESSAGE
+        return _Parameter(name, source, Message, keyword=False)
+
+    def _never_given(self, keyword: str) -> str:
+        name, role = self._name, self._role
+        return (
+            f"{name} needs the keyword {keyword}, which is never given: {role.what} takes {role.takes}. Give "
+            f"{keyword} a default or a source, as in Annotated[..., bmq.Depends(...)], or use "
+            f"functools.partial({name}, {keyword}=...)"
+        )
+
+    def _parameter(
+        self, each: inspect.Parameter, found: list[_Parameter], keyword: bool
+    ) -> _Parameter | None:
+        """Return a parameter, or None for a parameter that keeps its default."""
+        role = self._role
+        first = not role.dependency and each is self._positional[0]
+        if _is_marker(each.default):
+            depends = each.default is Depends or isinstance(each.default, Depends)
+            marker = "bmq.Depends" if depends else "bmq.Property"
+            raise UsageError(
+                f"{self._name}: parameter {each.name} has {marker} as its default: write the marker into the "
+                f"annotation, {each.name}: Annotated[..., {marker}(...)]"
+            )
+        hint = self._hint(each, first)
+        of, marks = hint, []
+        if get_origin(hint) is Annotated:
+            of, *more = get_args(hint)
+            marks = [mark for mark in more if _is_marker(mark)]
+        if len(marks) > 1:
+            raise UsageError(
+                f"{self._name}: parameter {each.name} has {len(marks)} markers of bmq: keep a single marker "
+                "in Annotated, because an argument has one source"
+            )
+        if marks:
+            return self._marked(each, of, marks[0], keyword)
+        source = self._known(each, of, first)
+        if source is not None:
+            return _Parameter(each.name, source, of, keyword, default=each.default)
+        if first:
+            return self._value(each, hint)
+        second = len(found) == 1 and not keyword and len(self._positional) > 1 and each is self._positional[1]
+        unsaid = each.default is EMPTY and (of in _UNSAID or (role.batch and of is list))
+        if second and unsaid and found[0].source is ArgumentSource.VALUE:
+            return self._of_message(each.name)
+        if each.default is not EMPTY:
+            return None
+        if self._state is ANY_STATE and inspect.isclass(of) and of not in _UNSAID:
+            return _Parameter(each.name, ArgumentSource.STATE, of, keyword)
+        raise UsageError(self._no_source(each, of))
+
+    def _hint(self, each: inspect.Parameter, first: bool) -> Any:
+        try:
+            return hint_of(self._function, each.annotation)
+        except Exception as error:
+            known = _given_for_checkers(each.annotation)
+            if known is not None:
+                return known
+            if each.default is not EMPTY and not first:
+                return EMPTY
+            raise UsageError(
+                f"{self._name}: the annotation of parameter {each.name} cannot be read: {error}. Annotations "
+                "must be names of the function's module, not of a function, nor of an import for type "
+                "checkers only"
+            ) from None
+
+    def _marked(self, each: inspect.Parameter, of: Any, mark: Any, keyword: bool) -> _Parameter:
+        if mark is Depends:
+            raise UsageError(
+                f"{self._name}: parameter {each.name} has bmq.Depends without a function: "
+                f"Annotated[..., bmq.Depends(get_{each.name})]"
+            )
+        if isinstance(mark, Depends):
+            _check_dependency(mark.function)
+            self._check_result(each, of, mark)
+            return _Parameter(each.name, ArgumentSource.DEPENDS, of, keyword, mark)
+        if self._role.batch:
+            raise UsageError(
+                f"{self._name}: parameter {each.name} is a property, and a batch has many messages: take "
+                "messages: list[bmq.Message] and read message.properties"
+            )
+        made = Property(each.name) if mark is Property or mark.name is None else mark
+        return _Parameter(each.name, ArgumentSource.PROPERTY, of, keyword, made, each.default)
+
+    def _check_result(self, each: inspect.Parameter, of: Any, mark: Depends) -> None:
+        """Check that a dependency's result has the type of the parameter, as far as both are classes."""
+        result = returned_by(mark.function)
+        if _is_generator(mark.function):
+            result = (*get_args(result), EMPTY)[0] if get_origin(result) in _ITERATORS else EMPTY
+        wanted, given = (get_origin(kind) or kind for kind in (of, result))
+        if {wanted, given} & {Union, UnionType}:
+            return
+        if not (inspect.isclass(wanted) and inspect.isclass(given)) or {wanted, given} & {Any, EMPTY, object}:
+            return
+        if getattr(wanted, "_is_protocol", False) or {wanted, given} <= {int, float, complex}:
+            return
+        try:
+            fits = issubclass(given, wanted)
+        except TypeError:
+            return
+        if not fits:
+            raise UsageError(
+                f"{self._name}: parameter {each.name} is annotated with {shown_type(of)}, and "
+                f"{name_of(mark.function)} returns {shown_type(result)}: use the same type in both places"
+            )
+
+    def _known(self, each: inspect.Parameter, of: Any, first: bool) -> ArgumentSource | None:
+        """Return the source named by a class."""
+        role, state = self._role, self._state
+        if of is Attempt:
+            return ArgumentSource.ATTEMPT
+        if of is Message:
+            if role.batch:
+                raise UsageError(
+                    f"{self._name} handles batches: annotate {each.name} with list[bmq.Message], because a "
+                    "batch has many messages"
+                )
+            return ArgumentSource.MESSAGE
+        if role.batch and get_origin(of) in (list, Sequence) and get_args(of) == (Message,):
+            return ArgumentSource.MESSAGES
+        if inspect.isclass(state) and inspect.isclass(of) and of not in _UNSAID:
+            if of is state:
+                return ArgumentSource.STATE
+            try:
+                return ArgumentSource.STATE if not first and issubclass(state, of) else None
+            except TypeError:
+                return None
+        return None
+
+    def _value(self, each: inspect.Parameter, hint: Any) -> _Parameter:
+        """Return the first parameter of a handler, without a marker."""
+        if self._role.batch:
+            if hint in _UNSAID or hint in (list, Sequence):
+                return self._of_message(each.name)
+            if get_origin(hint) not in (list, Sequence):
+                raise UsageError(
+                    f"{self._name} handles batches, and parameter {each.name} is annotated with "
+                    f"{shown_type(hint)}: take a list of messages, or a list of values and optionally a list "
+                    "of messages, as in (orders: list[Order], messages: list[bmq.Message])"
+                )
+            return _Parameter(each.name, ArgumentSource.VALUE, get_args(hint)[0], keyword=False)
+        if hint in _UNSAID:
+            return self._of_message(each.name)
+        if get_origin(hint) is TypedMessage:
+            return _Parameter(each.name, ArgumentSource.TYPED, get_args(hint)[0], keyword=False)
+        return _Parameter(each.name, ArgumentSource.VALUE, hint, keyword=False)
+
+    def _no_source(self, each: inspect.Parameter, of: Any) -> str:
+        name, role = self._name, self._role
+        if each.kind is each.KEYWORD_ONLY and of in _UNSAID and not role.dependency:
+            return self._never_given(each.name)
+        messages = "list[bmq.Message]" if role.batch else "bmq.Message"
+        said = "has no annotation" if of is EMPTY else f"is annotated with {shown_type(of)}"
+        sources = (
+            f"{messages}, bmq.Attempt, the class of bmq.App(state=...), "
+            + ("" if role.batch else "Annotated[..., bmq.Property(...)] ")
+            + "or Annotated[..., bmq.Depends(...)]"
+        )
+        if role.dependency:
+            return (
+                f"{name}: parameter {each.name} {said}, which has no source: a parameter of a dependency is "
+                f"annotated with {sources}, or has a default{self._other_state(of)}"
+            )
+        count = len([p for p in self._positional if p.default is EMPTY or p is self._positional[0]])
+        names = ", ".join(p.name for p in self._positional)
+        takes = f"{name} takes {count} arguments ({names}): " if count > 1 else f"{name}: "
+        return (
+            f"{takes}parameter {each.name} {said}, and {role.what} takes {role.takes}. Only the first "
+            f"parameter takes the value; annotate the others with {sources}{self._other_state(of)}"
+        )
+
+    def _other_state(self, of: Any) -> str:
+        """Return the end of an error for a class that may be meant as the class of the app's state."""
+        state = self._state
+        if not inspect.isclass(state) or not inspect.isclass(of) or of.__module__ == "builtins":
+            return ""
+        has = "no state" if state is State else f"a state of the class {shown_type(state)}"
+        name = shown_type(of)
+        return f". The app has {has}: to use an object of {name} as its state, bmq.App(state={name}(...))"
+
+
+def _check_dependency(function: Callable[..., Any]) -> None:
+    wrapped = inspect.unwrap(target_of(function))
+    if _is_generator(wrapped) and not _is_generator(function):
+        raise UsageError(
+            f"the dependency {name_of(function)} is a context manager: remove @contextmanager or "
+            "@asynccontextmanager, because a dependency is the generator itself"
+        )
+
+
+def _is_marker(given: object) -> bool:
+    return given is Depends or given is Property or isinstance(given, Depends | Property)
+
+
+def shown_type(of: Any) -> str:
+    """Return the name of a type for errors."""
+    if inspect.isclass(of) and not get_args(of):
+        return of.__qualname__.rpartition("<locals>.")[2]
+    return str(of).replace("typing.", "")
+
+
+# ---- dependencies
+
+
+def _kind_of(function: Callable[..., Any]) -> _CallKind:
+    """Return the way to call a dependency."""
+    target = target_of(function)
+    if inspect.isclass(target):
+        return _CallKind.FUNCTION
+    if inspect.isasyncgenfunction(target):
+        return _CallKind.ASYNC_GENERATOR
+    if inspect.isgeneratorfunction(target):
+        return _CallKind.GENERATOR
+    return _CallKind.COROUTINE if is_async(target) else _CallKind.FUNCTION
+
+
+def _graph_of(
+    parameters: Sequence[_Parameter],
+    name: str,
+    state: Any,
+    overrides: Mapping[Callable[..., Any], Callable[..., Any]],
+    *,
+    batch: bool = False,
+) -> list[_Dependency]:
+    """Return all dependencies of a handler, each one behind its own dependencies.
+
+    Raises:
+        UsageError: a dependency cannot be called, depends on itself, or lives longer than its arguments.
+    """
+    nodes: dict[Callable[..., Any], _Dependency] = {}
+
+    def visit(mark: Depends, path: list[Callable[..., Any]], user: str) -> None:
+        function = overrides.get(mark.function, mark.function)
+        label = name_of(function)
+        if function in path:
+            circle = " -> ".join(name_of(each) for each in [*path[path.index(function) :], function])
+            raise UsageError(
+                f"{name}: the dependency {label} depends on itself: {circle}. Move the shared part to a "
+                "function that both use"
+            )
+        if (known := nodes.get(function)) is not None:
+            if known.scope != mark.scope:
+                raise UsageError(
+                    f"{name}: {label} is a dependency with scope={known.scope!r} and with "
+                    f"scope={mark.scope!r}: use the same scope for both parameters"
+                )
+            return
+        role = _BATCH_DEPENDENCY if batch else _DEPENDENCY
+        needed = parameters_of(function, role, state, f"{user}: dependency {label}")
+        for each in needed:
+            if each.source is ArgumentSource.DEPENDS:
+                visit(each.mark, [*path, function], f"{user}: dependency {label}")
+            lasts = each.source is ArgumentSource.STATE or (
+                each.source is ArgumentSource.DEPENDS and each.mark.scope == "app"
+            )
+            if mark.scope == "app" and not lasts:
+                raise UsageError(
+                    f"{name}: the dependency {label} has the scope 'app', and its parameter {each.name} "
+                    f"({each.source.value}) belongs to a single message: give bmq.Depends({label}) the scope "
+                    "'message', or remove the parameter"
+                )
+        nodes[function] = _Dependency(function, _kind_of(function), mark.scope, needed)
+
+    for each in parameters:
+        if each.source is ArgumentSource.DEPENDS:
+            visit(each.mark, [], name)
+    return list(nodes.values())
+
+
+# ---- plans
+
+
+class _InsteadOfHandler(partial[Any]):
+    """A call in place of the handler, whose result is not the handler's."""
+
+
+class GeneratedResults(list[Any]):
+    """The results that an async generator has yielded."""
+
+
+@dataclass(slots=True)
+class HandlerContext:
+    """The parts of an app, or of a call of :func:`bmq.consume`, that surround the attempts of its handlers.
+
+    Attributes:
+        middlewares: middlewares of the app and of the handler, the first outermost.
+        builtins: middlewares of the library, nearest to the handler.
+        state: state of the app.
+        overrides: replacements of the functions of dependencies.
+        values: the app-scoped dependencies, by function.
+    """
+
+    middlewares: tuple[Middleware, ...] = ()
+    builtins: tuple[Middleware, ...] = ()
+    state: Any = None
+    overrides: Overrides = field(default_factory=dict[Callable[..., Any], Callable[..., Any]])
+    values: Mapping[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any])
+
+
+# Returns an argument, for an attempt and the message-scoped dependencies made so far.
+_Get: TypeAlias = Callable[[Attempt, list[Any]], Any]
+
+_GENERATORS = (_CallKind.GENERATOR, _CallKind.ASYNC_GENERATOR)
+
+# Sources of handlers that need only a message and its value.
+_OF_A_VALUE = (
+    [ArgumentSource.VALUE],
+    [ArgumentSource.TYPED],
+    [ArgumentSource.VALUE, ArgumentSource.MESSAGE],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPlan:
+    """A checked handler.
+
+    Attributes:
+        handler: the handler.
+        name: name of the handler.
+        is_async: whether the handler runs in the event loop.
+        parameters: parameters that receive an argument.
+        shape: type of the values; None for a handler without a value.
+        codec: the given codec.
+        undecodable: called instead of the handler with undecodable messages.
+        role: role of the handler.
+        state: class of the app's state, or None.
+        plain: the handler as a function of a message, if the handler takes only the message and its value.
+        properties: Python types of the properties among the parameters, by name.
+        yields: whether the handler is an async generator, whose results are :class:`GeneratedResults`.
+    """
+
+    handler: Callable[..., Any]
+    name: str
+    is_async: bool
+    parameters: tuple[_Parameter, ...]
+    shape: Shape[Any] | None
+    codec: str | Codec[Any] | None
+    undecodable: OnUndecodable | None
+    role: Role
+    state: Any
+    plain: Handler | None
+    properties: dict[str, type]
+    yields: bool
+
+    def dependencies(self, overrides: Overrides) -> list[_Dependency]:
+        """Return all dependencies, each one behind its own dependencies."""
+        return _graph_of(self.parameters, self.name, self.state, overrides, batch=self.role.batch)
+
+    def check_middlewares(self, middlewares: Sequence[Middleware], overrides: Overrides) -> None:
+        """Check that dependencies of a middleware have their middleware.
+
+        Such a dependency is a method with the attribute ``bmq_needs``: a text that ends with the name of the
+        middleware, a method of the same object.
+
+        Args:
+            middlewares: all middlewares of the handler.
+            overrides: replacements of the functions of dependencies.
+
+        Raises:
+            UsageError: a middleware is missing, or the dependency would be made outside of attempts.
+        """
+        for user, each in _users(self.name, self.parameters, self.dependencies(overrides)):
+            if each.source is not ArgumentSource.DEPENDS:
+                continue
+            function = overrides.get(each.mark.function, each.mark.function)
+            text, owner = getattr(function, "bmq_needs", None), getattr(function, "__self__", None)
+            if not isinstance(text, str) or owner is None:
+                continue
+            if each.mark.scope == "app":
+                raise UsageError(
+                    f"{user}: parameter {each.name} has the scope 'app', and {name_of(function)} belongs "
+                    "to a single attempt: remove the scope"
+                )
+            middleware = getattr(owner, text.rpartition(".")[2])
+            if not any(_runs(given, middleware) for given in middlewares):
+                raise UsageError(
+                    f"{user}: parameter {each.name} needs {text}, and {self.name} runs without it: add "
+                    f"middlewares=[{text}] to the handler, its router or its app"
+                )
+
+    def with_codec(self, codec: Codec[Any]) -> HandlerPlan:
+        """Return the plan with the codec of a typed queue."""
+        return planned(self.handler, codec, self.undecodable, role=self.role, state=self.state)
+
+    def bind(self, context: HandlerContext, invoker: Invoker, timeout: float | None) -> Call:
+        """Return a function that calls the handler in an attempt.
+
+        Args:
+            context: overrides and app-scoped dependencies.
+            invoker: runs the handler in a thread, if the handler is not async.
+            timeout: seconds for the dependencies of a handler in a thread; None for no limit.
+
+        Raises:
+            UsageError: an override cannot be called.
+        """
+        making = [each for each in self.dependencies(context.overrides) if each.scope == "message"]
+        places = {each.function: index for index, each in enumerate(making)}
+        get = partial(_getter, plan=self, context=context, places=places)
+        steps = [(each.kind, _caller(each.function, each.parameters, get)) for each in making]
+        undecodable, in_loop = self.undecodable, self.is_async
+        if in_loop and not steps and undecodable is None and not self.yields:
+            handler = _caller(self.handler, self.parameters, get)
+            return lambda attempt: handler(attempt, [])
+        prepared = _caller(partial(partial, self.handler), self.parameters, get)
+        decodes = not self.role.batch and self.shape is not None
+
+        async def prepare(attempt: Attempt, opened: list[Any]) -> Callable[[], Any]:
+            if decodes:
+                _ = attempt.value
+            found: list[Any] = []
+            for kind, make in steps:
+                made = make(attempt, found)
+                if kind is not _CallKind.FUNCTION or type(made) is CoroutineType:
+                    made = await _made(kind, made, opened)
+                found.append(made)
+            run: Callable[[], Any] = prepared(attempt, found)
+            return run
+
+        if steps and timeout is not None and not in_loop:
+            prepare = timed(prepare, timeout)
+
+        async def call(attempt: Attempt) -> Any:
+            opened: list[Any] = []
+            try:
+                try:
+                    run = await prepare(attempt, opened)
+                except Undecodable as error:
+                    if undecodable is None:
+                        raise
+                    run = _InsteadOfHandler(undecodable, attempt.messages[0], error)
+                if not in_loop:
+                    result = await invoker.run(run)
+                elif self.yields and not isinstance(run, _InsteadOfHandler):
+                    result = GeneratedResults([each async for each in run()])
+                else:
+                    result = await run()
+            except BaseException as error:
+                if opened and not invoker.afterwards(partial(_closed_late, self.name, opened, error)):
+                    last = await _closed(opened, error)
+                    if last is not error and last is not None:
+                        raise last from last.__cause__
+                raise
+            if opened and (failed := await _closed(opened, None)) is not None:
+                raise failed
+            return None if isinstance(run, _InsteadOfHandler) else result
+
+        return call
+
+
+def planned(
+    handler: Callable[..., Any],
+    codec: str | Codec[Any] | None = None,
+    undecodable: OnUndecodable | None = None,
+    *,
+    role: Role = HANDLER,
+    state: Any = None,
+) -> HandlerPlan:
+    """Check a handler and return its plan.
+
+    Args:
+        handler: the handler.
+        codec: decodes messages without a content type; None for JSON.
+        undecodable: called instead of the handler with undecodable messages; None to raise the
+            :class:`bmq.Undecodable`.
+        role: role of the handler.
+        state: class of the app's state; None without a state, or :data:`ANY_STATE` for a router.
+
+    Raises:
+        UsageError: the handler or a dependency cannot be called, or the values cannot be decoded.
+    """
+    parameters = parameters_of(handler, role, state)
+    name = name_of(handler)
+    if undecodable is not None:
+        _checks.function("undecodable", undecodable, 2)
+    values = (ArgumentSource.VALUE, ArgumentSource.TYPED)
+    value = next((each for each in parameters if each.source in values), None)
+    if value is None and (codec is not None or undecodable is not None):
+        raise UsageError(
+            f"{name} takes messages, not values: codec and undecodable require a handler whose first "
+            "parameter is annotated with a type of values"
+        )
+    yields = inspect.isasyncgenfunction(target_of(handler))
+    in_loop = yields or is_async(handler)
+    if undecodable is not None and is_async(undecodable) is not in_loop:
+        raise UsageError(
+            f"{name} and {name_of(undecodable)} must both run in the event loop ('async def'), or both in "
+            "threads"
+        )
+    shape: Shape[Any] | None = None if value is None else Shape(value.of, codec or "application/json")
+    graph = _graph_of(parameters, name, state, {}, batch=role.batch)
+    properties: dict[str, type] = {}
+    for user, each in _users(name, parameters, graph):
+        if each.source is ArgumentSource.PROPERTY:
+            kind, _ = property_reader(each.of, each.mark, f"{user}: parameter {each.name}", each.default)
+            properties[kind.name] = kind.kind
+        elif user == name and not in_loop and getattr(_function_of(each), "bmq_in_loop", False):
+            raise UsageError(
+                f"{name}: parameter {each.name} belongs to the event loop, and {name} runs in a thread: "
+                f"make {name} 'async def', with its blocking parts in asyncio.to_thread; or take the "
+                f"result of an async dependency that uses {name_of(each.mark.function)}"
+            )
+    sources = [each.source for each in parameters if not each.keyword]
+    plain: Handler | None = None
+    if not role.batch and not yields and len(sources) == len(parameters):
+        if sources == [ArgumentSource.MESSAGE]:
+            plain = handler
+        elif shape is not None and sources in _OF_A_VALUE:
+            plain = _decoding(handler, shape, undecodable, sources)
+    return HandlerPlan(
+        handler=handler,
+        name=name,
+        is_async=in_loop,
+        parameters=tuple(parameters),
+        shape=shape,
+        codec=codec,
+        undecodable=undecodable,
+        role=role,
+        state=state,
+        plain=plain,
+        properties=properties,
+        yields=yields,
+    )
+
+
+def _users(
+    name: str, parameters: Iterable[_Parameter], graph: Iterable[_Dependency]
+) -> Iterator[tuple[str, _Parameter]]:
+    """Return all parameters of a handler and its dependencies, each with the function's name for errors."""
+    for each in parameters:
+        yield name, each
+    for dependency in graph:
+        for each in dependency.parameters:
+            yield f"{name}: dependency {name_of(dependency.function)}", each
+
+
+def _function_of(parameter: _Parameter) -> Any:
+    return parameter.mark.function if parameter.source is ArgumentSource.DEPENDS else None
+
+
+def _runs(given: Any, middleware: Callable[..., Any]) -> bool:
+    """Whether a middleware is another one, or wraps it by ``functools.wraps`` or ``functools.partial``."""
+    while given is not None and given != middleware:
+        given = given.func if isinstance(given, partial) else getattr(given, "__wrapped__", None)
+    return given is not None
+
+
+def _decoding(
+    handler: Callable[..., Any],
+    shape: Shape[Any],
+    undecodable: Callable[[Message, Undecodable], Any] | None,
+    sources: Sequence[ArgumentSource],
+) -> Handler:
+    """Convert a function of a value to a function of a message."""
+    whole, both = sources[0] is ArgumentSource.TYPED, len(sources) == 2
+
+    def call(message: Message) -> Any:
+        try:
+            if whole:
+                value: Any = TypedMessage(message, shape)
+                _ = value.value
+            else:
+                value = shape.decode(message)
+        except Undecodable as error:
+            if undecodable is None:
+                raise
+            return undecodable(message, error)
+        return handler(value, message) if both else handler(value)
+
+    async def awaited(message: Message) -> None:
+        result: Awaitable[object] = call(message)
+        await result
+
+    result = awaited if is_async(handler) else call
+    result.__qualname__ = name_of(handler)
+    return result
+
+
+# ---- arguments and calls
+
+
+def _getter(
+    parameter: _Parameter, *, plan: HandlerPlan, context: HandlerContext, places: Mapping[Any, int]
+) -> _Get:
+    """Return the function that returns an argument."""
+    match parameter.source:
+        case ArgumentSource.DEPENDS:
+            function = context.overrides.get(parameter.mark.function, parameter.mark.function)
+            if parameter.mark.scope == "app":
+                value = context.values[function]
+                return lambda _attempt, _found: value
+            place = places[function]
+            return lambda _attempt, found: found[place]
+        case ArgumentSource.PROPERTY:
+            _, read = property_reader(parameter.of, parameter.mark, parameter.name, parameter.default)
+            return lambda attempt, _found: read(attempt.messages[0])
+        case ArgumentSource.STATE:
+            state = context.state
+            return lambda _attempt, _found: state
+        case ArgumentSource.TYPED:
+            shape = plan.shape
+            assert shape is not None
+            return lambda attempt, _found: typed_message(attempt.messages[0], shape, attempt.value)
+        case ArgumentSource.VALUE:
+            return lambda attempt, _found: attempt.value
+        case ArgumentSource.MESSAGE:
+            return lambda attempt, _found: attempt.messages[0]
+        case ArgumentSource.MESSAGES:
+            # The list itself: the indexes of PartlyFailed count in the order in which the handler leaves it.
+            return lambda attempt, _found: attempt.messages
+        case ArgumentSource.ATTEMPT:
+            return lambda attempt, _found: attempt
+
+
+def _caller(
+    function: Callable[..., Any], parameters: Iterable[_Parameter], get: Callable[[_Parameter], _Get]
+) -> _Get:
+    """Return a function that calls another function with its arguments."""
+    places = [get(each) for each in parameters if not each.keyword]
+    names = {each.name: get(each) for each in parameters if each.keyword}
+    if len(places) == 1 and not names:
+        (one,) = places
+        return lambda attempt, found: function(one(attempt, found))
+    return lambda attempt, found: function(
+        *[each(attempt, found) for each in places],
+        **{name: each(attempt, found) for name, each in names.items()},
+    )
+
+
+async def _made(kind: _CallKind, made: Any, opened: list[Any]) -> Any:
+    """Return the result of a dependency, after the call of its function."""
+    if kind is _CallKind.COROUTINE:
+        return await made
+    if kind in _GENERATORS:
+        try:
+            value = await anext(made) if kind is _CallKind.ASYNC_GENERATOR else next(made)
+        except (StopIteration, StopAsyncIteration):
+            raise UsageError(
+                f"the dependency {made.__qualname__} did not yield: a generator yields its result once"
+            ) from None
+        opened.append(made)
+        return value
+    if type(made) is CoroutineType:
+        name = made.__qualname__.rpartition("<locals>.")[2]
+        made.close()
+        raise UsageError(
+            f"a dependency returned the coroutine {name}: make the function of bmq.Depends 'async def'"
+        )
+    return made
+
+
+async def _closed(opened: list[Any], error: BaseException | None) -> BaseException | None:
+    """Run the code behind each ``yield``, the latest dependency first; return the final exception.
+
+    A dependency may replace the exception, and cannot suppress it.
+    """
+    for generator in reversed(opened):
+        try:
+            if inspect.isasyncgen(generator):
+                await (anext(generator) if error is None else generator.athrow(error))
+                await generator.aclose()
+            else:
+                next(generator) if error is None else generator.throw(error)
+                generator.close()
+        except (StopIteration, StopAsyncIteration):
+            continue
+        except BaseException as raised:
+            error = raised
+            continue
+        failed = UsageError(
+            f"the dependency {generator.__qualname__} yielded twice: a generator yields its result once"
+        )
+        error = failed if error is None else error
+    return error
+
+
+async def _closed_late(name: str, opened: list[Any], error: BaseException) -> None:
+    """Close dependencies after the end of a late thread; log an exception."""
+    last = await _closed(opened, error)
+    if last is not None and last is not error:
+        logger.error("a dependency of %s failed at its end", name, exc_info=last)
+
+
+@asynccontextmanager
+async def app_dependencies(
+    plans: Iterable[HandlerPlan], context: HandlerContext
+) -> AsyncGenerator[dict[Callable[..., Any], Any]]:
+    """Make the app-scoped dependencies of handlers, each once; close the dependencies at the end.
+
+    The end does not pass its exception to the generators: an app that fails closes them as usual.
+
+    Raises:
+        UsageError: an override cannot be called, or a generator does not yield once.
+        BaseException: any exception of a dependency, when made or closed.
+    """
+    values: dict[Callable[..., Any], Any] = {}
+    opened: list[Any] = []
+    inside = HandlerContext(state=context.state, overrides=context.overrides, values=values)
+    no_attempt: Any = None
+    try:
+        for plan in plans:
+            get = partial(_getter, plan=plan, context=inside, places={})
+            for each in plan.dependencies(context.overrides):
+                if each.scope == "app" and each.function not in values:
+                    made = _caller(each.function, each.parameters, get)(no_attempt, [])
+                    values[each.function] = await _made(each.kind, made, opened)
+        yield values
+    finally:
+        if (error := await _closed(opened, None)) is not None:
+            raise error

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which workers take messages: as they arrive, by key, or in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Sequence, Sized
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from bmq import _checks
+from bmq.client.internals import buffer_of, driver_of, take_from
+from bmq.client.message import Message
+from bmq.errors import UsageError
+
+if TYPE_CHECKING:
+    from bmq.workers._workers import Workers
+
+__all__ = [
+    "ArrivingMessages",
+    "BatchBounds",
+    "BatchedMessages",
+    "KeyedMessages",
+    "Lanes",
+    "MessageSource",
+    "Work",
+    "checked_bounds",
+]
+
+T = TypeVar("T")
+
+
+class Work:
+    """The state of messages in progress together: one message, or a batch.
+
+    Attributes:
+        taken: messages in the hands of the worker.
+        messages: those without an outcome so far.
+        began: when a worker took the messages.
+        key: key of the lane.
+        attempt: number of the next attempt.
+        error: reason why no handler can be called with the message.
+        failing: number of messages with a failed attempt, to be retried.
+        ages: age of each message when the worker took it, in seconds; empty until needed.
+        values: value of each message of a batch; None before the values are decoded.
+        counted: whether the quarantine has seen the messages.
+        parked: whether the message waits for its next attempt without occupying a worker.
+    """
+
+    __slots__ = (
+        "ages",
+        "attempt",
+        "began",
+        "counted",
+        "error",
+        "failing",
+        "key",
+        "messages",
+        "parked",
+        "taken",
+        "values",
+    )
+
+    def __init__(self, messages: list[Message], began: float = 0.0, key: Hashable = None) -> None:
+        self.taken = self.messages = messages
+        self.began = began
+        self.key = key
+        self.attempt = 1
+        self.error: Exception | None = None
+        self.failing = 0
+        self.ages: dict[Message, float] = {}
+        self.values: dict[Message, Any] | None = None
+        self.counted = self.parked = False
+
+
+class MessageSource:
+    """Gives messages to the tasks of workers.
+
+    Args:
+        workers: the workers.
+
+    Attributes:
+        ready: true if the next item can be taken without waiting.
+    """
+
+    ready: Sized = ()
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._consumer = workers.consumer
+
+    def pop(self) -> Message | Work:
+        """Take the next item; ``ready`` must be true."""
+        raise NotImplementedError
+
+    async def take(self) -> Message | Work | None:
+        """Wait for the next item, and take it; return None if no more messages can arrive."""
+        raise NotImplementedError
+
+    def resume(self, message: Message) -> Work | None:
+        """Return the state of a message that has waited here, and is in the hands of a worker again."""
+        return None
+
+    def put_off(self, work: Work, seconds: float) -> bool:
+        """Keep a failed message here until its next attempt; return False if the worker must wait."""
+        return False
+
+    def done(self, work: Work) -> None:
+        """Note that a worker has finished its messages."""
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Give back messages that a worker has taken and not handled."""
+        self._consumer.put_back(messages)
+
+    def hand_back(self, at_work: set[Message]) -> None:
+        """Give back all messages without a handler, at the end; ``at_work`` are those with a handler."""
+
+
+class ArrivingMessages(MessageSource):
+    """Single messages in the order of arrival.
+
+    A failed message waits in the hands of its worker, except for durable retries when the delay queue is
+    full. Due messages wait in the delay queue until the queue accepts more, and only this worker's next
+    confirmations free the capacity: a pausing worker would wait for ever. Such messages wait here, and go
+    back into the line when due.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__(workers)
+        self._arriving = aiter(self._consumer)
+        self.ready = buffer_of(self._consumer)
+        self.pop = take_from(self._consumer)  # type: ignore[method-assign]  # called for each message: no method around it
+        self._parked: dict[str, Work] = {}
+        self._timers: dict[str, asyncio.Task[None]] = {}
+        self._losses = 0
+
+    async def take(self) -> Message | None:
+        try:
+            return await anext(self._arriving)
+        except StopAsyncIteration:
+            return None
+
+    def resume(self, message: Message) -> Work | None:
+        work = self._parked.pop(message.guid, None)
+        if work is not None:
+            self._workers.progress.parked -= 1
+            self._workers.count_failing(work, 0)
+            work.taken = work.messages = [message]
+            work.parked = False
+        return work
+
+    def put_off(self, work: Work, seconds: float) -> bool:
+        if not self._workers.durable or self._workers.stopping:
+            return False
+        losses = driver_of(self._consumer.queue.session).received.losses
+        if losses != self._losses:
+            # After a lost connection, the broker redelivers messages in line, some to different consumers.
+            self._losses = losses
+            for guid in [guid for guid in self._parked if guid not in self._timers]:
+                if (message := self._parked[guid].messages[0]).stale:
+                    self.resume(message)
+        guid = work.messages[0].guid
+        work.parked = True
+        self._parked[guid] = work
+        self._workers.progress.parked += 1
+        self._timers[guid] = asyncio.create_task(self._unpark(guid, work.messages[0], seconds))
+        return True
+
+    async def _unpark(self, guid: str, message: Message, seconds: float) -> None:
+        await self._workers.clock.sleep(seconds)
+        del self._timers[guid]
+        if message.stale:
+            self.resume(message)  # redelivered, here or to another consumer
+        self._consumer.put_back((message,))
+
+    def hand_back(self, at_work: set[Message]) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        waiting = [self._parked[guid].messages[0] for guid in self._timers]
+        self._timers.clear()
+        for work in list(self._parked.values()):
+            self.resume(work.messages[0])
+        self._consumer.put_back(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """Options of batches.
+
+    Attributes:
+        max_messages: maximum number of messages in a batch.
+        max_wait: seconds to wait for a full batch.
+    """
+
+    max_messages: int
+    max_wait: float
+
+
+def checked_bounds(
+    max_messages: object, max_wait: object, max_unconfirmed_messages: object
+) -> tuple[int, float]:
+    """Return the checked bounds of batches.
+
+    Raises:
+        UsageError: a bound is out of range, or a batch could never be full.
+    """
+    most, wait = _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
+    room = _checks.optional(_checks.integer, "max_unconfirmed_messages", max_unconfirmed_messages)
+    if room is not None and room < most:
+        raise UsageError(
+            f"a batch of {most} messages can never fill up with max_unconfirmed_messages={room}: raise "
+            "max_unconfirmed_messages to max_messages or more"
+        )
+    return most, wait
+
+
+class BatchedMessages(MessageSource):
+    """BatchedMessages of messages in the order of arrival. Failed messages wait in the hands of their worker.
+
+    Args:
+        workers: the workers.
+        bounds: bounds of the batches.
+    """
+
+    def __init__(self, workers: Workers, bounds: BatchBounds) -> None:
+        super().__init__(workers)
+        self._arriving = aiter(self._consumer.batches(bounds.max_messages, bounds.max_wait))
+
+    async def take(self) -> Work | None:
+        try:
+            return Work(list(await anext(self._arriving)))
+        except StopAsyncIteration:
+            return None
+
+
+class Lanes(Generic[T]):
+    """Items in lanes, one lane for each key with items. Empty lanes are forgotten.
+
+    A lane is ready when its first item may be taken: the item is neither in progress nor waiting for a retry.
+    Lanes take turns: after each turn the lane moves to the end of the line, regardless of the number of
+    items.
+
+    A lane is a deque of items, each behind its number: a pair for each item would take more memory than the
+    number and the place in the deque.
+
+    Attributes:
+        ready: keys of the ready lanes.
+    """
+
+    __slots__ = ("_lanes", "ready")
+
+    def __init__(self) -> None:
+        self._lanes: dict[Hashable, deque[Any]] = {}
+        self.ready: deque[Hashable] = deque()
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def add(self, key: Hashable, number: int, item: T) -> None:
+        """Append an item to a lane; ``number`` is the position of the item among all items."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            self._lanes[key] = deque((number, item))
+            self.ready.append(key)
+        else:
+            lane.append(number)
+            lane.append(item)
+
+    def take(self) -> tuple[Hashable, T]:
+        """Return the first item of the next ready lane. The lane is no longer ready.
+
+        At least one lane must be ready.
+        """
+        key = self.ready.popleft()
+        return key, self._lanes[key][1]
+
+    def done(self, key: Hashable) -> None:
+        """Finish the taken item of a lane: the lane's next item may be taken."""
+        lane = self._lanes[key]
+        lane.popleft()
+        lane.popleft()
+        if lane:
+            self.ready.append(key)
+        else:
+            del self._lanes[key]
+
+    def keep(self, key: Hashable, item: T) -> None:
+        """Replace the taken item of a lane."""
+        self._lanes[key][1] = item
+
+    def again(self, key: Hashable) -> None:
+        """Return the taken item of a lane, to be taken again."""
+        self.ready.append(key)
+
+    def clear(self) -> list[T]:
+        """Forget every lane; return all items by their numbers."""
+        lanes, self._lanes = self._lanes, {}
+        self.ready.clear()
+        left: list[tuple[int, T]] = []
+        for lane in lanes.values():
+            items = iter(lane)
+            left += zip(items, items, strict=True)
+        left.sort(key=itemgetter(0))
+        return [item for _, item in left]
+
+
+class KeyedMessages(MessageSource):
+    """Single messages by key: those with equal keys in sequence, those with different keys concurrently.
+
+    A message waiting for a retry keeps its lane, but no worker. One task sorts arriving messages into lanes.
+
+    Args:
+        workers: the workers.
+        key: returns the key of a message.
+        arriving: the messages.
+        returns: whether messages without a handler go back to the consumer at the end.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        key: Callable[[Message], Hashable],
+        arriving: AsyncIterable[Message],
+        *,
+        returns: bool,
+    ) -> None:
+        super().__init__(workers)
+        self._key = key
+        self._arriving = arriving
+        self._returns = returns
+        # Messages without an attempt so far, and the state of messages after an attempt.
+        self._lanes: Lanes[Message | Work] = Lanes()
+        self.ready = self._lanes.ready
+        # Number and bytes of the messages in lanes.
+        self._messages = self._bytes = 0
+        # The filling task waits for this future while the lanes are full.
+        self._room: asyncio.Future[None] | None = None
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    async def fill(self) -> None:
+        """Sort arriving messages into lanes."""
+        placed = 0
+        async for message in self._arriving:
+            self._workers.forget(message)
+            item: Message | Work = message
+            try:
+                key = copy_context().run(self._key, message)
+                hash(key)
+            except Exception as error:
+                key = item = self._workers.new(message)
+                item.error = error  # a failed attempt, in a lane of its own
+            self._messages += 1
+            self._bytes += len(message.raw)
+            placed += 1
+            self._lanes.add(key, placed, item)
+            self.wake()
+            while self._full:
+                self._room = asyncio.get_running_loop().create_future()
+                await self._room
+
+    @property
+    def _full(self) -> bool:
+        """Whether lanes exceed the subscription's limits, which no conforming broker exceeds.
+
+        Further messages stay in the consumer's line, and count against the session's limits.
+        """
+        options = self._consumer.options
+        return self._messages > options.max_unconfirmed_messages or (
+            self._messages > 1 and self._bytes > options.max_unconfirmed_bytes
+        )
+
+    def wake(self) -> None:
+        """Wake one more worker, if work is waiting."""
+        while self.ready and self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def pop(self) -> Work:
+        key, item = self._lanes.take()
+        work = item if isinstance(item, Work) else self._workers.new(item)
+        work.key, work.parked = key, False
+        self._lanes.keep(key, work)
+        return work
+
+    async def take(self) -> Work:
+        while True:
+            if self.ready:
+                await self._workers.not_held()
+                if self.ready:
+                    return self.pop()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    def put_off(self, work: Work, seconds: float) -> bool:
+        work.parked = True
+        if self._workers.stopping:
+            self._give_back(work.messages)
+            return True
+        self._workers.progress.parked += work.failing
+        resting = asyncio.create_task(self._rest(work, seconds))
+        self._waiting.add(resting)
+        resting.add_done_callback(partial(self._rested, work.failing))
+        return True
+
+    async def _rest(self, work: Work, seconds: float) -> None:
+        await self._workers.clock.sleep(seconds)
+        self._lanes.again(work.key)
+        self.wake()
+
+    def _rested(self, failing: int, resting: asyncio.Task[None]) -> None:
+        self._waiting.discard(resting)
+        self._workers.progress.parked -= failing
+
+    def done(self, work: Work) -> None:
+        if self._workers.stopping:
+            return  # the lanes are cleared already
+        self._lanes.done(work.key)
+        self._messages -= 1
+        self._bytes -= len(work.taken[0].raw)
+        if self._room is not None and not self._room.done() and not self._full:
+            self._room.set_result(None)
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        pass  # they are still in their lanes, which are given back as a whole
+
+    def hand_back(self, at_work: set[Message]) -> None:
+        for resting in self._waiting:
+            resting.cancel()
+        left: list[Message] = []
+        for item in self._lanes.clear():
+            if not isinstance(item, Work):
+                left.append(item)
+            elif at_work.isdisjoint(item.messages):
+                left += item.messages
+                self._workers.count_failing(item, 0)
+        self._give_back(left)
+
+    def _give_back(self, messages: Iterable[Message]) -> None:
+        # The messages of a group are delivered again by the broker once the member has left.
+        if self._returns:
+            self._consumer.put_back(messages)

@@ -1,0 +1,866 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that handle the messages of one consumer: attempts, retries, and the end of messages and of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from functools import partial
+from types import CoroutineType, coroutine
+from typing import Any
+
+from bmq import _world
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
+from bmq._pace import Pace
+from bmq._turn import turn_of
+from bmq.client.attempt import UNSET
+from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import Failure, described
+from bmq.client.internals import handlers_of, in_hand_of, push_of
+from bmq.client.left import Left
+from bmq.client.message import Message
+from bmq.client.poison import PoisonKind, poison_of
+from bmq.client.queue import Queue
+from bmq.conventions import post_time
+from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, UsageError
+from bmq.wire.push import GUID
+from bmq.workers._blocking import in_own_contexts, own_context
+from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._delayed_retry import DelayedRetries, attempts_so_far, is_durable
+from bmq.workers._failures import FailureReports
+from bmq.workers._handlers import Alarm, too_late
+from bmq.workers._invoker import Invoker, refuse_awaitable
+from bmq.workers._membership import Membership, undecided
+from bmq.workers._options import AckPolicy, HandlerOptions
+from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter
+from bmq.workers._quarantine import Quarantine
+from bmq.workers._retry import Backoff
+from bmq.workers._sources import (
+    ArrivingMessages,
+    BatchBounds,
+    BatchedMessages,
+    KeyedMessages,
+    MessageSource,
+    Work,
+)
+from bmq.workers._status import Progress, watched
+
+__all__ = ["Workers", "settled"]
+
+logger = Log("bmq.workers")
+
+# Seconds between two looks whether the member's lease was renewed.
+_LEASE_LOOK = 0.1
+# Seconds until another attempt with a message of a group that was given up and not confirmed.
+_HOLD = 60.0
+# Maximum number of GUIDs in the text of a log line; the record has all of them.
+_GUIDS_SHOWN = 20
+# Minimum time in seconds for telling the broker to stop delivery, even if the grace period is shorter.
+_CLOSING_AT_LEAST = 1.0
+# Seconds for cancelled handlers to end: after the first cancellation, and after the second.
+_TO_END = (5.0, 1.0)
+# Tasks of handlers that have ignored both cancellations. The event loop itself keeps no reference.
+_abandoned: set[asyncio.Task[None]] = set()
+
+_REMEDY = 'then=bmq.DeadLetter(...) puts such messages aside, and then="discard" confirms them'
+
+
+class _Worker:
+    """A task that handles messages.
+
+    Attributes:
+        task: the task.
+        alarm: deadline of the handler; None for no deadline, and for a handler in a thread.
+        resting: whether the task waits before the next attempt, or for a thread. The shutdown does not wait
+            for it: the broker redelivers the message, and another consumer can make the attempt.
+        replaced: whether another worker has taken the place of this one, whose thread has not ended.
+    """
+
+    __slots__ = ("alarm", "replaced", "resting", "task")
+
+    def __init__(self, task: asyncio.Task[None], seconds: float | None) -> None:
+        self.task = task
+        self.alarm = Alarm(task, seconds) if seconds is not None else None
+        self.resting = self.replaced = False
+
+
+class Workers:
+    """Tasks handling the messages of one consumer. Each task takes one message, or one batch, at a time.
+
+    Args:
+        consumer: the consumer; for a group, one that shows its status, and never subscribes.
+        invoke: calls the handler.
+        options: options of the handler.
+        dead_letters: open queue for dead letters, if the retry policy names one.
+        clock: clock for pauses.
+        pace: limit of the rate; None without.
+        key: returns the key of a message; None to handle messages without regard to their keys.
+        group: the member of a group whose messages are handled: each message for as long as the member holds
+            its bucket. A message without an outcome keeps its key waiting.
+        bounds: bounds of batches; None to handle single messages.
+
+    Attributes:
+        progress: counts of the workers, past and present.
+        quarantine: counts the deaths of redelivered messages; None to handle these like new messages.
+        stopping: whether no more messages are taken.
+        durable: whether failed messages wait in the delay queue.
+    """
+
+    quarantine: Quarantine | None = None
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        invoke: Invoker,
+        options: HandlerOptions,
+        dead_letters: Queue | None,
+        clock: Clock,
+        pace: Pace | None,
+        *,
+        key: Callable[[Message], Hashable] | None = None,
+        group: Membership | None = None,
+        bounds: BatchBounds | None = None,
+    ) -> None:
+        self.consumer = consumer
+        self.clock = clock
+        self.stopping = False
+        self.progress = Progress(invoke.name, 0)
+        self._invoke = invoke
+        self._ack = options.ack
+        self._retry = retry = options.policy
+        self._dead_letters = dead_letters
+        self._pace = pace
+        self._group = group
+        self._batches = bounds is not None
+        self._reports = FailureReports(invoke.name, options, clock, invoke.blocking)
+        self._limit = LogLimit(logger, clock=clock.time)
+        self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
+        self.durable = is_durable(retry)
+        self._later = DelayedRetries(consumer.queue) if self.durable else None
+        # Maximum age of a message in seconds, if known.
+        self._life = retry.give_up_after if isinstance(retry, Backoff) else None
+        # Set while new messages may be handled; None if failed messages do not block them.
+        self._calm = asyncio.Event() if isinstance(retry, Backoff) and retry.blocks else None
+        if self._calm is not None:
+            self._calm.set()
+        # All messages in the hands of this queue's handlers; prevents handing out a message twice.
+        self._in_hand = in_hand_of(consumer.queue)
+        self._held: dict[_Worker, Message | Work] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._concurrency = 0
+        # Done when a worker has ended that was not replaced.
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Number of workers whose thread has not ended, and whose place another worker has taken.
+        self._replaced = 0
+        self._source: MessageSource
+        if bounds is not None:
+            self._source = BatchedMessages(self, bounds)
+        elif key is not None:
+            self._source = KeyedMessages(self, key, group or consumer, returns=group is None)
+        else:
+            self._source = ArrivingMessages(self)
+
+    # ---- for the status
+
+    @property
+    def calls(self) -> int:
+        """Number of workers in a call of the handler, or about to post its outcome."""
+        return sum(not worker.resting for worker in self._held)
+
+    @property
+    def left(self) -> int:
+        """Number of messages left in the queue, unconfirmed."""
+        return self._left.count
+
+    @property
+    def full(self) -> bool:
+        """Whether left or failed messages keep this worker from handling new messages."""
+        if self._calm is not None and not self._calm.is_set():
+            return True
+        return (
+            self._left.fills_limits or self.progress.parked >= self.consumer.options.max_unconfirmed_messages
+        )
+
+    @property
+    def oldest(self) -> Message | None:
+        """The message that a handler has been at for the longest time."""
+        for item in self._held.values():
+            return _messages_of(item)[0]
+        return None
+
+    @property
+    def joining(self) -> bool:
+        """Whether a member has no answer of the leader, or does not hold all of its buckets yet."""
+        return self._group is not None and not self._group.stats().settled
+
+    # ---- start and end
+
+    async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
+        """Work until cancelled, or until no more messages can arrive.
+
+        Args:
+            concurrency: number of workers.
+            grace: seconds for handlers to finish.
+            close: whether to close the consumer at the end.
+        """
+        self._concurrency = concurrency
+        tasks = self._tasks
+        with watched(self.consumer, self):
+            if isinstance(self._source, KeyedMessages):
+                self._start(self._source.fill(), "lanes")
+            for _ in range(concurrency):
+                self._add_worker()
+            try:
+                await self._over
+            finally:
+                lost = any(task.cancelled() for task in tasks)
+                try:
+                    await self._drain(tasks, grace, close=close)
+                finally:
+                    self._left.close()
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        if lost:
+            raise StateError(f"a worker task of {self._invoke.name} was cancelled from outside")
+
+    def _add_worker(self) -> None:
+        self.progress.workers += 1
+        self._start(self._run(), f"worker {self.progress.workers}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"{self._invoke.name} {name}")
+        self._tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Stop all workers when one has ended, except for one that was replaced and has left the list."""
+        if task in self._tasks and not self._over.done():
+            self._over.set_result(None)
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        worker = _Worker(task, self._invoke.alarm)
+        try:
+            await in_own_contexts(self._work(worker), turn_of(task.get_loop()).clock)
+            if worker.replaced:
+                self._tasks.remove(task)
+        finally:
+            if worker.alarm is not None:
+                worker.alarm.close()
+            if worker.replaced:
+                self._replaced -= 1
+                self.progress.workers -= 1
+
+    async def _drain(self, tasks: list[asyncio.Task[None]], grace: float, *, close: bool) -> None:
+        """Take no more messages, let handlers finish within ``grace`` seconds, then cancel the rest."""
+        self.stopping = True
+        at_work = {worker.task for worker in self._held if not worker.resting}
+        for task in tasks:
+            if task not in at_work:
+                task.cancel()
+        self._source.hand_back({each for item in self._held.values() for each in _messages_of(item)})
+        now = asyncio.get_running_loop().time
+        deadline = now() + grace
+        closing = asyncio.create_task(self.consumer.close()) if close else None
+        interrupted = not await settled(tasks, grace, *_TO_END, cut_off=self._cut_off)
+        self._abandon(tasks)
+        if closing is not None:
+            interrupted |= not await settled([closing], max(deadline - now(), _CLOSING_AT_LEAST), None)
+            if not closing.cancelled() and (error := closing.exception()) is not None:
+                logger.warning(
+                    "could not withdraw the subscription of %r: %s",
+                    self.consumer,
+                    error,
+                    extra={"queue": self.consumer.queue.uri},
+                )
+        if interrupted:
+            raise asyncio.CancelledError
+
+    def _at_work(self) -> list[Message]:
+        """Return the messages in a call of the handler."""
+        return [
+            message
+            for worker, item in self._held.items()
+            if not worker.resting
+            for message in _messages_of(item)
+        ]
+
+    def _cut_off(self) -> None:
+        """Ignore the outcome of unfinished handlers from now on, and log their cancellation."""
+        self._invoke.cut_off = True
+        if cut := self._at_work():
+            uri = self.consumer.queue.uri
+            guids = [message.guid for message in cut]
+            logger.warning(
+                "%s was cut off in the middle of %d messages of %s; unconfirmed ones are redelivered: %s",
+                self._invoke.name,
+                len(cut),
+                uri,
+                ", ".join(guids[:_GUIDS_SHOWN]) + (", ..." if len(guids) > _GUIDS_SHOWN else ""),
+                extra={"queue": uri, "guids": guids},
+            )
+
+    def _abandon(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Log handlers that still run after their cancellation, and stop waiting for them."""
+        running = [task for task in tasks if not task.done()]
+        if not running:
+            return
+        for task in running:
+            _abandoned.add(task)
+            task.add_done_callback(_forget)
+        messages = self._at_work()
+        for message in messages:
+            handlers_of(self.consumer.queue).leave(message)  # closing the queue does not wait for them either
+        guids = [message.guid for message in messages]
+        logger.error(
+            "%s ignores its cancellation, and is left running with %d messages of %s; the third SIGTERM or "
+            "SIGINT ends the process at once",
+            self._invoke.name,
+            len(guids),
+            self.consumer.queue.uri,
+            extra={"queue": self.consumer.queue.uri, "guids": guids},
+        )
+
+    # ---- taking messages
+
+    @coroutine
+    def _work(self, worker: _Worker) -> Generator[Any, Any, None]:
+        """Take and handle messages, until the end of the messages or of the worker.
+
+        The usual message goes straight to its handler: each coroutine in between costs as much time as taking
+        the message. Every ``yield`` begins a context, and reads the clock: the end of a call is the beginning
+        of the next call. A separate retry clock is read once more for each message.
+        """
+        held, progress, source, invoke = self._held, self.progress, self._source, self._invoke
+        straight = self._ack is AckPolicy.ON_SUCCESS and self._life is None and not self.durable
+        handler = invoke.direct if straight and isinstance(source, ArrivingMessages) else None
+        turn = turn_of(worker.task.get_loop())
+        ready, pop = source.ready, source.pop
+        left, skipped = self._left.left, self._left.skipped
+        paced = self._pace is not None or self._calm is not None
+        alarm, blocking, quarantine = worker.alarm, invoke.blocking, self.quarantine
+        cancelling = worker.task.cancelling
+        now = None if type(self.clock) is LoopClock else self.clock.time
+        item: Any  # a message, if there is a direct handler
+        error: BaseException | None
+        called = yield blocking
+        while True:
+            if ready and called < turn.until:
+                item = pop()
+            else:
+                item = yield from source.take().__await__()
+                if item is None:
+                    return
+                called = yield blocking
+            if left or skipped:
+                self.forget(*_messages_of(item))
+            if paced:
+                yield from self._paced(_messages_of(item)).__await__()
+                called = yield blocking
+            if handler is None or (quarantine is not None and item.redelivered):
+                yield from self._handle(worker, item).__await__()
+                if self.stopping or worker.replaced:
+                    return
+                called = yield blocking
+                continue
+            held[worker] = item
+            progress.handling += 1
+            began = now() if now is not None else None
+            error = None
+            try:
+                if alarm is not None:
+                    alarm.begin()
+                try:
+                    steps: Any = handler(item)
+                    if type(steps) is not CoroutineType:
+                        steps = steps.__await__()
+                    returned = yield from steps
+                    if returned is not None:
+                        refuse_awaitable(invoke.name, returned)
+                except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
+                    error = raised
+                began_at = called
+                called = yield blocking
+                if alarm is not None and alarm.end():
+                    error = self._too_late(error)
+                if error is not None or invoke.cut_off or cancelling():
+                    self._check_end(worker, error)
+                if error is None:
+                    progress.handled += 1
+                    progress.failing_since = None
+                    item.confirm()
+                else:
+                    taken_at = self.clock.time() - (called - began_at) if began is None else began
+                    yield from self._attempts(worker, Work([item], taken_at), error).__await__()
+                    error = None  # the error refers to this frame
+                    called = yield blocking
+            finally:
+                del held[worker]
+                progress.handling -= 1
+                if not item.confirmed:
+                    self._release(item)
+            if self.stopping:
+                return
+
+    async def _paced(self, messages: Sequence[Message]) -> None:
+        """Wait until the rate and the failed messages allow more. Cancelling the call gives these back."""
+        try:
+            if self._pace is not None:
+                await self._pace.wait(len(messages))
+            if self._calm is not None:
+                await self._calm.wait()
+            await self.not_held()
+        except asyncio.CancelledError:
+            self._source.put_back(messages)
+            raise
+
+    async def not_held(self) -> None:
+        """Wait while a request to stop may be on its way: see :mod:`bmq._turn`."""
+        turn = turn_of(asyncio.get_running_loop())
+        if turn.clock() >= turn.until:
+            await turn.wait()
+
+    def forget(self, *messages: Message) -> None:
+        """Stop counting redelivered messages as left: a handler receives them anew."""
+        if self._left.left or self._left.skipped:
+            for message in messages:
+                self._left.forget(message)
+
+    def new(self, message: Message) -> Work:
+        """Return the state of a message without an attempt in this process."""
+        work = Work([message])
+        if self.durable:
+            work.attempt = attempts_so_far(message, self._retry) + 1
+        return work
+
+    def _release(self, message: Message) -> None:
+        """Allow a message that a worker has finished to be handed out again, unless still in hand.
+
+        Messages passed on by a handler for a later confirmation are still in hand.
+        """
+        if message.guid not in self._left.left:
+            self._in_hand.pop(push_of(message)[GUID], None)
+
+    # ---- attempts
+
+    async def _handle(self, worker: _Worker, item: Message | Work) -> None:
+        """Handle messages until they are finished, or wait elsewhere for the next attempt."""
+        work = item if isinstance(item, Work) else self._source.resume(item) or self.new(item)
+        work.began = work.began or self.clock.time()
+        self._held[worker] = work
+        self.progress.handling += len(work.taken)
+        try:
+            await self._attempts(worker, work)
+        finally:
+            del self._held[worker]
+            self.progress.handling -= len(work.taken)
+            if not work.parked:
+                for message in work.taken:
+                    if not message.confirmed:
+                        self._release(message)
+        if not work.parked:
+            self._source.done(work)
+
+    async def _attempts(self, worker: _Worker, work: Work, error: BaseException | None = None) -> None:
+        """Make attempts; ``error`` is the result of a first attempt, if made."""
+        try:
+            delay = await self._try(worker, work, error)
+            while delay is not None and not self._source.put_off(work, delay):
+                await self._rest(worker, delay)
+                delay = await self._try(worker, work)
+        finally:
+            if not work.parked:
+                self.count_failing(work, 0)
+
+    async def _try(self, worker: _Worker, work: Work, error: BaseException | None = None) -> float | None:
+        """Make one attempt, or use the given error as the result.
+
+        Returns:
+            Seconds until the next attempt; None if the messages are finished.
+        """
+        progress = self.progress
+        if self._group is not None:
+            message = work.messages[0]
+            if message.confirmed or message.stale:
+                return None  # redelivered to the next owner of the bucket, perhaps this member
+            if not self._group.holds(message):
+                return _LEASE_LOOK
+        if self.quarantine is not None and not work.counted:
+            work.counted = True
+            await self._quarantined(worker, work, self.quarantine)
+        if self._batches and work.values is None:
+            await self._decode(worker, work)
+        if self._ack is AckPolicy.ON_RECEIPT:
+            work.messages[0].confirm()
+        if error is None and self._life is not None:
+            outlived = self._outlived(work, self._life)
+            others = [message for message in work.messages if message not in outlived]
+            hold = await self._failed(worker, work, outlived, others=others, attempted=False)
+            if hold is not None:
+                return hold
+        if not work.messages:
+            return None
+        error = error or work.error
+        if error is not None:
+            errors = {work.messages[0]: error}
+        elif work.values is not None:
+            errors = await self._attempt_batch(worker, work, work.values)
+        else:
+            failed = await self._call(worker, work.messages, work.attempt)
+            errors = {} if failed is None else {work.messages[0]: failed}
+        done = [message for message in work.messages if message not in errors]
+        progress.handled += len(done)
+        if not errors:
+            progress.failing_since = None
+        if work.values is not None:
+            self.consumer.queue.confirm(*done)
+        elif done and self._ack is AckPolicy.ON_SUCCESS:
+            done[0].confirm()
+        elif done and not done[0].confirmed:
+            self._left.wait_for(done[0])
+        if not errors:
+            return None
+        delay = await self._failed(worker, work, errors)
+        await self._thread_ends(worker, len(errors) - len(work.messages))
+        work.attempt += any(not isinstance(each, RetryAfter) for each in errors.values())
+        return delay
+
+    async def _quarantined(self, worker: _Worker, work: Work, quarantine: Quarantine) -> None:
+        """Take the messages out that go to the quarantine, or that are posted again as suspects."""
+        marked = [message for message in work.messages if message.redelivered]
+        pause = partial(self._rest_for_room, worker)
+        took = await asyncio.gather(*(quarantine.took(each, pause) for each in marked))
+        gone = {message for message, taken in zip(marked, took, strict=True) if taken}
+        work.messages = [message for message in work.messages if message not in gone]
+
+    async def _decode(self, worker: _Worker, work: Work) -> None:
+        """Decode the values of a batch; undecodable messages have failed."""
+        shape = self._invoke.shape
+        work.values = {}
+        unreadable: dict[Message, BaseException] = {}
+        for message in work.messages:
+            try:
+                work.values[message] = shape.decode(message) if shape else message
+            except Undecodable as error:
+                unreadable[message] = error
+        await self._failed(worker, work, unreadable, others=list(work.values))
+
+    def _outlived(self, work: Work, life: float) -> dict[Message, BaseException]:
+        """Return an error for each message older than its life; the broker may have deleted the message."""
+        return {
+            message: TimedOut(
+                f"the message is {elapsed:.3g} s old, beyond give_up_after={life:g}: no attempt was made"
+            )
+            for message in work.messages
+            if (elapsed := self._elapsed(work, message)) > life
+        }
+
+    def _elapsed(self, work: Work, message: Message) -> float:
+        """Return the age of a message in seconds: since its post time if present, or since its arrival."""
+        spent = self.clock.time() - work.began
+        if message not in work.ages:
+            work.ages[message] = _age_of(message, spent)
+        return spent + work.ages[message]
+
+    async def _attempt_batch(
+        self, worker: _Worker, work: Work, values: dict[Message, Any]
+    ) -> dict[Message, BaseException]:
+        """Call the handler; return the failed messages with errors."""
+        messages = list(work.messages)
+        given = [values[message] for message in messages]
+        error = await self._call(worker, messages if self._invoke.shape else given, work.attempt, given)
+        if error is None:
+            return {}
+        if isinstance(error, PartlyFailed):
+            # The handler may have sorted its list: an index counts in the list as the handler left it.
+            known = {id(values[message]): message for message in work.messages}
+            if len(known) < len(messages) and list(map(id, given)) == [id(values[m]) for m in work.messages]:
+                found = list(messages)  # equal values may be one object
+            else:
+                found = [known[id(value)] for value in given if id(value) in known]
+            if len(set(found)) != len(work.messages):
+                error = UsageError(
+                    "PartlyFailed was raised after the handler had changed the values in its list"
+                )
+            elif wrong := [index for index in error.failed if not 0 <= index < len(found)]:
+                error = UsageError(
+                    f"PartlyFailed has the index {wrong}, and the batch has {len(found)} messages"
+                )
+            else:
+                return {found[index]: each for index, each in error.failed.items()}
+        return dict.fromkeys(work.messages, error)
+
+    async def _call(
+        self, worker: _Worker, messages: Sequence[Message], attempt: int, value: Any = UNSET
+    ) -> BaseException | None:
+        """Call the handler; return its exception. A CancelledError comes from a task cancelled elsewhere."""
+        error: BaseException | None = None
+        if worker.alarm is not None:
+            worker.alarm.begin()
+        try:
+            await self._invoke(messages, attempt, value)
+        except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
+            error = raised
+        await own_context(self._invoke.blocking)
+        if worker.alarm is not None and worker.alarm.end():
+            error = self._too_late(error)
+        self._check_end(worker, error)
+        return error
+
+    def _too_late(self, error: BaseException | None) -> BaseException:
+        """Return the error of an attempt cancelled at the deadline."""
+        assert self._invoke.timeout is not None
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return too_late(self._invoke.timeout)
+        return error
+
+    def _check_end(self, worker: _Worker, error: BaseException | None) -> None:
+        """Check who has ended an attempt.
+
+        Raises:
+            asyncio.CancelledError: the worker was cancelled: the attempt has no outcome, whatever the handler
+                has raised or returned meanwhile.
+            BaseException: the handler ends the worker.
+        """
+        if self._invoke.cut_off or worker.task.cancelling():
+            if isinstance(error, asyncio.CancelledError):
+                raise error
+            raise asyncio.CancelledError from error
+        if not (error is None or isinstance(error, Exception | asyncio.CancelledError)):
+            raise error
+
+    # ---- failures
+
+    async def _failed(
+        self,
+        worker: _Worker,
+        work: Work,
+        errors: dict[Message, BaseException],
+        *,
+        others: Sequence[Message] = (),
+        attempted: bool = True,
+    ) -> float | None:
+        """Report failed messages, and give up those without a further attempt.
+
+        Args:
+            worker: the worker.
+            work: its messages; afterwards those with a further attempt, and ``others``.
+            errors: the failed messages.
+            others: further messages, without an attempt so far.
+            attempted: False for messages beyond their life, which the handler has not received.
+
+        Returns:
+            Seconds until the next attempt with a failed message; None if all are finished.
+        """
+        progress, name = self.progress, self._invoke.name
+        by_error: dict[int, list[Failure]] = {}
+        for message, error in errors.items():
+            delay = self._pause_after(work, message, error) if attempted else None
+            progress.attempts_failed += attempted
+            progress.failed()
+            failure = Failure(message, error, work.attempt - (not attempted), delay, name)
+            by_error.setdefault(id(error), []).append(failure)
+        for failures in by_error.values():
+            await self._reports.report(failures, len(work.messages))
+        self._check_end(worker, None)
+        failed = [failure for failures in by_error.values() for failure in failures]
+        if attempted:
+            self.count_failing(work, min(work.failing, sum(each.retry_in is not None for each in failed)))
+        delays: dict[Message, float] = {}
+        for failure in failed:
+            message, delay = failure.message, failure.retry_in
+            if delay is None:
+                progress.given_up += 1
+                progress.gone += 1
+                progress.given_up_in_a_row += not isinstance(failure.error, Reject)
+                await self._give_up(worker, failure)
+                if self._group is not None and not message.confirmed:
+                    delay = _HOLD
+            elif self._later is not None and await self._later.put_off(failure):
+                delay = None  # the message is redelivered
+                progress.gone += 1
+            if delay is not None:
+                delays[message] = delay
+        work.messages = [*others, *delays]
+        if attempted or delays:
+            self.count_failing(work, len(delays))
+        return max(delays.values(), default=None)
+
+    def _pause_after(self, work: Work, message: Message, error: BaseException) -> float | None:
+        """Return the seconds until the next attempt with a message; None for no further attempt."""
+        if message.confirmed:
+            return None
+        if isinstance(error, RetryAfter):
+            return error.seconds
+        poison = poison_of(message, error)
+        delay = None
+        if poison is None and not isinstance(error, Reject):
+            delay = self._retry.delay(work.attempt, self._elapsed(work, message), error)
+        if delay is None and self._group is not None:
+            # Without a decision about the message, its key has to wait: retry also what no retry can help. A
+            # value that cannot be decoded has all attempts of the policy: another version of the handler,
+            # perhaps in another process of a deployment, may decode it.
+            undecodable = poison is not None and poison.kind is PoisonKind.UNDECODABLE
+            if undecodable or undecided(self._retry):
+                delay = self._retry.delay(work.attempt, self._elapsed(work, message), error)
+        return delay
+
+    def count_failing(self, work: Work, count: int) -> None:
+        """Count the messages of a work that are to be retried."""
+        self._change_failing(count - work.failing)
+        work.failing = count
+
+    def _change_failing(self, change: int) -> None:
+        self.progress.failing += change
+        if self._calm is not None:
+            (self._calm.clear if self.progress.failing else self._calm.set)()
+
+    async def _thread_ends(self, worker: _Worker, failing: int) -> None:
+        """Wait for the worker's late thread, possibly for ever.
+
+        Args:
+            worker: the worker.
+            failing: number of further messages to count as failing meanwhile.
+        """
+        ended = self._invoke.late()
+        if ended is None:
+            return
+        progress = self.progress
+        if self.stopping:
+            raise asyncio.CancelledError
+        self._change_failing(failing)
+        self._count_hung(1)
+        self._limit.warning(
+            "hung",
+            "%s still runs in its thread after its deadline of %g s: %d of %d workers wait for their "
+            "threads, and take no messages meanwhile",
+            self._invoke.name,
+            self._invoke.timeout,
+            progress.hung,
+            progress.workers,
+        )
+        worker.resting = True
+        try:
+            if not worker.replaced:
+                await asyncio.wait((ended,), timeout=self._invoke.timeout)
+                if not ended.done() and self._replaced < self._concurrency - 1:
+                    worker.replaced = True
+                    self._replaced += 1
+                    self._add_worker()
+                    self._count_hung(0)
+            await asyncio.shield(ended)
+        finally:
+            worker.resting = False
+            self._count_hung(-1)
+            self._change_failing(-failing)
+
+    def _count_hung(self, change: int) -> None:
+        """Count workers waiting for a thread."""
+        if not self.progress.hung:
+            self.progress.hung_since = _world.now()
+        self.progress.hung += change
+
+    async def _rest(self, worker: _Worker, seconds: float) -> None:
+        """Wait before the next attempt. The wait ends at once when the worker stops."""
+        if self.stopping:
+            raise asyncio.CancelledError
+        worker.resting = True
+        try:
+            await self.clock.sleep(seconds)
+            await self.not_held()
+        finally:
+            worker.resting = False
+
+    async def _rest_for_room(self, worker: _Worker, seconds: float) -> None:
+        """Wait for capacity in the queue for dead letters; the worker takes no messages meanwhile."""
+        self.progress.stuck += 1
+        try:
+            await self._rest(worker, seconds)
+        finally:
+            self.progress.stuck -= 1
+
+    async def _give_up(self, worker: _Worker, failure: Failure) -> None:
+        """Follow the policy: only "discard" and the acknowledgement of a dead letter confirm the message."""
+        then, message = self._retry.then, failure.message
+        if message.confirmed:
+            return
+        if then == "discard":
+            message.confirm()
+        elif then == "skip":
+            self._left.skip(message)
+        elif then == "leave":
+            self._left.leave(message)
+        else:
+            assert self._dead_letters is not None
+            try:
+                await then.post(failure, self._dead_letters, partial(self._rest_for_room, worker))
+            except Error as error:
+                self._limit.error(
+                    ("letter", type(error)),
+                    "message %s of %s stays in the queue, unconfirmed: it could not be put aside in %s: %s",
+                    message.guid,
+                    message.queue_uri,
+                    then.uri,
+                    described(error),
+                )
+                if self._group is None:
+                    self._left.skip(message)
+            else:
+                message.confirm()
+
+
+def _messages_of(item: Message | Work) -> list[Message]:
+    return item.taken if isinstance(item, Work) else [item]
+
+
+def _age_of(message: Message, spent: float) -> float:
+    """Return a message's age in seconds, ``spent`` seconds ago; 0 if the message has no post time."""
+    try:
+        posted = post_time(message.properties)
+    except ProtocolError:
+        return 0.0
+    return 0.0 if posted is None else max(0.0, _world.time() - posted - spent)
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """Drop an abandoned task at its end, with its exception."""
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+async def settled(
+    tasks: list[asyncio.Task[None]], *waits: float | None, cut_off: Callable[[], None] | None = None
+) -> bool:
+    """Wait for tasks, and cancel those that do not end in time.
+
+    Args:
+        tasks: tasks to wait for.
+        waits: seconds to wait until each cancellation of the tasks; after the last wait, the call returns
+            even if tasks are running. None waits without a limit. When this call is cancelled, the tasks are
+            cancelled at once, and the next wait begins.
+        cut_off: called before the first cancellation of the tasks.
+
+    Returns:
+        False if this call was cancelled meanwhile.
+    """
+    undisturbed, place = True, 0
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending, timeout=waits[place])
+            pending = [task for task in tasks if not task.done()]
+            if pending and place == len(waits) - 1:
+                break
+        except asyncio.CancelledError:
+            undisturbed = False
+            pending = [task for task in tasks if not task.done()]
+        if pending and cut_off is not None:
+            cut_off()
+            cut_off = None
+        for task in pending:
+            task.cancel()
+        place = min(place + 1, len(waits) - 1)
+    return undisturbed
