@@ -84,14 +84,6 @@ class TypedMessage(Message, Generic[T]):
         return self._value
 
 
-def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T]:
-    """Return a message with a value that is decoded already."""
-    made = TypedMessage(message, shape)
-    made._value = value
-    made._shape = None
-    return made
-
-
 @live
 class TypedBatch(MessageBatch, Generic[T]):
     """Messages with values, received together. Created by :meth:`TypedQueue.batches`.
@@ -533,6 +525,14 @@ class TypedGroup(_Subscriber["Group", T]):
     def stats(self) -> GroupStats:
         """Return the member's counters, as :meth:`bmq.groups.Group.stats` does."""
         return self.group.stats()
+
+
+def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T]:
+    """Return a message with a value that is decoded already."""
+    made = TypedMessage(message, shape)
+    made._value = value
+    made._shape = None
+    return made
 
 
 def untyped(
