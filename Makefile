@@ -19,7 +19,7 @@ SPARK_DEMO := $(VENV)/.installed-for-the-demo-of-spark
 # installs into it.
 PIP    = $$($(RUN) -c 'import pip' 2>/dev/null && echo $(RUN) -m pip || echo $(PYTHON) -m pip --python $(RUN)) \
          install --quiet --quiet --disable-pip-version-check
-CODE  := $(wildcard bmq conformance pyspark_bmq tests examples benchmarks docs docker .ci hatch_build.py)
+CODE  := $(wildcard bmq conformance pyspark_bmq scripts tests examples benchmarks docs docker .ci hatch_build.py)
 
 define FOREIGN
 import importlib.metadata, json, os, sys

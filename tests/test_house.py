@@ -85,7 +85,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         "workers/_left.py": "from bmq.client import driver",
         "client/queue.py": "from bmq import Session",
         "client/options.py": "from bmq.client import queue",
-        "blocking/_line.py": "from bmq.blocking import _queue",
+        "blocking/_receive.py": "from bmq.blocking import _queue",
         "inbox/_inbox.py": "from bmq.client import session",
         "cli/verbs.py": "from conformance import catalogue",
         "newcomer.py": "",
@@ -107,7 +107,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
         ("bmq.workers._left", "bmq.client.driver"),
         ("bmq.client.queue", "bmq"),
         ("bmq.client.options", "bmq.client.queue"),
-        ("bmq.blocking._line", "bmq.blocking._queue"),
+        ("bmq.blocking._receive", "bmq.blocking._queue"),
         ("bmq.inbox._inbox", "bmq.client.session"),
         ("bmq.cli.verbs", "conformance.catalogue"),
     ]:

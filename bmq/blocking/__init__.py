@@ -15,14 +15,12 @@ The asyncio client runs in a separate thread, shared by all sessions of the proc
 regardless of the program's activity. Any thread may use a session.
 """
 
-from bmq.blocking._consumer import Consumer
-from bmq.blocking._group import Group
-from bmq.blocking._message import Message, MessageBatch, TypedBatch, TypedMessage
+from bmq.blocking._consumer import Consumer, Group, Tables
+from bmq.blocking._message import Message, MessageBatch
 from bmq.blocking._posts import PostFuture
 from bmq.blocking._queue import Queue
 from bmq.blocking._session import Session, connect
-from bmq.blocking._tables import Tables
-from bmq.blocking._typed import TypedConsumer, TypedGroup, TypedQueue
+from bmq.blocking._typed import TypedBatch, TypedConsumer, TypedGroup, TypedMessage, TypedQueue
 
 __all__ = [
     "Consumer",

@@ -1,32 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers for threads."""
+"""Consumers, groups and tables for threads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from bmq._live import live
-from bmq.blocking._line import Line, following
+from bmq.blocking._calls import ConsumerCalls, GroupCalls, TablesCalls
 from bmq.blocking._message import Message, MessageBatch
+from bmq.blocking._receive import BlockingIterator, Prefetch
 from bmq.client.consumer import Consumer as _Consumer
+from bmq.client.message import Message as _Message
 from bmq.client.message import MessageBatch as _MessageBatch
-from bmq.client.queue import Queue as _Queue
-from bmq.client.stats import ConsumerStats
-from bmq.protocol.client.subscription import SubscriptionOptions
 
 if TYPE_CHECKING:
-    from bmq.blocking._end import QueueEnd
+    from bmq.arrow.tables import Tables as _Tables
+    from bmq.blocking._portal import Portal
     from bmq.blocking._queue import Queue
-    from bmq.client.limits import ConsumerLimits
-    from bmq.subscriptions import ExpressionInput
+    from bmq.groups import Group as _Group
 
-__all__ = ["Batches", "Consumer", "Messages", "received_many", "received_nowait"]
+__all__ = ["Consumer", "Group", "ReceivingCalls", "RecordBatch", "Tables", "in_a_thread", "of_messages"]
+
+#: A batch of pyarrow, which has no type hints.
+RecordBatch = Any
+
+
+def batch_of(queue: Queue, batch: _MessageBatch) -> MessageBatch:
+    """Return a batch for threads."""
+    return MessageBatch(queue, batch, [Message(queue, message) for message in batch])
+
+
+class MessageLoop:
+    """One loop over the messages of a queue or a consumer."""
+
+    __slots__ = ("_prefetch", "_queue", "_take")
+
+    def __init__(self, queue: Queue, prefetch: Prefetch) -> None:
+        self._queue = queue
+        self._prefetch = prefetch
+        self._take = prefetch.take
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        return Message(self._queue, self._take() or self._prefetch.next())
+
+
+class BatchLoop:
+    """One loop over the batches of a queue or a consumer."""
+
+    __slots__ = ("_next", "_queue")
+
+    def __init__(self, queue: Queue, next_batch: Callable[[], _MessageBatch]) -> None:
+        self._queue = queue
+        self._next = next_batch
+
+    def __iter__(self) -> Iterator[MessageBatch]:
+        return self
+
+    def __next__(self) -> MessageBatch:
+        return batch_of(self._queue, self._next())
+
+
+class ReceivingCalls:
+    """Receives messages: the part of queues and consumers that is the same.
+
+    Attributes:
+        _prefetch: the messages.
+        _messages_of: the queue of the messages.
+    """
+
+    _prefetch: Prefetch
+    _messages_of: Queue
+
+    def __iter__(self) -> Iterator[Message]:
+        return MessageLoop(self._messages_of, self._prefetch)
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
+        """Iterate over batches of arrived messages, as :meth:`bmq.Consumer.batches` does.
+
+        Args:
+            max_messages: maximum number of messages in a batch.
+            max_wait: seconds to wait for a full batch, from the arrival of the first message.
+
+        Raises:
+            UsageError: an argument is out of range.
+        """
+        return BatchLoop(self._messages_of, self._prefetch.batches(max_messages, max_wait))
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """Wait for the next message, as :meth:`bmq.Consumer.receive` does.
+
+        Args:
+            timeout: seconds to wait; None for no limit.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Interrupting the call (Ctrl-C) loses no message.
+        """
+        return Message(self._messages_of, self._prefetch.receive(timeout))
+
+    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
+        """Wait for the first message, then return all that have arrived, up to ``max_messages``.
+
+        Args:
+            max_messages: maximum number of messages to return.
+            timeout: seconds to wait for the first message; None for no limit.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the consumer, its queue or the session was closed.
+
+        Interrupting the call (Ctrl-C) loses no message.
+        """
+        return batch_of(self._messages_of, self._prefetch.receive_many(max_messages, timeout))
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message if one has arrived, otherwise None.
+
+        The first call sends the subscription, in the background.
+        """
+        message = self._prefetch.receive_nowait()
+        return None if message is None else Message(self._messages_of, message)
 
 
 @live
-class Consumer:
+class Consumer(ConsumerCalls, ReceivingCalls):
     """A subscription of a queue, like :class:`bmq.Consumer`.
 
     Created by :meth:`Queue.subscribe`; ``with`` activates the consumer::
@@ -41,87 +146,21 @@ class Consumer:
         queue: queue of the consumer.
     """
 
-    def __init__(self, queue: Queue, end: QueueEnd[Consumer], consumer: _Consumer) -> None:
+    def __init__(self, queue: Queue, consumer: _Consumer, prefetch: Prefetch) -> None:
         self.queue = queue
-        self._end = end
-        self._consumer = consumer
-        self._portal = end.portal
-        self._line = end.line_of(consumer)
-
-    # attributes
-
-    @property
-    def expression(self) -> ExpressionInput:
-        """The expression as given; None or "" for all messages."""
-        return self._consumer.expression
-
-    @property
-    def expressions(self) -> list[str]:
-        """The texts evaluated by the broker; "" for all messages. Some expressions become several texts."""
-        return self._consumer.expressions
-
-    @property
-    def options(self) -> SubscriptionOptions:
-        """The limits and the priority of all expressions together."""
-        return self._consumer.options
+        self._portal = queue._portal
+        self._inner = consumer
+        self._prefetch = prefetch
+        self._messages_of = queue
 
     @property
     def buffered(self) -> int:
         """Number of messages waiting for the application."""
-        return self._consumer.buffered + len(self._line)
-
-    @property
-    def closed(self) -> bool:
-        """Whether no more messages will arrive."""
-        return self._consumer.closed
-
-    def stats(self) -> ConsumerStats:
-        """Return a snapshot of the consumer's counters, as :meth:`bmq.Consumer.stats` does."""
-        return self._portal.call(self._consumer.stats)
-
-    @property
-    def paused(self) -> bool:
-        """Whether :meth:`pause` was called without a later :meth:`resume`."""
-        return self._consumer.paused
+        return self._inner.buffered + len(self._prefetch)
 
     def __repr__(self) -> str:
         what = " | ".join(filter(None, self.expressions)) or "everything"
         return f"<bmq.blocking.Consumer of {what!r} on {self.queue.uri}, {self.buffered} waiting>"
-
-    # receiving
-
-    def __iter__(self) -> Iterator[Message]:
-        return Messages(self._end, self._line)
-
-    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
-        """Iterate over batches, as :meth:`bmq.Consumer.batches` does."""
-        return Batches(self._end, self._line, self._consumer, max_messages, max_wait)
-
-    def receive(self, timeout: float | None = None) -> Message:
-        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Consumer.receive` does.
-
-        Raises:
-            TimedOut: no message arrived in time.
-            QueueClosed: the consumer, its queue or the session was closed.
-
-        Interrupting the call (Ctrl-C) loses no message.
-        """
-        return Message(self._end, self._line.receive(timeout))
-
-    def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
-        """Wait for the first message, then return all, as :meth:`bmq.Consumer.receive_many` does.
-
-        Raises:
-            TimedOut: no message arrived in time.
-            QueueClosed: the consumer, its queue or the session was closed.
-
-        Interrupting the call loses no message.
-        """
-        return received_many(self._end, self._line, max_messages, timeout)
-
-    def receive_nowait(self) -> Message | None:
-        """Return the next message, or None, as :meth:`bmq.Consumer.receive_nowait` does."""
-        return received_nowait(self._end, self._line)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until a message has arrived, and take none, as :meth:`bmq.Consumer.wait` does.
@@ -134,158 +173,134 @@ class Consumer:
         """
 
         async def wait() -> None:
-            if not self._line:
-                await self._consumer.wait(timeout)
+            if not self._prefetch:
+                await self._inner.wait(timeout)
 
         self._portal.run(wait, timeout=timeout)
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
-        given = [message._message for message in messages if not message.confirmed]
+        given = [message._inner for message in messages if not message.confirmed]
 
         def put_back() -> None:
-            self._line.give_back()  # returned messages go before it
-            self._consumer.put_back(given)
+            self._prefetch.give_back()  # returned messages go before it
+            self._inner.put_back(given)
 
         self._portal.call(put_back)
 
-    # life cycle
 
-    def pause(self) -> None:
-        """Withdraw the subscription for a time, as :meth:`bmq.Consumer.pause` does.
+def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Run a hook in a thread, where the hook may block and use the session."""
+    if inspect.iscoroutinefunction(hook):
+        return hook
 
-        Raises:
-            QueueClosed: the consumer is closed.
-            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
-        """
+    def called(bucket: int) -> Awaitable[Any]:
+        return asyncio.to_thread(hook, bucket)
 
-        async def pause() -> None:
-            self._line.give_back()
-            await self._consumer.pause()
-
-        self._portal.run(pause)
-
-    def resume(self) -> None:
-        """Resume after :meth:`pause`, as :meth:`bmq.Consumer.resume` does.
-
-        Raises:
-            ConfigureQueueError: the broker refused.
-            QueueClosed: the consumer is closed.
-            RequestTimeout: no answer in time; the next receiving call sends the subscription again.
-        """
-        self._portal.run(self._consumer.resume)
-
-    def open(self) -> Consumer:
-        """Send the subscription to the broker, as :meth:`bmq.Consumer.open` does; ``with`` does the same.
-
-        Raises:
-            ConfigureQueueError: the broker refused; the other subscriptions remain unchanged.
-            QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the subscription is withdrawn.
-        """
-        self._portal.run(self._consumer.open)
-        return self
-
-    def close(self) -> None:
-        """Withdraw the subscription, as :meth:`bmq.Consumer.close` does; receiving calls end. Idempotent.
-
-        Raises:
-            RequestTimeout: no answer in time; the subscription is withdrawn in the background.
-        """
-
-        async def close() -> None:
-            self._line.give_back()
-            await self._consumer.close()
-
-        if not (self._portal.forked or self._portal.over):
-            self._portal.run(close)
-
-    def __enter__(self) -> Consumer:
-        return self.open()
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def configure(
-        self,
-        expression: ExpressionInput = None,
-        **limits: Unpack[ConsumerLimits],
-    ) -> None:
-        """Change the subscription during delivery, as :meth:`bmq.Consumer.configure` does.
-
-        Raises:
-            InvalidExpression, UsageError: the new subscription is not legal.
-            ConfigureQueueError: the broker refused; the previous subscription remains in effect.
-            QueueClosed: the queue is closed.
-            RequestTimeout: no answer in time; the previous subscription is sent again.
-        """
-        self._portal.run(
-            lambda: self._consumer.configure(
-                expression,
-                **limits,
-            )
-        )
+    return called
 
 
-class Messages:
-    """One loop over the messages of a line."""
+def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Message], Any]:
+    """Adapt a function to messages of this package, and run it in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return function
 
-    __slots__ = ("_end", "_line", "_take")
+    def called(message: _Message) -> Awaitable[Any]:
+        return asyncio.to_thread(function, Message(queue, message))
 
-    def __init__(self, end: QueueEnd[Consumer], line: Line) -> None:
-        self._end = end
-        self._line = line
-        self._take = line.take
+    return called
+
+
+@live
+class Group(GroupCalls):
+    """A member of a consumer group, like :class:`bmq.groups.Group`.
+
+    Created by :meth:`Queue.group`; ``with`` joins the group.
+
+    Attributes:
+        queue: queue of the group.
+        key: name of the property with the key; None for the property ``bmq_bucket``.
+        buckets: number of buckets.
+        member: name of the member.
+        weight: share of the member relative to the others.
+    """
+
+    def __init__(self, queue: Queue, group: _Group) -> None:
+        self.queue = queue
+        self.key = group.key
+        self.buckets = group.buckets
+        self.member = group.member
+        self.weight = group.weight
+        self._portal = queue._portal
+        self._inner = group
+        self._messages = BlockingIterator(queue._portal, group)
 
     def __iter__(self) -> Iterator[Message]:
         return self
 
     def __next__(self) -> Message:
-        return Message(self._end, self._take() or self._line.following())
+        return self._message_of(next(self._messages))
+
+    def _message_of(self, message: _Message) -> Message:
+        return Message(self.queue, message)
+
+    def receive_nowait(self) -> Message | None:
+        """Return the next message, or None, as :meth:`bmq.groups.Group.receive_nowait` does.
+
+        Raises:
+            QueueClosed: this member has left, or the queue or the session was closed.
+            Exception: an exception of ``on_assigned`` or ``on_revoked``.
+        """
+        kept = self._messages.kept
+        message = self._portal.call(lambda: kept.popleft() if kept else self._inner.receive_nowait())
+        return None if message is None else self._message_of(message)
 
 
-class Batches:
-    """One loop over the batches of a queue or a consumer."""
+@live
+class Tables(TablesCalls):
+    """The messages of a queue as batches of rows, like :class:`bmq.arrow.Tables`.
 
-    __slots__ = ("_batches", "_end", "_line")
+    Created by :meth:`Queue.tables`; ``with`` activates the subscription, and so does receiving. For use by
+    one thread.
 
-    def __init__(
-        self,
-        end: QueueEnd[Consumer],
-        line: Line,
-        source: _Consumer | _Queue,
-        max_messages: int,
-        max_wait: float,
-    ) -> None:
-        self._end = end
-        self._line = line
-        self._batches = end.portal.call(source.batches, max_messages, max_wait)
+    Attributes:
+        schema: columns, a ``pyarrow.Schema``.
+    """
 
-    def __iter__(self) -> Iterator[MessageBatch]:
+    def __init__(self, portal: Portal, tables: _Tables) -> None:
+        self.schema = tables.schema
+        self._portal = portal
+        self._inner = tables
+        self._batches: BlockingIterator[RecordBatch] = BlockingIterator(portal, tables)
+
+    @property
+    def buffered(self) -> int:
+        """Number of messages waiting for the application."""
+        return self._inner.buffered + self._kept
+
+    @property
+    def unconfirmed(self) -> int:
+        """Number of rows handed out and not yet confirmed."""
+        return self._inner.unconfirmed - self._kept
+
+    @property
+    def _kept(self) -> int:
+        """Number of rows of interrupted calls, which were not handed out."""
+        return sum(int(batch.num_rows) for batch in self._batches.kept)
+
+    def __iter__(self) -> Iterator[RecordBatch]:
         return self
 
-    def __next__(self) -> MessageBatch:
-        batch = following(self._end.portal, lambda: self._line.next_batch(self._batches), put_back)
-        return MessageBatch(self._end, batch)
+    def __next__(self) -> RecordBatch:
+        return next(self._batches)
 
+    def confirm(self, rows: int | None = None) -> int:
+        """Confirm rows that were handed out, as :meth:`bmq.arrow.Tables.confirm` does; return their number.
 
-def received_many(
-    end: QueueEnd[Consumer], line: Line, max_messages: int, timeout: float | None
-) -> MessageBatch:
-    """Receive like :meth:`bmq.Consumer.receive_many`, from a queue or a consumer."""
-    batch = end.portal.run(lambda: line.receive_many(max_messages, timeout), timeout=timeout, undo=put_back)
-    return MessageBatch(end, batch)
-
-
-def received_nowait(end: QueueEnd[Consumer], line: Line) -> Message | None:
-    """Receive like :meth:`bmq.Consumer.receive_nowait`, from a queue or a consumer."""
-    message = line.take() or end.portal.call(line.receive_nowait)
-    return None if message is None else Message(end, message)
-
-
-def put_back(batch: _MessageBatch) -> None:
-    """Put back a batch whose waiting thread was interrupted."""
-    if batch:
-        batch[0].consumer.put_back(batch)
+        Args:
+            rows: number of rows, the earliest first; None for all.
+        """
+        # Rows that were not handed out come last.
+        return self._portal.call(
+            lambda: self._inner.confirm(self.unconfirmed if rows is None else min(rows, self.unconfirmed))
+        )

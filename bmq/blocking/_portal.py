@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 import threading
 from _thread import TIMEOUT_MAX, allocate_lock
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 from bmq import _checks, _world
 from bmq._logging import Log
@@ -19,7 +18,6 @@ from bmq.errors import SessionClosed, TimedOut, UsageError
 __all__ = ["FOR_THE_END", "Portal", "current_portal", "forget_portal"]
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 logger = Log("bmq.blocking")
 
@@ -37,16 +35,15 @@ _AT_EXIT = 2.0
 class _Reply(Generic[T]):
     """The answer of the event loop to a waiting thread. A lock is the fastest way to wait."""
 
-    __slots__ = ("_answered", "_coroutine", "_error", "_future", "_value")
+    __slots__ = ("_answered", "_error", "_task", "_value")
 
+    _task: asyncio.Task[None]
     _value: T
 
     def __init__(self) -> None:
         self._answered = allocate_lock()
         self._answered.acquire()
         self._error: BaseException | None = None
-        self._future: asyncio.Future[Any] | None = None
-        self._coroutine: Coroutine[Any, Any, T] | None = None
 
     # in the waiting thread
 
@@ -86,47 +83,27 @@ class _Reply(Generic[T]):
             self._error = error
         self._answered.release()
 
-    def begin(self, function: Callable[[], Awaitable[T]]) -> None:
-        """Answer with the result of a coroutine, or of a future."""
-        try:
-            awaitable = function()
-            if inspect.iscoroutine(awaitable):
-                self._coroutine = awaitable
-                self._future = asyncio.get_running_loop().create_task(self._run(awaitable))
-            else:
-                assert isinstance(awaitable, asyncio.Future)
-                self._future = awaitable
-                awaitable.add_done_callback(self._done)
-        except BaseException as error:
-            self._error = error
-            self._answered.release()
+    def begin(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """Answer with the result of a coroutine."""
+        self._task = asyncio.get_running_loop().create_task(self._run(function))
 
-    async def _run(self, awaitable: Awaitable[T]) -> None:
+    async def _run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
         # Not in a callback of the task: callbacks run a turn of the event loop later.
         try:
-            self._value = await awaitable
-        except BaseException as error:
-            self._error = error
-        self._answered.release()
-
-    def _done(self, future: asyncio.Future[T]) -> None:
-        try:
-            self._value = future.result()
+            self._value = await function()
         except BaseException as error:
             self._error = error
         self._answered.release()
 
     def cancel(self, undo: Callable[[T], object] | None) -> None:
-        """The thread no longer waits."""
-        if self._future is not None:
-            self._future.cancel()
-            self._future.add_done_callback(lambda _: self._unwanted(undo))
+        """Cancel the coroutine: the thread no longer waits."""
 
-    def _unwanted(self, undo: Callable[[T], object] | None) -> None:
-        if self._coroutine is not None:
-            self._coroutine.close()  # the task may have been cancelled before the first step
-        if undo is not None and hasattr(self, "_value"):
-            undo(self._value)
+        def ended(_: object) -> None:
+            if undo is not None and hasattr(self, "_value"):
+                undo(self._value)
+
+        self._task.cancel()
+        self._task.add_done_callback(ended)
 
 
 class Portal:
@@ -181,7 +158,7 @@ class Portal:
                 "call: use bmq.connect(), or call in another thread (asyncio.to_thread)"
             )
 
-    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self, function: Callable[[], T]) -> T:
         """Call a function in the event loop, and return the result.
 
         Raises:
@@ -190,26 +167,26 @@ class Portal:
         """
         self.check()
         reply: _Reply[T] = _Reply()
-        self.loop.call_soon_threadsafe(reply.call, lambda: function(*args, **kwargs))
+        self.loop.call_soon_threadsafe(reply.call, function)
         reply.wait(None)
         return reply.result()
 
     def run(
         self,
-        function: Callable[[], Awaitable[T]],
+        function: Callable[[], Coroutine[Any, Any, T]],
         *,
         timeout: float | None = None,
         undo: Callable[[T], object] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> T:
-        """Run a coroutine, or await a future, in the event loop, and return the result.
+        """Run a coroutine in the event loop, and return the result.
 
         If a signal handler raises an exception, as for Ctrl-C, the wait ends at once, and the coroutine is
         cancelled. The same happens soon after the deadline, which the coroutine keeps itself as long as
         nothing blocks the event loop.
 
         Args:
-            function: creates the coroutine or the future, in the event loop.
+            function: creates the coroutine, in the event loop.
             timeout: seconds for the coroutine; None for no limit.
             undo: called in the event loop with a result available at the interruption of the wait.
             meanwhile: called in this thread before the wait.
@@ -235,6 +212,13 @@ class Portal:
             self.soon(reply.cancel, undo)
             raise
         return reply.result()
+
+    def finish(
+        self, function: Callable[[], Coroutine[Any, Any, object]], timeout: float | None = None
+    ) -> None:
+        """Run a coroutine that closes; no effect in a fork and at the end of the process."""
+        if not (self.forked or self.over):
+            self.run(function, timeout=timeout)
 
     def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the background. Called in the event loop."""

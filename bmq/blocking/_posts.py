@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts without a waiting thread, and items on the way to the event loop."""
+"""Posts and confirmations on their way to the event loop."""
 
 from __future__ import annotations
 
@@ -7,26 +7,35 @@ import asyncio
 import concurrent.futures
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from bmq._live import live
 from bmq._logging import Log
 from bmq.blocking._portal import Portal
+from bmq.client.message import Message
+from bmq.client.options import SessionOptions
 from bmq.client.posts import Ack, FailedPost, PostReport, PutMessage, attach_report
 from bmq.client.queue import Queue
 from bmq.errors import AckStatus, PostError, TimedOut
+from bmq.wire.constants import Compression
+from bmq.wire.properties import PropertyInput
 
-__all__ = ["Feed", "PostFuture", "settle"]
+__all__ = ["ItemFeed", "PostFuture", "SendBuffer", "settle"]
+
+T = TypeVar("T")
 
 logger = Log("bmq.blocking")
 
-# Maximum number and bytes of items waiting for the event loop; and number of items posted in one turn.
-_AHEAD_ITEMS = 2000
-_AHEAD_BYTES = 8 * 1024 * 1024
-_CHUNK_ITEMS = 500
-_CHUNK_BYTES = 512 * 1024
+_Post = tuple[bytes, dict[str, PropertyInput] | None, Compression | None, "PostFuture"]
+
+# Maximum number of posts and confirmations waiting for the event loop, and maximum bytes of a waiting post.
+_BUFFERED = 1000
+_BUFFERED_POST = 16 * 1024
+# Maximum number and bytes of items of post_many waiting for the event loop, which takes all at a time.
+_CHUNK_ITEMS = 2000
+_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 @live
@@ -54,11 +63,7 @@ class PostFuture(concurrent.futures.Future[Ack]):
             PostError: the broker refused the message, or never answered.
             TimedOut: no outcome in time.
         """
-        self._ask()
-        try:
-            return super().result(timeout)
-        except concurrent.futures.TimeoutError:
-            raise TimedOut(f"a post had no outcome within {timeout:g} s") from None
+        return self._wait(super().result, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait for the outcome; return the exception, or None after a success.
@@ -69,11 +74,7 @@ class PostFuture(concurrent.futures.Future[Ack]):
         Raises:
             TimedOut: no outcome in time.
         """
-        self._ask()
-        try:
-            return super().exception(timeout)
-        except concurrent.futures.TimeoutError:
-            raise TimedOut(f"a post had no outcome within {timeout:g} s") from None
+        return self._wait(super().exception, timeout)
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[Ack]], object]) -> None:
         """Call a function with this future after the outcome, in the session's thread.
@@ -84,10 +85,14 @@ class PostFuture(concurrent.futures.Future[Ack]):
         self._asked = True
         super().add_done_callback(fn)
 
-    def _ask(self) -> None:
+    def _wait(self, wait: Callable[[float | None], T], timeout: float | None) -> T:
         self._asked = True
         if not self.done():
             self._portal.check()
+        try:
+            return wait(timeout)
+        except concurrent.futures.TimeoutError:
+            raise TimedOut(f"a post had no outcome within {timeout:g} s") from None
 
     def __del__(self) -> None:
         if getattr(self, "_asked", True) or not self.done():
@@ -109,7 +114,89 @@ def settle(future: PostFuture, outcome: asyncio.Future[Ack]) -> None:
         future.set_exception(error)
 
 
-class Feed:
+class SendBuffer:
+    """Confirmations, and posts without a waiting thread, in the order of the calls.
+
+    The first entry wakes the event loop; the event loop sends all entries added before the wake-up.
+    """
+
+    def __init__(self, portal: Portal, queue: Queue) -> None:
+        self._portal = portal
+        self._queue = queue
+        self._entries: deque[Message | _Post] = deque()
+        self._told = False
+        # Number and bytes of posts seen by the event loop and without an outcome.
+        self._unsettled = self._unsettled_bytes = 0
+
+    def has_room(self, size: int, options: SessionOptions) -> bool:
+        """Whether a post of this size fits into the buffer, and later into the session's window."""
+        return (
+            size <= _BUFFERED_POST
+            and len(self._entries) < _BUFFERED
+            and self._unsettled + _BUFFERED < options.max_unacked_messages
+            and self._unsettled_bytes + _BUFFERED * _BUFFERED_POST < options.max_unacked_bytes
+        )
+
+    def put(self, item: Message | _Post) -> None:
+        """Confirm a message, or post, in the event loop.
+
+        Raises:
+            UsageError: the current process is a fork of the session's process.
+        """
+        if self._portal.forked:
+            self._portal.check()
+        self._entries.append(item)
+        if self._told:
+            return
+        try:
+            self._told = True
+            self._portal.soon(self._send)
+        except BaseException:  # a signal came in between
+            self._told = False
+            raise
+
+    def _send(self) -> None:
+        """Send all entries; called in the event loop."""
+        self._told = False  # first: entries added from now on are either seen below or announced again
+        entries = self._entries
+        confirms: list[Message] = []
+        while entries:
+            each = entries.popleft()
+            if not isinstance(each, tuple):
+                confirms.append(each)
+                continue
+            if confirms:
+                self._queue.confirm(*confirms)
+                confirms.clear()
+            self._post(*each)
+        if confirms:
+            self._queue.confirm(*confirms)
+
+    def _post(
+        self,
+        payload: bytes,
+        properties: dict[str, PropertyInput] | None,
+        compression: Compression | None,
+        future: PostFuture,
+    ) -> None:
+        try:
+            posted = self._queue.post_nowait(payload, properties=properties, compression=compression)
+        except Exception as error:  # the queue was closed meanwhile, or the window filled by others
+            future.set_exception(error)
+            return
+        size = len(payload)
+        self._unsettled += 1
+        self._unsettled_bytes += size
+
+        def settled(outcome: asyncio.Future[Ack]) -> None:
+            self._unsettled -= 1
+            self._unsettled_bytes -= size
+            settle(future, outcome)
+
+        posted.add_done_callback(settled)
+
+
+class ItemFeed:
     """Items of ``post_many``, taken in the posting thread and passed to the event loop.
 
     The iterable may block, and may belong to its thread, as a database cursor does.
@@ -133,11 +220,11 @@ class Feed:
         """Pass all items on, as space allows."""
         try:
             for item in items:
-                while len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
+                while self._is_full():
                     self._room.clear()
                     if self._over:
                         return
-                    if len(self._items) >= _AHEAD_ITEMS or self._in - self._out >= _AHEAD_BYTES:
+                    if self._is_full():
                         self._room.wait()
                 self._in += _size_of(item)
                 self._hand_over(item)
@@ -145,6 +232,9 @@ class Feed:
             self._hand_over(_End(error))
         else:
             self._hand_over(_End(None))
+
+    def _is_full(self) -> bool:
+        return len(self._items) >= _CHUNK_ITEMS or self._in - self._out >= _CHUNK_BYTES
 
     def _hand_over(self, item: object) -> None:
         self._items.append(item)
@@ -156,81 +246,62 @@ class Feed:
 
     async def post(self, rate: float | None) -> PostReport:
         """Post the items of the thread; see :meth:`bmq.Queue.post_many`."""
+        report = PostReport()
         try:
-            if rate is not None:
-                return await self._queue.post_many(self._one_by_one(), rate=rate)
-            return await self._post_chunks()
+            async with aclosing(self._chunks()) as chunks:
+                if rate is not None:
+                    items = (item async for chunk in chunks for item in chunk)
+                    return await self._queue.post_many(items, rate=rate)
+                async for chunk in chunks:
+                    await self._post(chunk, report)
+        except Exception as error:
+            if rate is None:
+                attach_report(error, report)
+            raise
         finally:
             self._over = True
             self._room.set()
+        return report
 
-    async def _one_by_one(self) -> AsyncIterator[Any]:
-        async for chunk in self._chunks():
-            for item in chunk:
-                yield item
+    async def _post(self, chunk: list[Any], report: PostReport) -> None:
+        """Post items, and add their outcomes to a report."""
+        part = PostReport()
+        try:
+            part = await self._queue.post_many(chunk)
+        except Exception as error:
+            part = getattr(error, "report", part)
+            raise
+        finally:
+            first = report.posted
+            report.posted += part.posted
+            report.acknowledged += part.acknowledged
+            report.bytes += part.bytes
+            report.failures += [FailedPost(first + each.index, each.error) for each in part.failures]
 
     async def _chunks(self) -> AsyncGenerator[list[Any], None]:
-        """Yield the available items, at most a turn's worth at a time; wait while no item is available."""
+        """Yield the available items; wait while no item is available."""
         items = self._items
         while True:
             if not items:
                 await self._arrived.wait()
             self._arrived.clear()
             self._told = False  # before looking: later items are either seen or announced again
-            while items:
-                chunk: list[Any] = []
-                size = 0
-                end: _End | None = None
-                while items and len(chunk) < _CHUNK_ITEMS and size < _CHUNK_BYTES:
-                    item = items.popleft()
-                    if isinstance(item, _End):
-                        end = item
-                        break
-                    size += _size_of(item)
+            chunk: list[Any] = []
+            end: _End | None = None
+            while items and end is None:
+                item = items.popleft()
+                if isinstance(item, _End):
+                    end = item
+                else:
                     chunk.append(item)
-                if chunk:
-                    yield chunk
-                self._out += size
-                self._room.set()
-                if end is not None:
-                    if end.error is not None:
-                        raise end.error
-                    return
-
-    async def _post_chunks(self) -> PostReport:
-        """Post chunk by chunk. A chunk follows once the previous chunk is taken, before any outcome."""
-        report = PostReport()
-        posting: list[tuple[int, asyncio.Task[PostReport]]] = []
-        loop = asyncio.get_running_loop()
-        first = 0
-        failure: BaseException | None = None
-        try:
-            try:
-                async with aclosing(self._chunks()) as chunks:
-                    async for chunk in chunks:
-                        taken: asyncio.Future[None] = loop.create_future()
-                        task = loop.create_task(self._queue.post_many(_until_taken(chunk, taken)))
-                        posting.append((first, task))
-                        first += len(chunk)
-                        await asyncio.wait((taken, task), return_when=asyncio.FIRST_COMPLETED)
-                        if not taken.done():
-                            break  # an item is not legal: later items are not posted
-                        while posting and posting[0][1].done() and failure is None:
-                            failure = _add(report, *posting.pop(0))
-            except Exception as error:  # the iterable's
-                failure = error
-            while posting:
-                await asyncio.wait((posting[0][1],))
-                failure = _add(report, *posting.pop(0)) or failure
-            if failure is not None:
-                if isinstance(failure, Exception):
-                    attach_report(failure, report)
-                raise failure
-        finally:
-            del failure
-            for _, task in posting:
-                task.cancel()
-        return report
+            self._out += sum(map(_size_of, chunk))
+            self._room.set()
+            if chunk:
+                yield chunk
+            if end is not None:
+                if end.error is not None:
+                    raise end.error
+                return
 
 
 class _End:
@@ -243,21 +314,3 @@ class _End:
 def _size_of(item: Any) -> int:
     data = item.data if item.__class__ is PutMessage else item
     return len(data) if isinstance(data, bytes) else 0
-
-
-def _until_taken(chunk: list[Any], taken: asyncio.Future[None]) -> Iterator[Any]:
-    """Yield the items; complete ``taken`` with the last item, which is posted in the same turn."""
-    yield from chunk
-    if not taken.done():
-        taken.set_result(None)
-
-
-def _add(report: PostReport, first: int, task: asyncio.Task[PostReport]) -> BaseException | None:
-    """Add the outcomes of a chunk, and return its exception; ``first`` is the position of its first item."""
-    error = task.exception()
-    part = task.result() if error is None else getattr(error, "report", PostReport())
-    report.posted += part.posted
-    report.acknowledged += part.acknowledged
-    report.bytes += part.bytes
-    report.failures += [FailedPost(first + each.index, each.error) for each in part.failures]
-    return error

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from bmq import _checks
 from bmq._live import live
@@ -38,6 +38,12 @@ __all__ = [
 
 T = TypeVar("T")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+# The source of messages: any, one with batches, or one with a subscription of its own.
+S = TypeVar("S", bound="Queue | Consumer | Group")
+Q = TypeVar("Q", bound="Queue | Consumer")
+C = TypeVar("C", bound="Consumer | Group")
 
 
 @live
@@ -78,14 +84,6 @@ class TypedMessage(Message, Generic[T]):
         return self._value
 
 
-def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T]:
-    """Return a message with a value that is decoded already."""
-    made = TypedMessage(message, shape)
-    made._value = value
-    made._shape = None
-    return made
-
-
 @live
 class TypedBatch(MessageBatch, Generic[T]):
     """Messages with values, received together. Created by :meth:`TypedQueue.batches`.
@@ -118,32 +116,89 @@ class TypedBatch(MessageBatch, Generic[T]):
         return iter(cast("list[TypedMessage[T]]", self._messages))
 
 
-def _encoded(
-    shape: Shape[T], value: T, properties: Mapping[str, PropertyInput] | None
-) -> tuple[bytes, dict[str, PropertyInput]]:
-    data, own = shape.encode(value)
-    if properties is not None:
-        own |= checked_properties(properties)
-    return data, own
+class _Mapped(Generic[A, B]):
+    """One loop over messages or batches, each with its values."""
+
+    __slots__ = ("_items", "_with_values")
+
+    def __init__(self, items: AsyncIterator[A], with_values: Callable[[A], B]) -> None:
+        self._items = items
+        self._with_values = with_values
+
+    def __aiter__(self) -> AsyncIterator[B]:
+        return self
+
+    async def __anext__(self) -> B:
+        return self._with_values(await self._items.__anext__())
 
 
-def _messages(
-    shape: Shape[T], values: Iterable[T] | AsyncIterable[T]
-) -> Iterator[PutMessage] | AsyncIterator[PutMessage]:
-    if isinstance(values, AsyncIterable):
-        return _messages_as_they_come(shape, values)
-    if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"values must be an iterable of {shape.name}, not {_checks.shown(values)}")
-    return (PutMessage(*shape.encode(value)) for value in values)
+class _Receiver(Generic[S, T]):
+    """Receives the values of a queue, a consumer or a group."""
+
+    def __init__(self, source: S, shape: Shape[T]) -> None:
+        self._source = source
+        self._shape = shape
+
+    def _message(self, message: Message) -> TypedMessage[T]:
+        return TypedMessage(message, self._shape)
+
+    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
+        return _Mapped(self._source.__aiter__(), self._message)
+
+    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
+        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Consumer.receive` does."""
+        return self._message(await self._source.receive(timeout))
+
+    def receive_nowait(self) -> TypedMessage[T] | None:
+        """Return the next message if one has arrived, as :meth:`bmq.Consumer.receive_nowait` does."""
+        message = self._source.receive_nowait()
+        return None if message is None else self._message(message)
+
+    def __repr__(self) -> str:
+        return f"<bmq.{type(self).__name__} of {self._shape.name}, {self._source!r}>"
 
 
-async def _messages_as_they_come(shape: Shape[T], values: AsyncIterable[T]) -> AsyncIterator[PutMessage]:
-    async for value in values:
-        yield PutMessage(*shape.encode(value))
+class _BatchReceiver(_Receiver[Q, T]):
+    """Receives the values of a queue or a consumer, also in batches."""
+
+    def _batch(self, batch: MessageBatch) -> TypedBatch[T]:
+        return TypedBatch(batch, self._shape)
+
+    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
+        """Wait for a message, and return all that have arrived, as :meth:`bmq.Consumer.receive_many` does."""
+        return self._batch(await self._source.receive_many(max_messages, timeout))
+
+    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[TypedBatch[T]]:
+        """Iterate over batches of messages, as :meth:`bmq.Consumer.batches` does."""
+        return _Mapped(self._source.batches(max_messages, max_wait), self._batch)
+
+
+class _Subscriber(_Receiver[C, T]):
+    """Receives the values of a consumer or a group, which ``async with`` (or ``await``) activates."""
+
+    async def open(self) -> Self:
+        """Begin to receive, as :meth:`bmq.Consumer.open` and :meth:`bmq.groups.Group.open` do."""
+        await self._source.open()
+        return self
+
+    async def close(self) -> None:
+        """End receiving, as :meth:`bmq.Consumer.close` and :meth:`bmq.groups.Group.close` do."""
+        await self._source.close()
+
+    def __await__(self) -> Generator[object, None, Self]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 @live
-class TypedQueue(Generic[T]):
+class TypedQueue(_BatchReceiver["Queue", T]):
     """A queue for values of one type. Created by :meth:`bmq.Queue.typed`.
 
     ::
@@ -161,8 +216,8 @@ class TypedQueue(Generic[T]):
     """
 
     def __init__(self, queue: Queue, of: type[T], codec: str | Codec[Any]) -> None:
+        super().__init__(queue, Shape(of, codec))
         self.queue = queue
-        self._shape = Shape(of, codec)
         self._codec = codec if isinstance(codec, str) else "application/json"
         self._replies: dict[type, Shape[Any]] = {}
 
@@ -175,6 +230,17 @@ class TypedQueue(Generic[T]):
         return f"<bmq.TypedQueue of {self._shape.name}, {self.uri}>"
 
     # posting
+
+    def _encoded(
+        self, value: T, properties: Mapping[str, PropertyInput] | None
+    ) -> tuple[bytes, dict[str, PropertyInput]]:
+        data, own = self._shape.encode(value)
+        if properties is not None:
+            own |= checked_properties(properties)
+        return data, own
+
+    def _to_post(self, value: T) -> PutMessage:
+        return PutMessage(*self._shape.encode(value))
 
     async def post(
         self,
@@ -208,7 +274,7 @@ class TypedQueue(Generic[T]):
 
         Cancelling the call has the same effect as for :meth:`bmq.Queue.post`.
         """
-        data, own = _encoded(self._shape, value, properties)
+        data, own = self._encoded(value, properties)
         return await self.queue.post(
             data,
             properties=own,
@@ -237,7 +303,7 @@ class TypedQueue(Generic[T]):
             InvalidPayload: the value has another type, or cannot be encoded; nothing was posted.
             BufferFull, InvalidProperty, QueueClosed, SessionClosed: as for :meth:`bmq.Queue.post_nowait`.
         """
-        data, own = _encoded(self._shape, value, properties)
+        data, own = self._encoded(value, properties)
         return self.queue.post_nowait(
             data, properties=own, tags=tags, guid=guid, compression=compression, key=key
         )
@@ -257,7 +323,11 @@ class TypedQueue(Generic[T]):
 
         Cancelling the call has the same effect as for :meth:`bmq.Queue.post_many`.
         """
-        return await self.queue.post_many(_messages(self._shape, values), rate=rate)
+        if isinstance(values, AsyncIterable):
+            return await self.queue.post_many(_Mapped(values.__aiter__(), self._to_post), rate=rate)
+        if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"values must be an iterable of {self._shape.name}, not {_checks.shown(values)}")
+        return await self.queue.post_many(map(self._to_post, values), rate=rate)
 
     @overload
     async def request(
@@ -313,7 +383,7 @@ class TypedQueue(Generic[T]):
         Cancelling the call has the same effect as for :meth:`bmq.Queue.request`.
         """
         shape = None if reply is None else self._shape_of(reply)
-        data, own = _encoded(self._shape, value, properties)
+        data, own = self._encoded(value, properties)
         message = await self.queue.request(data, properties=own, timeout=timeout, reply_to=reply_to)
         return message if shape is None else cast("R", shape.decode(message))
 
@@ -332,26 +402,6 @@ class TypedQueue(Generic[T]):
         await self.queue.flush(timeout)
 
     # receiving
-
-    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
-        return _Values(self.queue.__aiter__(), self._shape)
-
-    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Queue.receive` does."""
-        return TypedMessage(await self.queue.receive(timeout), self._shape)
-
-    def receive_nowait(self) -> TypedMessage[T] | None:
-        """Return the next message if one has arrived, as :meth:`bmq.Queue.receive_nowait` does."""
-        message = self.queue.receive_nowait()
-        return None if message is None else TypedMessage(message, self._shape)
-
-    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
-        """Wait for a message, and return all that have arrived, as :meth:`bmq.Queue.receive_many` does."""
-        return TypedBatch(await self.queue.receive_many(max_messages, timeout), self._shape)
-
-    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[TypedBatch[T]]:
-        """Iterate over batches of messages, as :meth:`bmq.Queue.batches` does."""
-        return _Batches(self.queue.batches(max_messages, max_wait), self._shape)
 
     def subscribe(
         self,
@@ -380,10 +430,7 @@ class TypedQueue(Generic[T]):
         if _checks.boolean("strict", strict):
             self._shape.check(expression)
         consumer = self.queue.subscribe(
-            expression,
-            discard_unmatched=discard_unmatched,
-            strict=strict,
-            **limits,
+            expression, discard_unmatched=discard_unmatched, strict=strict, **limits
         )
         return TypedConsumer(consumer, self._shape)
 
@@ -411,9 +458,7 @@ class TypedQueue(Generic[T]):
 
     async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change priority and limits, as :meth:`bmq.Queue.configure` does."""
-        await self.queue.configure(
-            **limits,
-        )
+        await self.queue.configure(**limits)
 
     def stats(self) -> QueueStats:
         """Return the queue's counters, as :meth:`bmq.Queue.stats` does."""
@@ -421,7 +466,7 @@ class TypedQueue(Generic[T]):
 
 
 @live
-class TypedConsumer(Generic[T]):
+class TypedConsumer(_BatchReceiver["Consumer", T], _Subscriber["Consumer", T]):
     """A consumer of values. Created by :meth:`TypedQueue.subscribe`.
 
     ``async with`` (or ``await``) activates the consumer.
@@ -431,28 +476,8 @@ class TypedConsumer(Generic[T]):
     """
 
     def __init__(self, consumer: Consumer, shape: Shape[T]) -> None:
+        super().__init__(consumer, shape)
         self.consumer = consumer
-        self._shape = shape
-
-    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
-        return _Values(self.consumer.__aiter__(), self._shape)
-
-    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.Consumer.receive` does."""
-        return TypedMessage(await self.consumer.receive(timeout), self._shape)
-
-    def receive_nowait(self) -> TypedMessage[T] | None:
-        """Return the next message if one has arrived, as :meth:`bmq.Consumer.receive_nowait` does."""
-        message = self.consumer.receive_nowait()
-        return None if message is None else TypedMessage(message, self._shape)
-
-    async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> TypedBatch[T]:
-        """Wait for a message, and return all that have arrived, as :meth:`bmq.Consumer.receive_many` does."""
-        return TypedBatch(await self.consumer.receive_many(max_messages, timeout), self._shape)
-
-    def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> AsyncIterator[TypedBatch[T]]:
-        """Iterate over batches of messages, as :meth:`bmq.Consumer.batches` does."""
-        return _Batches(self.consumer.batches(max_messages, max_wait), self._shape)
 
     async def configure(
         self,
@@ -466,10 +491,7 @@ class TypedConsumer(Generic[T]):
             ConfigureQueueError, RequestTimeout: as for :meth:`bmq.Consumer.configure`.
         """
         self._shape.check(expression)
-        await self.consumer.configure(
-            expression,
-            **limits,
-        )
+        await self.consumer.configure(expression, **limits)
 
     async def pause(self) -> None:
         """Withdraw the subscription for a time, as :meth:`bmq.Consumer.pause` does."""
@@ -487,32 +509,9 @@ class TypedConsumer(Generic[T]):
         """Return the consumer's counters, as :meth:`bmq.Consumer.stats` does."""
         return self.consumer.stats()
 
-    async def open(self) -> TypedConsumer[T]:
-        """Send the subscription to the broker, as :meth:`bmq.Consumer.open` does."""
-        await self.consumer.open()
-        return self
-
-    async def close(self) -> None:
-        """Withdraw the subscription, as :meth:`bmq.Consumer.close` does."""
-        await self.consumer.close()
-
-    def __await__(self) -> Generator[object, None, TypedConsumer[T]]:
-        return self.open().__await__()
-
-    async def __aenter__(self) -> TypedConsumer[T]:
-        return await self.open()
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<bmq.TypedConsumer of {self._shape.name}, {self.consumer!r}>"
-
 
 @live
-class TypedGroup(Generic[T]):
+class TypedGroup(_Subscriber["Group", T]):
     """A member of a group, for values. Created by :meth:`TypedQueue.group`.
 
     Attributes:
@@ -520,91 +519,26 @@ class TypedGroup(Generic[T]):
     """
 
     def __init__(self, group: Group, shape: Shape[T]) -> None:
+        super().__init__(group, shape)
         self.group = group
-        self._shape = shape
-
-    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
-        return _Values(self.group.__aiter__(), self._shape)
-
-    async def receive(self, timeout: float | None = None) -> TypedMessage[T]:
-        """Wait up to ``timeout`` seconds for the next message, as :meth:`bmq.groups.Group.receive` does."""
-        return TypedMessage(await self.group.receive(timeout), self._shape)
-
-    def receive_nowait(self) -> TypedMessage[T] | None:
-        """Return the next message if one has arrived, as :meth:`bmq.groups.Group.receive_nowait` does."""
-        message = self.group.receive_nowait()
-        return None if message is None else TypedMessage(message, self._shape)
-
-    async def open(self) -> TypedGroup[T]:
-        """Join the group, as :meth:`bmq.groups.Group.open` does."""
-        await self.group.open()
-        return self
-
-    async def close(self) -> None:
-        """Leave the group, as :meth:`bmq.groups.Group.close` does."""
-        await self.group.close()
 
     def stats(self) -> GroupStats:
         """Return the member's counters, as :meth:`bmq.groups.Group.stats` does."""
         return self.group.stats()
 
-    def __await__(self) -> Generator[object, None, TypedGroup[T]]:
-        return self.open().__await__()
 
-    async def __aenter__(self) -> TypedGroup[T]:
-        return await self.open()
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<bmq.TypedGroup of {self._shape.name}, {self.group!r}>"
-
-
-@live
-class _Values(Generic[T]):
-    """One loop over messages, each with a value."""
-
-    __slots__ = ("_messages", "_shape")
-
-    def __init__(self, messages: AsyncIterator[Message], shape: Shape[T]) -> None:
-        self._messages = messages
-        self._shape = shape
-
-    def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
-        return self
-
-    async def __anext__(self) -> TypedMessage[T]:
-        return TypedMessage(await self._messages.__anext__(), self._shape)
-
-
-@live
-class _Batches(Generic[T]):
-    """One loop over batches, each with values."""
-
-    __slots__ = ("_batches", "_shape")
-
-    def __init__(self, batches: AsyncIterator[MessageBatch], shape: Shape[T]) -> None:
-        self._batches = batches
-        self._shape = shape
-
-    def __aiter__(self) -> AsyncIterator[TypedBatch[T]]:
-        return self
-
-    async def __anext__(self) -> TypedBatch[T]:
-        return TypedBatch(await self._batches.__anext__(), self._shape)
+def typed_message(message: Message, shape: Shape[T], value: T) -> TypedMessage[T]:
+    """Return a message with a value that is decoded already."""
+    made = TypedMessage(message, shape)
+    made._value = value
+    made._shape = None
+    return made
 
 
 def untyped(
     source: Queue | Consumer | Group | TypedQueue[Any] | TypedConsumer[Any] | TypedGroup[Any],
 ) -> tuple[Queue | Consumer | Group, Shape[Any] | None]:
     """Return the underlying source of messages, and the shape of its values; None for an untyped source."""
-    if isinstance(source, TypedQueue):
-        return source.queue, source._shape
-    if isinstance(source, TypedConsumer):
-        return source.consumer, source._shape
-    if isinstance(source, TypedGroup):
-        return source.group, source._shape
+    if isinstance(source, TypedQueue | TypedConsumer | TypedGroup):
+        return source._source, source._shape
     return source, None

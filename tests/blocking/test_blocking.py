@@ -7,6 +7,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -118,11 +119,15 @@ def test_failures_have_the_index_of_the_item(session: bmq.blocking.Session, bmq_
     def items() -> Iterator[bytes]:
         for number in range(1200):
             if number == 900:
-                queue.close(timeout=0)
+                with suppress(bmq.RequestTimeout):
+                    queue.close(timeout=0)
             yield b"x"
 
-    with pytest.raises(bmq.QueueClosed):
+    with pytest.raises(bmq.QueueClosed) as closed:
         queue.post_many(items())
+    report: bmq.PostReport = closed.value.report  # type: ignore[attr-defined]
+    assert report.posted <= 900
+    assert [each.index for each in report.failures] == [*range(report.acknowledged, report.posted)]
 
 
 def test_post_nowait_returns_a_future(queue: bmq.blocking.Queue) -> None:
