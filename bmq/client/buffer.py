@@ -11,8 +11,8 @@ Invariants:
 - Each message of a session has a delivery number, counted up by 1 in the order of arrival. Within a buffer,
   the numbers rise. Messages put back come in front of the whole buffer: their numbers are lower.
 - A buffer holds the messages event by event, with their numbers and arrival (:class:`Delivery`).
-- The session's backlog counts every message in every buffer. A buffer reports taken messages by the dozen,
-  because a report costs as much as taking a message.
+- The session's receive limit counts every message in every buffer. A buffer reports taken messages by the
+  dozen, because a report costs as much as taking a message.
 - The subscription is at the broker, or requested, in OPENING and OPEN. Messages arriving in other states
   belong to another consumer of the queue, or remain unclaimed.
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "ReceiveBuffer"]
 
-# Messages taken from a buffer are reported to the backlog by this number.
+# Messages taken from a buffer are reported to the session by this number.
 _REPORT_EVERY = 64
 _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
 _CLOSING, _CLOSED = ConsumerState.CLOSING, ConsumerState.CLOSED
@@ -136,7 +136,7 @@ class ReceiveBuffer(ConsumerLife):
         self.queue = queue
         self.connection = queue._connection
         self._subscriptions = queue._subscriptions
-        self._backlog = queue._driver.backlog
+        self._receive_limit = queue._driver.receive_limit
         self.counts = ReceiveCounts(queue._counts)
         self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
@@ -150,7 +150,7 @@ class ReceiveBuffer(ConsumerLife):
         self.deliveries: deque[Delivery] = deque()
         self.messages = 0
         self.bytes = 0
-        # What the session's backlog counts for this buffer.
+        # What the session's receive limit counts for this buffer.
         self._reported_messages = 0
         self._reported_bytes = 0
 
@@ -362,7 +362,7 @@ class ReceiveBuffer(ConsumerLife):
             buffer = chosen._buffer if chosen is not None and chosen._buffer.active else None
             shares.setdefault(buffer, []).append(each)
         self.take_back()
-        with self._backlog.moving():
+        with self._receive_limit.moving():
             for buffer, share in shares.items():
                 if buffer is None:
                     self._subscriptions.give_back(share, besides=self)
@@ -383,7 +383,7 @@ class ReceiveBuffer(ConsumerLife):
         self.bytes += size
         self._reported_messages += count
         self._reported_bytes += size
-        self._backlog.count(count, size)
+        self._receive_limit.count(count, size)
         self.waiting.wake(count)
 
     def take_back(self) -> list[Numbered]:
@@ -450,11 +450,11 @@ class ReceiveBuffer(ConsumerLife):
         return batch
 
     def report_taken(self) -> None:
-        """Report taken messages to the session's backlog."""
+        """Report taken messages to the session's receive limit."""
         if self._reported_messages != self.messages:
             taken, size = self._reported_messages - self.messages, self._reported_bytes - self.bytes
             self._reported_messages, self._reported_bytes = self.messages, self.bytes
-            self._backlog.count(-taken, -size)
+            self._receive_limit.count(-taken, -size)
 
     async def some(self, timeout: float | None) -> None:
         """Wait for a message, and for a share of the event loop's turn to hand out the message."""
