@@ -69,26 +69,33 @@ class Delivery:
 
     Attributes:
         pushes: messages still waiting, the next one last, where taking it costs least.
-        numbers: delivery numbers of all messages, in order.
+        last: number of the last message.
         arrival: arrival of the messages.
     """
 
-    __slots__ = ("arrival", "numbers", "pushes")
+    __slots__ = ("_numbers", "arrival", "last", "pushes")
 
     def __init__(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         pushes.reverse()
         self.pushes: list[Push] = pushes
-        self.numbers = numbers
+        self.last = numbers[-1]
+        # Numbers of all messages unless consecutive, to save memory if an event has a single message.
+        self._numbers = None if isinstance(numbers, range) else numbers
         self.arrival = arrival
 
     @property
     def first(self) -> int:
         """The number of the next message."""
-        return self.numbers[-len(self.pushes)]
+        return self._left()[0]
+
+    def _left(self) -> Sequence[int]:
+        """Return the numbers of the waiting messages."""
+        left = len(self.pushes)
+        return range(self.last - left + 1, self.last + 1) if self._numbers is None else self._numbers[-left:]
 
     def numbered(self) -> Iterator[Numbered]:
         """Iterate over the waiting messages with their numbers."""
-        return zip(self.numbers[-len(self.pushes) :], reversed(self.pushes), strict=True)
+        return zip(self._left(), reversed(self.pushes), strict=True)
 
 
 class ReceiveBuffer(ConsumerLife):
@@ -279,7 +286,7 @@ class ReceiveBuffer(ConsumerLife):
         size = sum([len(push[DATA]) for push in pushes])
         self.counts.arrived(pushes, size)
         deliveries = self.deliveries
-        if not deliveries or deliveries[-1].numbers[-1] < numbers[0]:
+        if not deliveries or deliveries[-1].last < numbers[0]:
             deliveries.append(Delivery(pushes, numbers, arrival))
             self.count(len(numbers), size)
         else:
@@ -307,7 +314,7 @@ class ReceiveBuffer(ConsumerLife):
             deliveries.appendleft(_delivery(messages, arrival))
         else:
             moved = [(*each, arrival) for each in messages]
-            while deliveries and deliveries[-1].numbers[-1] > first:
+            while deliveries and deliveries[-1].last > first:
                 delivery = deliveries.pop()
                 moved += [(*each, delivery.arrival) for each in delivery.numbered()]
             moved.sort(key=_number)
