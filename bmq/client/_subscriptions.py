@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client._definition import Definition, Numbered, RoutedMessage
-from bmq.client.backlog import Backlog
 from bmq.client.buffer import ReceiveBuffer
 from bmq.client.consumer_life import ConsumerInput, ConsumerState
 from bmq.client.counting import size_of
 from bmq.client.in_hand import InHand
+from bmq.client.receive_limit import ReceiveLimit
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.ports import Arrival, Columns
@@ -49,22 +49,22 @@ _discarding_lock = threading.Lock()
 
 
 class Unclaimed:
-    """Keeps messages until a matching consumer starts, counted in the session's backlog.
+    """Keeps messages until a matching consumer starts, counted in the session's receive limit.
 
     Messages are appended on arrival, and sorted into the order of delivery on taking. Sorting on arrival
     would move all messages for each event.
 
     Args:
-        backlog: session's account of held messages.
+        receive_limit: session's account of held messages.
 
     Attributes:
         bytes: bytes of the messages.
     """
 
-    __slots__ = ("_backlog", "_messages", "bytes")
+    __slots__ = ("_messages", "_receive_limit", "bytes")
 
-    def __init__(self, backlog: Backlog) -> None:
-        self._backlog = backlog
+    def __init__(self, receive_limit: ReceiveLimit) -> None:
+        self._receive_limit = receive_limit
         self._messages: list[Numbered] = []
         self.bytes = 0
 
@@ -75,19 +75,19 @@ class Unclaimed:
         """Keep messages, only the first ones if space is short; return the number of dropped messages."""
         size = sum([len(push[DATA]) for _, push in messages])
         kept: list[Numbered] = messages
-        if not self._backlog.has_room(len(messages), size):
+        if not self._receive_limit.has_room(len(messages), size):
             kept = []
             size = 0
             for each in messages:
                 more = len(each[1][DATA])
-                if not self._backlog.has_room(len(kept) + 1, size + more):
+                if not self._receive_limit.has_room(len(kept) + 1, size + more):
                     break
                 kept.append(each)
                 size += more
         if kept:
             self._messages += kept
             self.bytes += size
-            self._backlog.count_unclaimed(len(kept), size)
+            self._receive_limit.count_unclaimed(len(kept), size)
         return len(messages) - len(kept)
 
     def take(self) -> list[Numbered]:
@@ -95,7 +95,7 @@ class Unclaimed:
         messages, self._messages = self._messages, []
         size, self.bytes = self.bytes, 0
         if messages:
-            self._backlog.count_unclaimed(-len(messages), -size)
+            self._receive_limit.count_unclaimed(-len(messages), -size)
             messages.sort(key=_number)
         return messages
 
@@ -116,7 +116,7 @@ class Subscriptions:
         self._queue = queue
         self._driver = driver = queue._driver
         self.members: dict[ReceiveBuffer, None] = {}
-        self.unclaimed = Unclaimed(driver.backlog)
+        self.unclaimed = Unclaimed(driver.receive_limit)
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None
@@ -182,7 +182,7 @@ class Subscriptions:
         except QueueClosed:
             self._drop(buffer, _I.FAILED)
             raise
-        with self._driver.backlog.moving():
+        with self._driver.receive_limit.moving():
             if resting is not None:
                 self._place(resting.take_back())
             self._place_unclaimed()
@@ -296,7 +296,7 @@ class Subscriptions:
             if self._has_left() if refused else removed:
                 self._ask_again()
             if not buffer.active:
-                with self._driver.backlog.moving():
+                with self._driver.receive_limit.moving():
                     self._place(buffer.take_back())  # the consumer may have received messages nevertheless
             raise
         if buffer.state is _OPENING and self._is_latest(buffer):
@@ -329,7 +329,7 @@ class Subscriptions:
         if not was_active:
             return
         # Before the broker's answer: messages still to arrive come later in the order of delivery.
-        with self._driver.backlog.moving():
+        with self._driver.receive_limit.moving():
             self._place(buffer.take_back())
         try:
             await self._ask()
@@ -353,7 +353,7 @@ class Subscriptions:
         if buffer.state is not _OPEN and buffer.state is not _OPENING:
             return
         if self.unclaimed.bytes:
-            with self._driver.backlog.moving():
+            with self._driver.receive_limit.moving():
                 self._place_unclaimed()
         try:
             await self._ask()

@@ -11,8 +11,8 @@ Invariants:
 - Each message of a session has a delivery number, counted up by 1 in the order of arrival. Within a buffer,
   the numbers rise. Messages put back come in front of the whole buffer: their numbers are lower.
 - A buffer holds the messages event by event, with their numbers and arrival (:class:`Delivery`).
-- The session's backlog counts every message in every buffer. A buffer reports taken messages by the dozen,
-  because a report costs as much as taking a message.
+- The session's receive limit counts every message in every buffer. A buffer reports taken messages by the
+  dozen, because a report costs as much as taking a message.
 - The subscription is at the broker, or requested, in OPENING and OPEN. Messages arriving in other states
   belong to another consumer of the queue, or remain unclaimed.
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "ReceiveBuffer"]
 
-# Messages taken from a buffer are reported to the backlog by this number.
+# Messages taken from a buffer are reported to the session by this number.
 _REPORT_EVERY = 64
 _OPENING, _OPEN = ConsumerState.OPENING, ConsumerState.OPEN
 _CLOSING, _CLOSED = ConsumerState.CLOSING, ConsumerState.CLOSED
@@ -69,26 +69,33 @@ class Delivery:
 
     Attributes:
         pushes: messages still waiting, the next one last, where taking it costs least.
-        numbers: delivery numbers of all messages, in order.
+        last: number of the last message.
         arrival: arrival of the messages.
     """
 
-    __slots__ = ("arrival", "numbers", "pushes")
+    __slots__ = ("_numbers", "arrival", "last", "pushes")
 
     def __init__(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         pushes.reverse()
         self.pushes: list[Push] = pushes
-        self.numbers = numbers
+        self.last = numbers[-1]
+        # Numbers of all messages unless consecutive, to save memory if an event has a single message.
+        self._numbers = None if isinstance(numbers, range) else numbers
         self.arrival = arrival
 
     @property
     def first(self) -> int:
         """The number of the next message."""
-        return self.numbers[-len(self.pushes)]
+        return self._left()[0]
+
+    def _left(self) -> Sequence[int]:
+        """Return the numbers of the waiting messages."""
+        left = len(self.pushes)
+        return range(self.last - left + 1, self.last + 1) if self._numbers is None else self._numbers[-left:]
 
     def numbered(self) -> Iterator[Numbered]:
         """Iterate over the waiting messages with their numbers."""
-        return zip(self.numbers[-len(self.pushes) :], reversed(self.pushes), strict=True)
+        return zip(self._left(), reversed(self.pushes), strict=True)
 
 
 class ReceiveBuffer(ConsumerLife):
@@ -136,7 +143,7 @@ class ReceiveBuffer(ConsumerLife):
         self.queue = queue
         self.connection = queue._connection
         self._subscriptions = queue._subscriptions
-        self._backlog = queue._driver.backlog
+        self._receive_limit = queue._driver.receive_limit
         self.counts = ReceiveCounts(queue._counts)
         self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
@@ -150,7 +157,7 @@ class ReceiveBuffer(ConsumerLife):
         self.deliveries: deque[Delivery] = deque()
         self.messages = 0
         self.bytes = 0
-        # What the session's backlog counts for this buffer.
+        # What the session's receive limit counts for this buffer.
         self._reported_messages = 0
         self._reported_bytes = 0
 
@@ -279,7 +286,7 @@ class ReceiveBuffer(ConsumerLife):
         size = sum([len(push[DATA]) for push in pushes])
         self.counts.arrived(pushes, size)
         deliveries = self.deliveries
-        if not deliveries or deliveries[-1].numbers[-1] < numbers[0]:
+        if not deliveries or deliveries[-1].last < numbers[0]:
             deliveries.append(Delivery(pushes, numbers, arrival))
             self.count(len(numbers), size)
         else:
@@ -307,7 +314,7 @@ class ReceiveBuffer(ConsumerLife):
             deliveries.appendleft(_delivery(messages, arrival))
         else:
             moved = [(*each, arrival) for each in messages]
-            while deliveries and deliveries[-1].numbers[-1] > first:
+            while deliveries and deliveries[-1].last > first:
                 delivery = deliveries.pop()
                 moved += [(*each, delivery.arrival) for each in delivery.numbered()]
             moved.sort(key=_number)
@@ -362,7 +369,7 @@ class ReceiveBuffer(ConsumerLife):
             buffer = chosen._buffer if chosen is not None and chosen._buffer.active else None
             shares.setdefault(buffer, []).append(each)
         self.take_back()
-        with self._backlog.moving():
+        with self._receive_limit.moving():
             for buffer, share in shares.items():
                 if buffer is None:
                     self._subscriptions.give_back(share, besides=self)
@@ -383,7 +390,7 @@ class ReceiveBuffer(ConsumerLife):
         self.bytes += size
         self._reported_messages += count
         self._reported_bytes += size
-        self._backlog.count(count, size)
+        self._receive_limit.count(count, size)
         self.waiting.wake(count)
 
     def take_back(self) -> list[Numbered]:
@@ -450,11 +457,11 @@ class ReceiveBuffer(ConsumerLife):
         return batch
 
     def report_taken(self) -> None:
-        """Report taken messages to the session's backlog."""
+        """Report taken messages to the session's receive limit."""
         if self._reported_messages != self.messages:
             taken, size = self._reported_messages - self.messages, self._reported_bytes - self.bytes
             self._reported_messages, self._reported_bytes = self.messages, self.bytes
-            self._backlog.count(-taken, -size)
+            self._receive_limit.count(-taken, -size)
 
     async def some(self, timeout: float | None) -> None:
         """Wait for a message, and for a share of the event loop's turn to hand out the message."""

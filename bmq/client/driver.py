@@ -16,7 +16,6 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import turn_of
 from bmq.client.address import Address
-from bmq.client.backlog import Backlog
 from bmq.client.connection import Connection
 from bmq.client.counting import ReceiveCounts, distinct
 from bmq.client.dialer import Dialer
@@ -24,6 +23,7 @@ from bmq.client.event_stream import EventStream
 from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions, introduce
 from bmq.client.posts import settle
+from bmq.client.receive_limit import ReceiveLimit
 from bmq.client.reporting import Reporter
 from bmq.client.send_window import SendWindow
 from bmq.errors import SessionClosed
@@ -87,7 +87,7 @@ class Driver:
         core: protocol.
         connection: connection of the session.
         send_window: space and outcomes for posts.
-        backlog: account of held messages.
+        receive_limit: account of held messages.
         dialer: connects and reconnects.
         events: application's subscribers to session events.
         guids: generates the GUIDs of posts.
@@ -132,7 +132,7 @@ class Driver:
         self.connection: Connection = Connection(self.core, self, options.busy_poll)
         self.loop = self.connection.loop
         self.send_window = SendWindow(self.connection, options)
-        self.backlog: Backlog = Backlog(self.connection, options, self.publish, self._in_line)
+        self.receive_limit: ReceiveLimit = ReceiveLimit(self.connection, options, self.publish, self._in_line)
         self.dialer = Dialer(
             self.connection,
             options,
@@ -255,8 +255,7 @@ class Driver:
         deadline = self.connection.loop.time() + self.options.configure_timeout
         self.core.configure_queue(queue, subscriptions, done, deadline)
         self.connection.transmit_soon()
-        if self.backlog.slow:
-            self.backlog.read()
+        self.receive_limit.reconsider()
         return done
 
     async def close_queue(self, queue: QueueCore, deadline: float, *, at_once: bool = False) -> None:
@@ -267,8 +266,7 @@ class Driver:
             self.core.close_queue(queue, done, self.connection.loop.time(), deadline, at_once=at_once)
             self.send_window.closed(queue)
             self.connection.transmit_soon()
-            if self.backlog.slow:
-                self.backlog.read()
+            self.receive_limit.reconsider()
             await done
         finally:
             if known is not None:
@@ -279,8 +277,7 @@ class Driver:
         self.queues[core] = queue
         self.send_window.queues += core.writable
         self.connection.transmit_soon()
-        if self.backlog.slow:
-            self.backlog.read()
+        self.receive_limit.reconsider()
 
     def forget(self, core: QueueCore, queue: Queue) -> bool:
         """Forget a queue that is closed, or was never open; return whether the session still had the queue.
@@ -350,8 +347,7 @@ class Driver:
                     future.set_result(None)
                 else:
                     future.set_exception(event.error)
-            if self.backlog.slow:
-                self.backlog.read()  # reading may have continued for this answer
+            self.receive_limit.reconsider()  # reading may have continued for this answer
         elif isinstance(event, StreamConfigured):
             event.owner.configured(event.failed)
         elif isinstance(event, CloseChannel):
@@ -454,8 +450,7 @@ class Driver:
 
     def _happened(self, event: SessionEvent) -> None:
         if isinstance(event, StateRestored | QueueReopened):
-            if self.backlog.slow:
-                self.backlog.read()  # a delayed queue may be reopened after StateRestored
+            self.receive_limit.reconsider()  # a delayed queue may be reopened after StateRestored
         elif isinstance(event, QueueReopenFailed):
             for core, queue in list(self.queues.items()):
                 # Reading and writing may be two queues; another opening of the queue may be in progress.
@@ -493,7 +488,7 @@ class Driver:
             self._health_task = None
         self.connection.finish()
         self.send_window.finish()
-        self.backlog.finish()
+        self.receive_limit.finish()
 
 
 def _some(numbers: Sequence[int]) -> str:

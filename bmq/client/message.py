@@ -257,7 +257,8 @@ class Message:
         if not self.confirmed:
             buffer, guid = self._buffer, self._push[GUID]
             confirming = buffer.confirming
-            # Nearly always another message with the same arrival was confirmed in this turn.
+            # Nearly always another message with the same arrival was confirmed in this turn. Without this
+            # shortcut, a loop that receives and confirms takes 1.6 times the CPU time.
             if confirming.open is self._arrival and get_ident() == confirming.thread:
                 confirming.guids.append(guid)
             elif not buffer.queue._confirm_one(guid, buffer.counts, self._arrival):

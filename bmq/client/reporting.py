@@ -300,7 +300,7 @@ class Reporter:
     def _recovered(self, driver: Driver, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
             after = _seconds(driver.connection.loop.time() - self._slow_since)
-            if driver.backlog.sheds:
+            if driver.receive_limit.sheds:
                 logger.warning(
                     "reading from %s resumes after %s, although %s (%s bytes) match no consumer here; "
                     "further messages without a consumer are not kept",

@@ -138,7 +138,7 @@ async def test_messages_that_no_consumer_takes_count_and_pause_reading(
 async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
     peer: Peer, departed: Departed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bmq.client.backlog._PATIENCE", 0.0)
+    monkeypatch.setattr("bmq.client.receive_limit._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await departed(peer, session)
         assert await flood(peer, s_id, 1000) == 1000
@@ -158,7 +158,7 @@ async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
 
 
 async def test_memory_equals_the_accounted_bytes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bmq.client.backlog._PATIENCE", 0.0)
+    monkeypatch.setattr("bmq.client.receive_limit._PATIENCE", 0.0)
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000) as session:
         queue, s_id = await idle(peer, session)
         events = [push(peer, s_id, *range(number, number + 10)) for number in range(0, 500, 10)]
@@ -210,8 +210,8 @@ async def test_held_messages_are_dropped_with_queue_and_connection(peer: Peer) -
                 peer.cut()
                 await queue.post(b"1")  # noticed by the next write
             assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
-            backlog = session._driver.backlog
-            assert (backlog.messages, backlog.bytes, backlog.sheds) == (0, 0, False)
+            receive_limit = session._driver.receive_limit
+            assert (receive_limit.messages, receive_limit.bytes, receive_limit.sheds) == (0, 0, False)
 
 
 async def test_warning_ignores_consumers_that_never_opened(
@@ -288,8 +288,8 @@ async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: 
                         del expected[:count]
             assert consumer.buffered == len(expected)
         assert [int((await consumer.receive(30)).data) for _ in expected] == expected
-        backlog = session._driver.backlog
-        assert (backlog.messages, backlog.bytes) == (0, 0)
+        receive_limit = session._driver.receive_limit
+        assert (receive_limit.messages, receive_limit.bytes) == (0, 0)
 
 
 # The program has left a loop over the queue.
@@ -720,7 +720,7 @@ async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages
     limit: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bmq.client.backlog._STANDSTILL", 0.01)
+    monkeypatch.setattr("bmq.client.receive_limit._STANDSTILL", 0.01)
     output_uri = f"{URI}-output"
     app = bmq.App(bmq_broker.uri)
 
@@ -744,23 +744,23 @@ async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages
 async def test_reading_stays_paused_unless_the_application_awaits_an_answer(
     bmq_broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.client.backlog._STANDSTILL", 1000.0)
+    monkeypatch.setattr("bmq.client.receive_limit._STANDSTILL", 1000.0)
     async with bmq.connect(bmq_broker.uri) as producer:
         writer = await producer.open_queue(URI, write=True)
         await writer.post_many(b"%d" % number for number in range(15))
         async with bmq.connect(bmq_broker.uri, max_buffered_messages=10) as session:
             output = await session.open_queue(f"{URI}-output", write=True)
             queue = await session.open_queue(URI, read=True)
-            core, backlog = session._driver.core, session._driver.backlog
+            core, receive_limit = session._driver.core, session._driver.receive_limit
             (await queue.receive(30)).confirm()
             await eventually(lambda: core._reading_paused)
-            backlog.look_again()
+            receive_limit.look_again()
             assert core._reading_paused  # no answer is awaited
             post = output.post_nowait(b"1")
             (await queue.receive(30)).confirm()
-            backlog.look_again()
+            receive_limit.look_again()
             assert core._reading_paused  # a message was taken
-            backlog.look_again()
+            receive_limit.look_again()
             assert not core._reading_paused
             await post
             for _ in range(13):

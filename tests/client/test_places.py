@@ -30,12 +30,12 @@ _KEEPS = re.compile(f"{_CONTAINER}.*{_MESSAGES}")
 
 #: Variables that keep messages, and their bounds.
 PLACES = {
-    # Counted in the session's backlog, which pauses reading.
-    "client/buffer.py: ReceiveBuffer.deliveries": "the backlog",
-    "client/buffer.py: Delivery.pushes": "the backlog",
-    "arrow/consumer.py: ColumnLine._events": "the backlog",
-    "arrow/consumer.py: _Event.messages": "the backlog",
-    "client/_subscriptions.py: Unclaimed._messages": "the backlog, and none beyond it while reading goes on",
+    # Counted in the session's receive limit, which pauses reading.
+    "client/buffer.py: ReceiveBuffer.deliveries": "the receive limit",
+    "client/buffer.py: Delivery.pushes": "the receive limit",
+    "arrow/consumer.py: ColumnLine._events": "the receive limit",
+    "arrow/consumer.py: _Event.messages": "the receive limit",
+    "client/_subscriptions.py: Unclaimed._messages": "the limit, and none beyond it while reading goes on",
     # Received from a consumer by a single call or task.
     "arrow/consumer.py: Taken.messages": "the rows of a batch",
     "arrow/consumer.py: Receipt.messages": "the rows of a batch",

@@ -37,7 +37,7 @@ from bmq.client.connection import Connection
 from bmq.client.options import SessionOptions
 from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
 
-__all__ = ["Backlog"]
+__all__ = ["ReceiveLimit"]
 
 # Duration in seconds of a pause for messages without a matching consumer.
 _PATIENCE = 3.0
@@ -49,7 +49,7 @@ _AHEAD = 256
 _AHEAD_BYTES = 4 * 1024 * 1024
 
 
-class Backlog:
+class ReceiveLimit:
     """Counts the messages in a session, and pauses reading from the connection.
 
     Args:
@@ -139,15 +139,15 @@ class Backlog:
             if not self._exceeds(messages, size):
                 return
             self.slow = True
-            self.read()
+            self._read()
             self._publish(SlowConsumer(self.messages, self.bytes))
         elif self._half(messages, size):
             self.slow = False
             self._times = 2
-            self.read()
+            self._read()
             self._publish(SlowConsumerRecovered(self.messages, self.bytes))
         elif more and self._exceeds(messages, size, self._times):
-            self.read()
+            self._read()
         self._be_patient(self._in_vain)
 
     @property
@@ -157,8 +157,13 @@ class Backlog:
             return self.messages - self._unclaimed_messages, self.bytes - self._unclaimed_bytes
         return self.messages, self.bytes
 
-    def read(self) -> None:
-        """Resume or pause reading; to be called while slow, when an answer is requested or has arrived."""
+    def reconsider(self) -> None:
+        """Resume or pause reading if the limits are reached: an answer is requested or has arrived."""
+        if self.slow:
+            self._read()
+
+    def _read(self) -> None:
+        """Resume or pause reading."""
         # Answers for callers, or for queues being reopened, arrive behind messages: allow twice the limits.
         core = self._connection.core
         answers = core.awaited or not core.restored or self._times > 2
@@ -171,7 +176,9 @@ class Backlog:
 
     def _begin_watch(self) -> None:
         self._seen = self._in_line()
-        self._watch = self._connection.loop.call_later(_STANDSTILL, _look_again, weakref.ref[Backlog](self))
+        self._watch = self._connection.loop.call_later(
+            _STANDSTILL, _look_again, weakref.ref[ReceiveLimit](self)
+        )
 
     def _end_watch(self) -> None:
         if self._watch is not None:
@@ -188,7 +195,7 @@ class Backlog:
         self._times *= 2
         while self._exceeds(*self._decisive, self._times):
             self._times *= 2
-        self.read()
+        self._read()
 
     @property
     def _in_vain(self) -> bool:
@@ -202,7 +209,9 @@ class Backlog:
     def _be_patient(self, wanted: bool) -> None:
         """Start or stop waiting for a consumer."""
         if wanted and self._patience is None:
-            self._patience = self._connection.loop.call_later(_PATIENCE, _give_up, weakref.ref[Backlog](self))
+            self._patience = self._connection.loop.call_later(
+                _PATIENCE, _give_up, weakref.ref[ReceiveLimit](self)
+            )
         elif not wanted and self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -221,11 +230,11 @@ class Backlog:
         return messages * 2 <= self._max_messages and size * 2 <= self._max_bytes
 
 
-def _look_again(backlog: weakref.ref[Backlog]) -> None:
-    if (alive := backlog()) is not None:
+def _look_again(limit: weakref.ref[ReceiveLimit]) -> None:
+    if (alive := limit()) is not None:
         alive.look_again()
 
 
-def _give_up(backlog: weakref.ref[Backlog]) -> None:
-    if (alive := backlog()) is not None:
+def _give_up(limit: weakref.ref[ReceiveLimit]) -> None:
+    if (alive := limit()) is not None:
         alive.give_up()
