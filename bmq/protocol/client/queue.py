@@ -498,7 +498,7 @@ class QueueCore(Machine):
         if delayed and self.state not in _DELAYED:
             self._session.delayed.discard(self)
         if self.state is _CLOSED or self._shared_id.behind or self._suspends:
-            self._session.queue_moved(self)
+            self._session.queues.moved(self)
 
     # requests of callers
 
@@ -510,8 +510,6 @@ class QueueCore(Machine):
         now: float,
         *,
         suspends: bool,
-        healthy: bool,
-        connected: bool,
         behind: bool,
     ) -> None:
         """Begin opening. If ``behind`` earlier queues, :meth:`proceed` or :meth:`give_way` follows."""
@@ -523,17 +521,17 @@ class QueueCore(Machine):
         self.subscriptions = SubscriptionSet(self, self._session.routes)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._suspends = suspends
-        self.service = Service(in_service=healthy or not suspends)
+        self.service = Service(in_service=self._session.queues.healthy or not suspends)
         self._opening = self._watch(operation)
         if behind:
             self._shared_id.behind[self] = None
             self.fire(_I.OPEN_BEHIND, now)
         else:
-            self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+            self.proceed(now)
 
-    def proceed(self, now: float, *, connected: bool) -> None:
-        """Continue an opening no longer blocked by an earlier queue."""
-        self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+    def proceed(self, now: float) -> None:
+        """Begin an opening, or continue one no longer blocked by an earlier queue."""
+        self.fire(_I.OPEN if self._session.connected else _I.OPEN_LATER, now)
 
     def give_way(self, error: StateError, now: float) -> None:
         """Fail the opening, because an earlier opening of the queue has succeeded."""
