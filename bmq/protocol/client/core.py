@@ -173,6 +173,7 @@ class ClientCore(Machine):
         post_event: accepts the posts of an encoded event; see
             :meth:`bmq.protocol.client.posts.PostWindow.post_event`.
         posts: the posts without an outcome, for reading only.
+        lost_because: the reason for the latest loss of the connection.
         new_properties: whether to write properties in the new encoding.
         unsettled: number of posts without an outcome when the session was given up.
         ended_by: the error at the end of the session; None during the session, and after an end without
@@ -218,19 +219,19 @@ class ClientCore(Machine):
         self.revived = 0
         # Whether the broker supports configureStream, not only its older form.
         self.configure_stream = True
-        self._queues = QueueRegistry(self)
+        self.queues = QueueRegistry(self)
         self.framer = Framer(options.max_incoming_event)
         self._reading_paused = False
         self.heartbeat_owed = False
         self._renewal = Renewal()
         self._stopping: list[PendingCall] = []
-        self._lost_because = ""
+        self.lost_because = ""
         # The latest error of a connection or of an unreadable answer, and its time.
         self._trouble: Error | None = None
         self._troubled_at = 0.0
         # Time of the latest negotiation, or of the end of the latest trouble.
         self._up_at = 0.0
-        self._now = 0.0
+        self.now = 0.0
         # True without a usable connection: bytes are neither read nor written. Between a fault and the end of
         # the channel, the session's table still has the state of a session with a connection.
         self._broken = True
@@ -325,7 +326,7 @@ class ClientCore(Machine):
     @property
     def restored(self) -> bool:
         """Whether the session is connected, and every queue is open again or has failed."""
-        late = any(queue.late_to_reopen for queue in self._queues)
+        late = any(queue.late_to_reopen for queue in self.queues)
         return self.connected and not self._restoring and not late
 
     @property
@@ -365,14 +366,9 @@ class ClientCore(Machine):
         return self._handshake.broker
 
     @property
-    def lost_because(self) -> str:
-        """The reason for the latest loss of the connection."""
-        return self._lost_because
-
-    @property
     def trouble(self) -> Error | None:
         """The error behind a missing connection, a recent loss, or an unreadable answer; otherwise None."""
-        if self._up_at >= self._troubled_at and self._now - self._up_at > _RECENTLY:
+        if self._up_at >= self._troubled_at and self.now - self._up_at > _RECENTLY:
             self._trouble = None
         return self._trouble
 
@@ -395,7 +391,7 @@ class ClientCore(Machine):
         if self.state in _CLOSED_TO_POSTS:
             raise SessionClosed("the session is closed")
         self._broken = False
-        self._now = self._up_at = now
+        self.now = self._up_at = now
         self._handshake, self.framer = greeting.handshake, greeting.framer
         for what in greeting.skipped:
             self._notice(what)
@@ -412,7 +408,7 @@ class ClientCore(Machine):
 
     def note_trouble(self, error: Error, now: float) -> None:
         """Keep the cause of a missing connection, for the errors of calls waiting for a connection."""
-        self._trouble, self._troubled_at, self._now = without_tracebacks(error), now, now
+        self._trouble, self._troubled_at, self.now = without_tracebacks(error), now, now
 
     def _note_unread(self, error: Error, now: float) -> None:
         """Keep the error of an unreadable message, which may make a request fail; the connection stays."""
@@ -431,7 +427,7 @@ class ClientCore(Machine):
         self._watchdog.closed()
         self._renewal = Renewal()
         self._patience = None
-        self._lost_because = reason
+        self.lost_because = reason
         self.outbox.clear()
         if self.state is not SessionState.CLOSED:  # After the end of the session no redeliveries arrive.
             self.confirms.lost()
@@ -445,7 +441,7 @@ class ClientCore(Machine):
             now: the time.
             cause: the error behind the reason, if any.
         """
-        self._lost_because = reason
+        self.lost_because = reason
         self.ended_by = cause
         self.unsettled = len(self.posts)
         self.fire(_I.GIVE_UP, now)
@@ -482,7 +478,7 @@ class ClientCore(Machine):
         """
         if self._broken:
             return False
-        self._now = now
+        self.now = now
         self._watchdog.received(data, now)
         return self._take(*self.framer.feed(data), now)
 
@@ -506,7 +502,7 @@ class ClientCore(Machine):
 
     def tick(self, now: float) -> None:
         """Handle the deadlines due at ``now``."""
-        self._now = now
+        self.now = now
         for request in self.requests.expire(now):
             if request.subject is None:
                 self.fire(_I.DISCONNECTED, now)
@@ -526,7 +522,7 @@ class ClientCore(Machine):
         self.confirms.tick(now)
         if self._patience is not None and now >= self._patience:
             self._patience = None
-            self._resume([queue for queue in self._queues if queue not in self._restoring], now)
+            self._resume([queue for queue in self.queues if queue not in self._restoring], now)
         if self.posts.deadline is not None and now >= self.posts.deadline:
             self._report(self.posts.expire(now))
             if self.connected:
@@ -600,11 +596,8 @@ class ClientCore(Machine):
         """
         if self.state not in _IN_USE:
             raise SessionClosed("the session is closed" if self.over else "the session is closing")
-        connected = self.connected
         operation = PendingCall(token, deadline)
-        return self._queues.open(
-            uri, flags, owner, subscriptions, operation, now, suspends=suspends, connected=connected
-        )
+        return self.queues.open(uri, flags, owner, subscriptions, operation, now, suspends=suspends)
 
     def abandon_queue(self, queue: QueueCore, now: float, deadline: float) -> None:
         """Close an unwanted queue, after the opening if necessary, without a report."""
@@ -641,7 +634,7 @@ class ClientCore(Machine):
     def host_health(self, healthy: bool) -> None:
         """Suspend or resume the queues with this option: the host health monitor has reported a change."""
         if self.state is not SessionState.CLOSED:
-            self._queues.host_health(healthy)
+            self.queues.host_health(healthy)
 
     # confirmations
 
@@ -678,10 +671,6 @@ class ClientCore(Machine):
 
     # reports of the queues
 
-    def queue_moved(self, queue: QueueCore) -> None:
-        """Process a transition that may concern further queues."""
-        self._queues.moved(queue, self._now, connected=self.connected)
-
     def queue_settled(self, queue: QueueCore, now: float) -> None:
         """Process the end of an attempt to reopen a queue."""
         if queue in self._restoring:
@@ -700,7 +689,7 @@ class ClientCore(Machine):
         if not self._broken:
             self._broken = True
             if error is not None:
-                self.note_trouble(error, self._now)
+                self.note_trouble(error, self.now)
             self.emit(CloseChannel(error))
 
     def _notice(self, what: str) -> None:
@@ -771,7 +760,7 @@ class ClientCore(Machine):
             q_id, ids, *_ = run[0]
             routes = self.routes.by_queue.get(q_id, _NO_ROUTES)
             if len(ids) == 1:
-                route = routes.get(ids[0]) or self._queues.only_reader(q_id)
+                route = routes.get(ids[0]) or self.queues.only_reader(q_id)
                 if route is not None:
                     deliveries.append((*route, run))
                 else:
@@ -780,7 +769,7 @@ class ClientCore(Machine):
             # Deliver once to each subscription, even if the broker repeats an id.
             found = dict.fromkeys(map(routes.get, ids))
             if None in found:
-                found[self._queues.only_reader(q_id)] = None
+                found[self.queues.only_reader(q_id)] = None
             if list(found) == [None]:
                 self.emit(Astray(q_id, ids, len(run)))
             deliveries += [(*route, run) for route in found if route is not None]
@@ -871,20 +860,20 @@ class ClientCore(Machine):
         self.emit(Connected(self.broker.name))
         if self.broker.deprecates:
             self.emit(ClientDeprecated(self.broker.name))
-        self._queues.channel_up(now)
+        self.queues.channel_up(now)
 
     def _lose(self, now: float) -> None:
         self.requests.clear()
         self._restoring.clear()
-        self.emit(ConnectionLost(self._lost_because))
+        self.emit(ConnectionLost(self.lost_because))
         self._report(self.posts.lost())
-        self._queues.channel_down(now)
+        self.queues.channel_down(now)
 
     def _restore(self, now: float) -> None:
         assert self.broker is not None
         self.emit(Reconnected(self.broker.name))
         self.confirms.restored(now)
-        self._restoring.update(dict.fromkeys(self._queues.channel_up(now)))
+        self._restoring.update(dict.fromkeys(self.queues.channel_up(now)))
         if self._restoring:
             self._patience = now + _RESTORE_PATIENCE
         else:
@@ -896,14 +885,14 @@ class ClientCore(Machine):
         self.requests.send(RequestKind.DISCONNECT, Disconnect(), None, self._stopping[0].deadline)
 
     def _stop(self, now: float) -> None:
-        reason = "" if self._stopping else self._lost_because
+        reason = "" if self._stopping else self.lost_because
         error: Error = ConnectionFailed(reason) if reason else SessionClosed("the session is closed")
         error.__cause__ = self.ended_by
         self._end_everything(error, now)
         self._renewal.clear()
         self._watchdog.closed()
         self.confirms.clear()
-        self._queues.channel_down(now)
+        self.queues.channel_down(now)
         self.fail_channel(None)
         self.emit(Disconnected(reason))
         for operation in self._stopping:
@@ -914,14 +903,14 @@ class ClientCore(Machine):
         self.requests.clear()
         self._restoring.clear()
         self._patience = None
-        self._queues.stop(error, now)
+        self.queues.stop(error, now)
         self._report(self.posts.cancel_all())
 
     # helpers
 
     def _finish_restore(self, now: float) -> None:
         self._patience = None
-        self._resume(list(self._queues), now)
+        self._resume(list(self.queues), now)
         self.emit(StateRestored())
 
     def _resume(self, queues: Collection[QueueCore], now: float) -> None:

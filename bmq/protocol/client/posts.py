@@ -435,7 +435,7 @@ class PostWindow:
         Raises:
             ProtocolError: the event is malformed.
         """
-        acked = Acked([])
+        acked = Acked([], [], {})
         outcomes, accepted = acked.outcomes, acked.accepted
         acks: Iterable[tuple[int, bytes]] = iter_acks(event.data, event.body)
         encoded = bool(self._encoded)

@@ -498,7 +498,7 @@ class QueueCore(Machine):
         if delayed and self.state not in _DELAYED:
             self._session.delayed.discard(self)
         if self.state is _CLOSED or self._shared_id.behind or self._suspends:
-            self._session.queue_moved(self)
+            self._session.queues.moved(self)
 
     # requests of callers
 
@@ -510,8 +510,6 @@ class QueueCore(Machine):
         now: float,
         *,
         suspends: bool,
-        healthy: bool,
-        connected: bool,
         behind: bool,
     ) -> None:
         """Begin opening. If ``behind`` earlier queues, :meth:`proceed` or :meth:`give_way` follows."""
@@ -523,17 +521,17 @@ class QueueCore(Machine):
         self.subscriptions = SubscriptionSet(self, self._session.routes)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._suspends = suspends
-        self.service = Service(in_service=healthy or not suspends)
+        self.service = Service(in_service=self._session.queues.healthy or not suspends)
         self._opening = self._watch(operation)
         if behind:
             self._shared_id.behind[self] = None
             self.fire(_I.OPEN_BEHIND, now)
         else:
-            self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+            self.proceed(now)
 
-    def proceed(self, now: float, *, connected: bool) -> None:
-        """Continue an opening no longer blocked by an earlier queue."""
-        self.fire(_I.OPEN if connected else _I.OPEN_LATER, now)
+    def proceed(self, now: float) -> None:
+        """Begin an opening, or continue one no longer blocked by an earlier queue."""
+        self.fire(_I.OPEN if self._session.connected else _I.OPEN_LATER, now)
 
     def give_way(self, error: StateError, now: float) -> None:
         """Fail the opening, because an earlier opening of the queue has succeeded."""
@@ -808,8 +806,8 @@ class QueueCore(Machine):
     # actions: opening
 
     def _send_open(self, now: float) -> None:
-        deadline = self._opening.deadline if self._opening else now + self._session.options.reopen_timeout
         body = OpenQueue(handle_parameters=self.handle_parameters())
+        deadline = self._deadline_of(self._opening, now)
         self._request = self._session.requests.send(RequestKind.OPEN, body, self, deadline)
 
     def _wait_again(self, now: float) -> None:
@@ -823,22 +821,18 @@ class QueueCore(Machine):
 
     def _finish_open(self, now: float, request: Request) -> None:
         self._commit(request)
-        operation, self._opening = self._opening, None
-        self._complete(operation, None)
+        self._end_opening(None)
         self._report_service_if_settled()
         self._watch_streams(now)
 
     def _fail_open(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
-        operation, self._opening = self._opening, None
-        self._complete(operation, self._refused(OpenQueueError, "open", refusal, request))
+        self._end_opening(self._refused(OpenQueueError, "open", refusal, request))
 
     def _fail_behind(self, now: float, request: Request | None = None, error: Error | None = None) -> None:
-        operation, self._opening = self._opening, None
-        self._complete(operation, error)
+        self._end_opening(error)
 
     def _fail_configuring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        operation, self._opening = self._opening, None
-        self._complete(operation, self._refused(ConfigureQueueError, "configure", refusal, request))
+        self._end_opening(self._refused(ConfigureQueueError, "configure", refusal, request))
         self._send_close(now)
 
     # actions: subscriptions
@@ -897,26 +891,26 @@ class QueueCore(Machine):
         self._session.queue_settled(self, now)
 
     def _fail_reopen(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
-        self._gone = error = self._not_reopened(refusal, request)
-        self._session.emit(QueueReopenFailed(self.uri_text, error))
         if refusal is None:
             self._shared_id.unclear = True
-        self._let_go(error, now)
+        self._give_up(request, refusal, now)
 
     def _fail_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
+        self._give_up(request, refusal, now)
+        self._send_close(now)
+
+    def _give_up(self, request: Request, refusal: Refusal | None, now: float) -> None:
         self._gone = error = self._not_reopened(refusal, request)
         self._session.emit(QueueReopenFailed(self.uri_text, error))
         self._let_go(error, now)
-        self._send_close(now)
 
     def _delay(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self._refusals += 1
         pause = backoff(self._refusals, _FIRST_PAUSE, _LONGEST_PAUSE)
         self._session.delayed.set(self, now + pause)
         self._session.emit(QueueReopenDelayed(self.uri_text, self._not_reopened(refusal, request), pause))
-        self._session.queue_settled(
-            self, now
-        )  # The posts of the remaining queues do not wait for this queue.
+        # The posts of the remaining queues do not wait for this queue.
+        self._session.queue_settled(self, now)
 
     def _delay_restoring(self, now: float, request: Request, refusal: Refusal | None = None) -> None:
         self.subscriptions.fire(_W.DELAY, request.numbered, refusal is None)
@@ -944,10 +938,10 @@ class QueueCore(Machine):
 
     def _send_deconfigure(self, now: float) -> None:
         self._fail_operations(self._was_closed())
-        self._request_configure(None, self._closing_deadline(now))
+        self._request_configure(None, self._deadline_of(self._closing, now))
 
     def _send_close(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
-        self._request_close(self._closing_deadline(now))
+        self._request_close(self._deadline_of(self._closing, now))
 
     def _close_unanswered(self, now: float, request: Request) -> None:
         # The deadline has passed: do not wait for the answer.
@@ -1057,8 +1051,8 @@ class QueueCore(Machine):
         subs = self.subscriptions
         return subs.astray or list(subs.committed) != ([] if self.suspended else list(subs.agreed))
 
-    def _closing_deadline(self, now: float) -> float:
-        return self._closing.deadline if self._closing else now + self._session.options.reopen_timeout
+    def _deadline_of(self, operation: PendingCall | None, now: float) -> float:
+        return operation.deadline if operation else now + self._session.options.reopen_timeout
 
     def _report_service_if_settled(self) -> None:
         """Report a suspension or resumption to the application once confirmed by the broker."""
@@ -1084,6 +1078,10 @@ class QueueCore(Machine):
             operation.done = True
             self._session.operations.discard(operation)
             self._session.emit(Completed(operation.token, error))
+
+    def _end_opening(self, error: Error | None) -> None:
+        operation, self._opening = self._opening, None
+        self._complete(operation, error)
 
     def _fail_operations(self, error: Error) -> None:
         """End all operations with waiting callers, except closing."""

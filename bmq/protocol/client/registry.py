@@ -81,7 +81,6 @@ class QueueRegistry:
         now: float,
         *,
         suspends: bool,
-        connected: bool,
     ) -> QueueCore:
         """Begin to open a queue.
 
@@ -111,19 +110,10 @@ class QueueRegistry:
                 self._next_q_id += 1
             queue = QueueCore(self._session, shared_id, uri, app_id, flags)
             self._queues[queue] = None
-        queue.open(
-            owner,
-            subscriptions,
-            operation,
-            now,
-            suspends=suspends,
-            healthy=self.healthy,
-            connected=connected,
-            behind=bool(others),
-        )
+        queue.open(owner, subscriptions, operation, now, suspends=suspends, behind=bool(others))
         return queue
 
-    def moved(self, queue: QueueCore, now: float, *, connected: bool) -> None:
+    def moved(self, queue: QueueCore) -> None:
         """Handle a transition of a queue: forget a closed queue, and let waiting openings proceed."""
         shared_id = self._by_q_id[queue.q_id]
         if queue.state is not QueueState.BEHIND:
@@ -141,17 +131,18 @@ class QueueRegistry:
         self._check_health()
         for waiting in list(shared_id.behind):
             if waiting in shared_id.behind:
-                self._look_ahead(waiting, shared_id, now, connected=connected)
+                self._look_ahead(waiting, shared_id)
 
-    def _look_ahead(self, queue: QueueCore, shared_id: SharedQueueId, now: float, *, connected: bool) -> None:
+    def _look_ahead(self, queue: QueueCore, shared_id: SharedQueueId) -> None:
         """Open or fail the next queue in line, unless it has to wait longer."""
         for other in shared_id.members:
             if other is queue:
-                queue.proceed(now, connected=connected)
+                queue.proceed(self._session.now)
                 return
             if other.excludes(queue.sub_app_id, queue.flags):
                 if _stays_open(other):
-                    queue.give_way(StateError(_is_taken(queue.uri, other, queue.flags)), now)
+                    error = StateError(_is_taken(queue.uri, other, queue.flags))
+                    queue.give_way(error, self._session.now)
                 return
 
     # the host's health

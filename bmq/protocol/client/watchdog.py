@@ -334,12 +334,12 @@ class Watchdog:
 
     def look_for_progress(self, now: float) -> None:
         """Examine posts and requests after received bytes; call this during a stall."""
-        found = self._found(now)
+        found = self._overdue(now)
         self._end([cause for cause in _OWED if cause not in found], now)
 
     def describe(self, now: float) -> Iterator[tuple[StallCause, str]]:
         """Describe the current state of each stall."""
-        found = self._found(now)
+        found = self._overdue(now)
         for cause in self.causes:
             if cause == "silence":
                 yield cause, _silent(now - self._silent_since)
@@ -358,7 +358,7 @@ class Watchdog:
     def _tick_owed(self, now: float) -> None:
         if self.deadline is None or self._limit is None or now < self.deadline:
             return
-        found = self._found(now)
+        found = self._overdue(now)
         # A silent broker answers no post and no request either: report only the silence.
         mute = "silence" in self.causes or "answers" in self.causes
         new: list[StallCause] = [cause for cause in found if cause not in self.causes and not mute]
@@ -375,8 +375,8 @@ class Watchdog:
             owed.append(request.sent)
         self.deadline = max(min(owed) + self._limit / 2, now + self._limit * _LEAST_PAUSE) if owed else None
 
-    def _found(self, now: float) -> dict[StallCause, str]:
-        """Describe the stalls of posts and requests."""
+    def _overdue(self, now: float) -> dict[StallCause, str]:
+        """Describe the posts and requests without an answer for too long."""
         found: dict[StallCause, str] = {}
         if self._limit is None:
             return found
