@@ -18,7 +18,7 @@ import numpy as np
 
 from bmq import _checks
 from bmq.arrow.columns import Array, WordWriter, dtype_of, fill
-from bmq.arrow.decoding import to_arrow
+from bmq.arrow.decoding import FIXED, to_arrow
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
 from bmq.wire.compression import DEFAULT_LEVEL
@@ -69,13 +69,6 @@ _write_queue_id, _write_guid, _write_schema_id = (
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
-#: The wire format of property values of fixed size.
-_FIXED: dict[PropertyType, str] = {
-    PropertyType.BOOL: "u1",
-    PropertyType.SHORT: ">i2",
-    PropertyType.INT32: ">i4",
-    PropertyType.INT64: ">i8",
-}
 #: Property types that the Python type does not determine.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
 #: Minimum rows for each combination of present properties: with more combinations, going row by row is
@@ -227,7 +220,7 @@ class TableEncoder:
         """The approximate size of each row in bytes, never too small."""
         sizes = _lengths(batch.column(self._value)) + PUT_HEADER.size + PROPERTIES_HEADER.size + 8
         for each in self._properties:
-            values = _LARGEST if each.kind in _FIXED else _lengths(_pick(batch, each.at))
+            values = _LARGEST if each.kind in FIXED else _lengths(_pick(batch, each.at))
             sizes += PROPERTY_HEADER.size + len(each.raw) + values
         return sizes
 
@@ -459,8 +452,8 @@ def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, n
     # Wire format ("" for bytes of variable length), size, and the value itself.
     values: list[tuple[str, Any, Any]] = []
     for each, array in columns:
-        if each.kind in _FIXED:
-            values.append((_FIXED[each.kind], np.dtype(_FIXED[each.kind]).itemsize, _numbers(array)))
+        if each.kind in FIXED:
+            values.append((FIXED[each.kind], np.dtype(FIXED[each.kind]).itemsize, _numbers(array)))
         else:
             values.append(("", _lengths(array), array))
     heads: list[tuple[int, Any, int]] = []

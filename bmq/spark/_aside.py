@@ -57,7 +57,7 @@ class PutAside:
             for row, error in decoded.errors.items():
                 place = first + row
                 if place in wanted:
-                    message = arrived.messages.message(arrived.received, place)
+                    message = arrived.message(place)
                     self._limit.warning(
                         "aside",
                         "message %s of %s cannot be decoded, and is put aside in %s: %s",

@@ -127,7 +127,6 @@ class BmqDataSource(DataSource):
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         from bmq.spark._inlet import StreamLimits
-        from bmq.spark._lag import LaggingReader, check_progress
         from bmq.spark._stream_reader import READ_LIMITS, StreamReader
 
         if "pushfilters" in (name.lower() for name in self.options):
@@ -162,11 +161,7 @@ class BmqDataSource(DataSource):
         settings = replace(
             source_settings(options, 3 * limits.per_trigger), receivers=options["numReceivers"]
         )
-        make = StreamReader
-        if options["lag"] == "true":
-            check_progress()
-            make = LaggingReader
-        return make(settings, limits, log_place(options), schema, options["onInvalidMessage"])
+        return StreamReader(settings, limits, log_place(options), schema, options["onInvalidMessage"])
 
     def _partition(self, schema: StructType) -> ArrowPartition:
         settings = sink_settings(Options(self.options, WRITE_OPTIONS), schema.fieldNames())

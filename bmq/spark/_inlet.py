@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bmq._logging import Log
-from bmq.arrow.raw import RawMessages
+from bmq.arrow.consumer import ColumnConsumer
 from bmq.client.queue import Queue
 from bmq.errors import OpenQueueError, StateError
 from bmq.spark._arrow import RecordBatch, pa
@@ -31,7 +31,6 @@ from bmq.spark._state import (
     check_checkpoint,
     check_log,
     dropped_since,
-    look_for_balance,
     look_for_others,
     note_state,
     refuse,
@@ -105,7 +104,7 @@ class _Batch:
     size: int = 0
     waiting: list[RecordBatch] = field(default_factory=list[RecordBatch])
     guids: Guids = field(default_factory=Guids)
-    taken: dict[RawMessages, int] = field(default_factory=dict[RawMessages, int])
+    taken: dict[ColumnConsumer, int] = field(default_factory=dict[ColumnConsumer, int])
     logged: LoggedBatch | None = None
 
 
@@ -144,17 +143,15 @@ class Inlet:
         # Received messages not handed out; messages handed out and not committed, with the consumers.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
-        self._out: deque[tuple[int, dict[RawMessages, int]]] = deque()
+        self._out: deque[tuple[int, dict[ColumnConsumer, int]]] = deque()
         # GUIDs redelivered before the commit, by queue.
         self._again: dict[Queue, set[bytes]] = {}
         # Number of known messages received by each consumer since the consumer's last new message.
-        self._skipped: dict[RawMessages, int] = {}
+        self._skipped: dict[ColumnConsumer, int] = {}
         self._received = 0
         self._written = 0
         # All messages before this number are committed.
         self._committed = 0
-        # Queues for which a purge is detectable.
-        self._balanced: frozenset[str] = frozenset()
         self._pump: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._loss: StateError | None = None
@@ -258,7 +255,6 @@ class Inlet:
             self._unsettled = False
         note_state(self._log, self._place, settings)
         await look_for_others(settings)
-        self._balanced = await look_for_balance(settings)
         await self._count_dropped()
         await self._receiver.open()
 
@@ -283,12 +279,12 @@ class Inlet:
 
     async def _count_dropped(self) -> None:
         """Query the broker for dropped messages. The next request for a batch raises the error."""
-        more = await dropped_since(self._log, self._settings, self._balanced, lambda: self.in_hand)
+        more = await dropped_since(self._log, self._settings)
         for uri, count in more.items():
             self.dropped[uri] = self.dropped.get(uri, 0) + count
         if more:
             listed = ", ".join(f"{count:,} of {uri}" for uri, count in more.items())
-            text = f"the broker has dropped unconfirmed messages (expired, rejected or purged): {listed}"
+            text = f"the broker has dropped unconfirmed messages (expired or rejected): {listed}"
             if self._place.strict:
                 self._loss = StateError(f"{text}. {DROPPED_ADVICE}")
             else:

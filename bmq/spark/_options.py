@@ -434,12 +434,6 @@ STREAM_OPTIONS = (
     ),
     Option("numPartitions", _positive, 1, "number of partitions of a batch"),
     Option("numReceivers", _positive, 1, "number of the driver's sessions for each queue"),
-    Option(
-        "lag",
-        _one_of("true", "false"),
-        "false",
-        "`true` queries the broker for the backlog of the queues, for the [progress](#progress-and-metrics)",
-    ),
 )
 
 _HOMES = {"spark.read": READ_OPTIONS, "spark.readStream": STREAM_OPTIONS, "writing": WRITE_OPTIONS}

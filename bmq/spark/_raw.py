@@ -19,7 +19,7 @@ from bmq.spark._arrow import RecordBatch, pa
 from bmq.wire.guid import guid_to_text
 
 if TYPE_CHECKING:
-    from bmq.arrow.raw import RawBatch
+    from bmq.arrow.consumer import Taken
 
 __all__ = [
     "Source",
@@ -60,15 +60,16 @@ def sources_of(schema: Any) -> list[Source]:
     return [(uri, subscription) for uri, subscription in found]
 
 
-def raw_rows(batch: RawBatch, source: int, schema: Any) -> RecordBatch:
+def raw_rows(taken: Taken, clock: float, source: int, schema: Any) -> RecordBatch:
     """Return a row for each message.
 
     Args:
-        batch: messages.
+        taken: messages.
+        clock: the present time of the event loop.
         source: number of the source.
         schema: result of :func:`raw_schema`.
     """
-    columns, received = batch
+    columns = taken.columns
     count = columns.count
     guids = pa.py_buffer(np.ascontiguousarray(columns.guids))
     arrays = [
@@ -78,7 +79,7 @@ def raw_rows(batch: RawBatch, source: int, schema: Any) -> RecordBatch:
         to_arrow(columns.schema_ids),
         to_arrow(columns.compressions),
         to_arrow(np.full(count, source, np.uint16)),
-        to_arrow(received).cast(_FIELDS[-1].type),
+        to_arrow(taken.received_at(clock)).cast(_FIELDS[-1].type),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -4,24 +4,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from bmq._logging import Log
-from bmq.arrow.raw import RawBatch, RawMessages
+from bmq.arrow.backlog import Backlog
+from bmq.arrow.consumer import ColumnConsumer, Taken
 from bmq.client.internals import Drained
+from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import Error, TimedOut
 from bmq.protocol.client.core import SessionState
+from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.spark._arrow import RecordBatch
 from bmq.spark._portal import ConnectionSettings
 from bmq.spark._raw import Source, raw_rows, raw_schema, texts_of
-from bmq.spark._standing import newer_messages, queue_depths
+from bmq.spark._standing import admin_of
 from bmq.subscriptions import Expression, ExpressionInput
 
 __all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
@@ -31,9 +33,6 @@ logger = Log("bmq.spark")
 _MAX_UNCONFIRMED_BYTES = 1 << 40
 # Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
 _ROWS = 10_000
-# Number of the last messages of a queue that are compared with the broker's list, and seconds between two
-# comparisons.
-_RECENT, _ASK = 10_000, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,97 +70,25 @@ class Arrived(NamedTuple):
         batch: a row for each message, as in logs.
     """
 
-    messages: RawMessages
+    messages: ColumnConsumer
     queue: Queue
-    received: RawBatch
+    received: Taken
     batch: RecordBatch
 
     def part(self, start: int, stop: int) -> Arrived:
         """Return a range of the messages."""
-        columns, times = self.received
-        received = RawBatch(columns.part(start, stop), times[start:stop])
-        return self._replace(received=received, batch=self.batch.slice(start, stop - start))
+        return self._replace(
+            received=self.received.part(start, stop), batch=self.batch.slice(start, stop - start)
+        )
 
-
-class _Backlog:
-    """The messages in the queues at the start of a run that drains them.
-
-    Such a run ends, although producers go on, as soon as each queue has delivered as many messages as the
-    broker counted at the start. Fewer of them arrive if a subscription selects some, or if there are other
-    readers. So the run also ends once a message has arrived that the broker lists behind the counted ones: a
-    queue delivers in order. Without figures of the broker, silence alone is the end.
-
-    Args:
-        settings: settings of the source.
-    """
-
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
-        # Messages at the start, and messages delivered since, by queue; None before the first question.
-        self._counted: dict[str, int] | None = None
-        self._delivered: dict[str, int] = dict.fromkeys(settings.queues, 0)
-        self._recent: dict[str, deque[bytes]] = {uri: deque(maxlen=_RECENT) for uri in settings.queues}
-        self._passed: set[str] = set()
-        self._next = 0.0
-
-    def arrived(self, uri: str, guids: Any) -> None:
-        """Note delivered messages."""
-        if self._counted is not None:
-            self._delivered[uri] += len(guids)
-            self._recent[uri].extend(guids[-_RECENT:].tolist())
-
-    def taken(self, reconnected: bool) -> bool:
-        """Whether all messages of the start have been delivered; a reconnect delivers messages again."""
-        return self._counted is not None and not reconnected and not self._left()
-
-    def _left(self) -> list[str]:
-        assert self._counted is not None
-        return [
-            uri
-            for uri, delivered in self._delivered.items()
-            if uri not in self._passed and not delivered >= self._counted.get(uri, math.inf)
-        ]
-
-    def report(self, reconnected: bool) -> None:
-        """Log which messages of the start were not delivered before the silence that ends the run."""
-        counted = self._counted or {}
-        for uri in self._left() if counted and not reconnected else ():
-            if uri in counted:
-                selects = any(expression for _, expression in self._settings.subscriptions)
-                logger.log(
-                    logging.INFO if selects else logging.WARNING,
-                    "%s: the broker counted %d messages at the start, and delivered %d before it was silent. "
-                    "The rest is not selected, or other consumers have it, or it waits behind a returned "
-                    "message that no consumer selects",
-                    uri,
-                    counted[uri],
-                    self._delivered[uri],
-                )
-
-    async def ask(self, now: float, wait: float, unconfirmed: Callable[[str], int]) -> None:
-        """Count the messages at the start; later look for messages behind them, once a second."""
-        if now < self._next:
-            return
-        try:
-            if self._counted is None:
-                self._next, self._counted = now + wait, {}
-                self._counted = await queue_depths(self._settings.connection, self._settings.queues)
-                return
-            self._next = now + _ASK
-            for uri in self._left():
-                if uri in self._counted:
-                    # Messages behind the counted ones have moved up by the number of confirmed ones.
-                    confirmed = self._delivered[uri] - unconfirmed(uri)
-                    offset = max(0, self._counted[uri] - confirmed)
-                    newer = await newer_messages(self._settings.connection, uri, offset)
-                    if not newer.isdisjoint(texts_of(self._recent[uri])):
-                        self._passed.add(uri)
-        except (Error, TimeoutError) as error:
-            logger.info("the broker does not count the messages of the queues: %r", error)
+    def message(self, place: int) -> Message:
+        """Return a single message."""
+        (message,) = self.messages.line.messages_of(self.received, [place])
+        return message
 
 
 class _Consumer(NamedTuple):
-    messages: RawMessages
+    messages: ColumnConsumer
     queue: Queue
     source: int
 
@@ -186,7 +113,8 @@ class SourceReceiver:
         self.sessions: list[Session] = []
         self._consumers: list[_Consumer] = []
         self._drained = Drained()
-        self._backlog = _Backlog(settings)
+        selects = any(expression for _, expression in settings.subscriptions)
+        self._backlog = Backlog(partial(admin_of, settings.connection), settings.queues, selects=selects)
         self._waiting: deque[Arrived] = deque()
         self._rows = 0
 
@@ -208,14 +136,13 @@ class SourceReceiver:
                     uri, read=True, priority=settings.priority, default_subscription=False
                 )
                 for _, expression in settings.subscriptions:
-                    messages = RawMessages(
-                        queue,
-                        _unwarned(expression),
-                        max_unconfirmed_messages=settings.max_unconfirmed,
-                        max_unconfirmed_bytes=_MAX_UNCONFIRMED_BYTES,
-                        priority=settings.priority,
+                    limits = SubscriptionOptions(
+                        settings.max_unconfirmed, _MAX_UNCONFIRMED_BYTES, settings.priority
                     )
-                    self._consumers.append(_Consumer(await messages.open(), queue, source))
+                    messages = ColumnConsumer(queue, _unwarned(expression), limits)
+                    messages.backlog = self._backlog
+                    await messages.open()
+                    self._consumers.append(_Consumer(messages, queue, source))
                     source += 1
         self._drained = Drained(*(each.queue for each in self._consumers))
 
@@ -233,7 +160,7 @@ class SourceReceiver:
             limit: maximum number of messages.
             wait: seconds to wait for the first message.
             drains: whether the run ends with the messages that were in the queues at its start; see
-                :class:`_Backlog`. The wait then counts only with a connection, and with room in the windows:
+                :class:`Backlog`. The wait then counts only with a connection, and with room in the windows:
                 a broker delivers nothing into a full window.
             held: function that returns the number of messages taken and not confirmed.
 
@@ -245,7 +172,7 @@ class SourceReceiver:
         """
         now = asyncio.get_running_loop().time
         if drains:
-            await self._backlog.ask(now(), wait, self._unconfirmed)
+            await self._backlog.ask(wait)
         room = self._settings.max_unconfirmed * 4 // 5  # a broker resumes below 80 % of a full window
         deadline, has_room = now() + wait, held() <= room
         while self._rows < limit:
@@ -276,16 +203,18 @@ class SourceReceiver:
         ready = [each for each in self._consumers if each.messages.buffered]
         if ready:
             for each in ready:
-                self._add(await each.messages.receive(max_rows=limit), each)
+                self._add(await each.messages.receive_columns(0.0, limit), each)
             return True
         if len(self._consumers) == 1:
             (only,) = self._consumers
             try:
-                self._add(await only.messages.receive(timeout, max_rows=limit), only)
+                self._add(await only.messages.receive_columns(timeout, limit), only)
             except TimedOut:
                 return False
             return True
-        tasks = [asyncio.ensure_future(each.messages.receive(max_rows=limit)) for each in self._consumers]
+        tasks = [
+            asyncio.ensure_future(each.messages.receive_columns(None, limit)) for each in self._consumers
+        ]
         try:
             await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -302,13 +231,9 @@ class SourceReceiver:
                 received = True
         return received
 
-    def _unconfirmed(self, uri: str) -> int:
-        """Return the number of delivered messages of a queue without a confirmation."""
-        return sum(each.messages.unconfirmed for each in self._consumers if each.queue.uri == uri)
-
-    def _add(self, received: RawBatch, each: _Consumer) -> None:
-        self._backlog.arrived(each.queue.uri, received.columns.guids)
-        batch = raw_rows(received, each.source, self.schema)
+    def _add(self, received: Taken, each: _Consumer) -> None:
+        clock = asyncio.get_running_loop().time()
+        batch = raw_rows(received, clock, each.source, self.schema)
         self._waiting.append(Arrived(each.messages, each.queue, received, batch))
         self._rows += batch.num_rows
 

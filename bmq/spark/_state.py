@@ -8,7 +8,6 @@ refused with an error and a remedy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,7 +22,6 @@ from bmq.spark._standing import (
     dropped_totals,
     newly_dropped,
     other_readers,
-    with_balance,
 )
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "check_log",
     "described_settings",
     "dropped_since",
-    "look_for_balance",
     "look_for_others",
     "note_state",
     "refuse",
@@ -55,8 +52,6 @@ OWN_CHECKPOINT = (
 # Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
 _LEAVING = 5.0
 _PAUSE = 0.25
-# Seconds until the broker's statistics include all earlier events.
-_SETTLED = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,42 +220,23 @@ async def look_for_others(settings: SourceSettings) -> None:
         )
 
 
-async def look_for_balance(settings: SourceSettings) -> frozenset[str]:
-    """Return the queues for which a purge is detectable."""
-    try:
-        return await with_balance(settings.connection, settings.queues)
-    except (Error, TimeoutError) as error:
-        logger.debug("the broker does not report its domains: %s", error)
-        return frozenset()
-
-
-async def dropped_since(
-    log: BatchLog, settings: SourceSettings, balanced: frozenset[str], in_hand: Callable[[], int]
-) -> dict[str, int]:
+async def dropped_since(log: BatchLog, settings: SourceSettings) -> dict[str, int]:
     """Return the number of messages dropped since the last call, by queue.
 
     Args:
         log: log beside which the counts are recorded.
         settings: settings of the source.
-        balanced: result of :func:`look_for_balance`.
-        in_hand: function that returns the number of received messages without a confirmation.
     """
     given: Any = log.noted(_DROPPED)
     noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     before = {uri: Counted(**each) for uri, each in noted.items()}
     try:
-        now = await dropped_totals(settings.connection, settings.queues, balanced)
-        more, known = newly_dropped(before, now, in_hand())
-        if more:
-            # Statistics are collected once a second, and not for all counters at the same moment.
-            await asyncio.sleep(_SETTLED)
-            now = await dropped_totals(settings.connection, settings.queues, balanced)
-            more, known = newly_dropped(before, now, in_hand())
+        now = await dropped_totals(settings.connection, settings.queues)
     except (Error, TimeoutError) as error:
         logger.debug("the broker does not report dropped messages: %s", error)
         return {}
-    merged = {**before, **known}
+    merged = {**before, **now}
     if merged != before:
         document = {uri: each._asdict() for uri, each in merged.items()}
         await asyncio.to_thread(log.note, _DROPPED, document)
-    return more
+    return newly_dropped(before, now)

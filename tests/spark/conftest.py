@@ -130,7 +130,7 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> None:
         raise bmq.ConnectionFailed("no admin commands here")
 
-    monkeypatch.setattr("bmq.spark._receiving.queue_depths", refused)
+    monkeypatch.setattr("bmq.arrow.backlog.Backlog._depths", refused)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_queue_is_named_once() -> None:
 
 def test_options_of_one_direction_pass_together() -> None:
     assert "value BINARY" in source(**QUEUE).schema()
-    assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", lag="true").schema()
+    assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", logPath="/y").schema()
     assert "value BINARY" in source(**QUEUE, writeName="j", propertyColumns="n").schema()
 
 
@@ -86,7 +86,7 @@ def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
     [
         (WRITE_OPTIONS, "maxmessages", "maxmessages is an option of spark.read and spark.readStream"),
         (READ_OPTIONS, "writename", "writename is an option of writing"),
-        (READ_OPTIONS, "lag", "lag is an option of spark.readStream"),
+        (READ_OPTIONS, "logpath", "logpath is an option of spark.readStream"),
     ],
 )
 def test_an_option_of_the_other_direction_is_named(
