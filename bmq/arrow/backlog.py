@@ -18,7 +18,7 @@ from bmq.errors import Error
 from bmq.wire.guid import guid_to_text
 from bmq.wire.uri import QueueUri
 
-__all__ = ["ANSWER_TIMEOUT", "Backlog", "ConnectAdmin", "asking"]
+__all__ = ["ANSWER_TIMEOUT", "ConnectAdmin", "InitialBacklog", "asking"]
 
 logger = Log("bmq.arrow")
 
@@ -46,7 +46,7 @@ async def asking(connect: ConnectAdmin) -> AsyncGenerator[Admin]:
         yield asked
 
 
-class Backlog:
+class InitialBacklog:
     """Counts the messages of the start.
 
     A read ends as soon as each queue has delivered as many messages as the broker counted at the start. Fewer

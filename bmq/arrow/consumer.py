@@ -26,7 +26,7 @@ from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
-    from bmq.arrow.backlog import Backlog
+    from bmq.arrow.backlog import InitialBacklog
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -304,7 +304,7 @@ class ColumnConsumer(Consumer):
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
         self.line = ColumnLine(queue, expression, options)
-        self.backlog: Backlog | None = None
+        self.backlog: InitialBacklog | None = None
         self._out: deque[Receipt] = deque()
         super().__init__(queue, self.line)
 

@@ -32,6 +32,7 @@ pc: Any = importlib.import_module("pyarrow.compute")
 #: A column and a column type of pyarrow, which has no type hints.
 ArrowArray = Any
 ArrowType = Any
+RecordBatch = Any
 
 _AREA = dtype_of(PROPERTIES_HEADER)
 _PROPERTY = dtype_of(PROPERTY_HEADER)

@@ -40,7 +40,7 @@ from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
 from bmq.wire.put import PutEvent, decode_puts
 
-__all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
+__all__ = ["ApplicationData", "EncodedPosts", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -77,7 +77,7 @@ _ROWS_A_PATTERN = 32
 _MAX_NULLABLE = 62
 
 
-class Messages(NamedTuple):
+class ApplicationData(NamedTuple):
     """Application data of some rows, before compression, and the schemas of the properties.
 
     Attributes:
@@ -107,7 +107,7 @@ class Slice(NamedTuple):
     """
 
     first: int
-    messages: Messages
+    messages: ApplicationData
     payload_bytes: int
     batch: RecordBatch
 
@@ -370,13 +370,15 @@ def _lengths(column: ArrowArray) -> Array:
 _LARGEST = 8
 
 
-def _assemble(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> Messages:
+def _assemble(
+    payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool
+) -> ApplicationData:
     """Put properties in front of payloads."""
     count = len(payload)
     nullable = [(each, array) for each, array in columns if array.null_count]
     if not nullable:
         names = tuple(sorted(each.name for each, _ in columns))
-        return Messages(_join(payload, columns, new=new), [names], np.zeros(count, np.int64))
+        return ApplicationData(_join(payload, columns, new=new), [names], np.zeros(count, np.int64))
     if len(nullable) <= _MAX_NULLABLE:
         bits = np.zeros(count, np.int64)
         for at, (_, array) in enumerate(nullable):
@@ -395,7 +397,7 @@ def _by_pattern(
     pattern_of: Array,
     *,
     new: bool,
-) -> Messages:
+) -> ApplicationData:
     """Encode rows with the same set of properties together."""
     parts: list[ArrowArray] = []
     schemas: list[tuple[str, ...]] = []
@@ -413,7 +415,7 @@ def _by_pattern(
         schemas.append(tuple(sorted(each.name for each, _ in there)))
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return Messages(pa.concat_arrays(parts).take(to_arrow(back)), schemas, pattern_of)
+    return ApplicationData(pa.concat_arrays(parts).take(to_arrow(back)), schemas, pattern_of)
 
 
 def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[str, PropertyInput]]:
@@ -429,7 +431,7 @@ def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[
 
 def messages_of(
     payloads: Sequence[bytes], properties: Sequence[Mapping[str, PropertyInput] | None], *, new: bool = True
-) -> Messages:
+) -> ApplicationData:
     """Encode rows with arbitrary properties, one by one.
 
     Raises:
@@ -442,7 +444,7 @@ def messages_of(
         each = each or {}
         data.append(encode_properties(each, new=new) + payload)
         schema_of.append(schemas.setdefault(tuple(sorted(each)), len(schemas)))
-    return Messages(pa.array(data, pa.binary()), list(schemas), np.array(schema_of, np.int64))
+    return ApplicationData(pa.array(data, pa.binary()), list(schemas), np.array(schema_of, np.int64))
 
 
 def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> ArrowArray:
@@ -465,7 +467,7 @@ def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, n
     length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(columns) + offset
     _check_limit(length, MAX_PROPERTIES_AREA)
 
-    pieces = _Pieces(len(payload))
+    pieces = _RowPieces(len(payload))
     area = np.zeros(1 if np.ndim(length) == 0 else len(payload), _AREA)
     fill(
         area,
@@ -524,7 +526,7 @@ def _paddings(sizes: Array) -> ArrowArray:
     return _ALL_PADDINGS.take(to_arrow(sizes & 3))
 
 
-class _Pieces:
+class _RowPieces:
     """The parts of each row, from left to right: columns of fixed and of variable width."""
 
     def __init__(self, rows: int) -> None:
@@ -598,7 +600,7 @@ class EncodedPosts:
     @classmethod
     def of(
         cls,
-        messages: Messages,
+        messages: ApplicationData,
         rows: list[bytes],
         payload_bytes: int,
         *,
@@ -644,7 +646,7 @@ class EncodedPosts:
             messageGUID=np.void(UNSET_GUID) if guids is None else guids,
             crc32c=np.fromiter(map(crc32c, rows), np.uint32, count),
         )
-        pieces = _Pieces(count)
+        pieces = _RowPieces(count)
         pieces.fixed(_PUT, headers)
         pieces.varying(data)
         pieces.varying(_paddings(sizes))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks, admin
 from bmq._loop import LoopThread
-from bmq.arrow.backlog import ANSWER_TIMEOUT, Backlog
+from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog
 from bmq.arrow.tables import Tables
 from bmq.client.connect import connect
 from bmq.client.internals import Drained
@@ -130,7 +130,7 @@ class Source:
         self._session: Session | None = None
         self._tables: Tables | None = None
         self._drained = Drained()
-        self._backlog: Backlog | None = None
+        self._backlog: InitialBacklog | None = None
         try:
             tables = self._tables = self._thread.run(
                 self._open(uri, queue, expression, credentials, ssl, server_hostname, session, options)
@@ -173,7 +173,7 @@ class Source:
                 timeout=ANSWER_TIMEOUT,
                 process_name="bmq.arrow",
             )
-            self._backlog = Backlog(address, [queue.uri], selects=expression is not None)
+            self._backlog = InitialBacklog(address, [queue.uri], selects=expression is not None)
             made._consumer.backlog = self._backlog
         if self._confirm is not Confirm.NEXT and letters is None:
             made._confirm_late()

@@ -58,7 +58,7 @@ _BATCHES_UNCONFIRMED = 3
 _UNCONFIRMED_BYTES = 4 * MAX_BYTES
 
 
-class _Made:
+class _RowBuffer:
     """Rows built from messages, handed out in part.
 
     Args:
@@ -328,7 +328,7 @@ class Tables:
         self._consumer = ColumnConsumer(queue, expression, options)
         # Received messages; built rows not handed out.
         self._rest: Taken | None = None
-        self._made: _Made | None = None
+        self._made: _RowBuffer | None = None
 
     @property
     def buffered(self) -> int:
@@ -435,7 +435,7 @@ class Tables:
         self._consumer.hand_out(receipt)
         return batch
 
-    def _make(self, taken: Taken) -> _Made:
+    def _make(self, taken: Taken) -> _RowBuffer:
         """Build rows from messages, and remove unreadable messages."""
         batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.loop.time())
         self._rest = taken.part(rows, taken.columns.count) if rows < taken.columns.count else None
@@ -446,7 +446,7 @@ class Tables:
             valid = _readable(rows, errors)
             self._leave_out(taken, receipt.where(~valid), dict(sorted(errors.items())), failures)
             receipt = receipt.where(valid)
-        return _Made(batch, receipt, failures)
+        return _RowBuffer(batch, receipt, failures)
 
     def _leave_out(
         self,

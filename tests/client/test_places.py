@@ -44,7 +44,7 @@ PLACES = {
     "blocking/_line.py: Line._messages": "a constant",
     "blocking/_outbox.py: Outbox._entries": "Outbox.has_room, and confirmations of messages at hand",
     "blocking/_tables.py: Tables._left": "a batch that a call was cancelled for",
-    "spark/_inlet.py: _Batch.waiting": "the rows of a file",
+    "spark/stream_reader.py: _Batch.waiting": "the rows of a file",
     # Received by tasks that stop receiving at a limit.
     "workers/_consume.py: _LaneWorkers._lanes": "the limits of the subscription",
     "delays/_due.py: DueMessages._held": "max_held",

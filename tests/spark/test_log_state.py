@@ -17,8 +17,8 @@ import bmq
 import bmq.admin
 from bmq.broker import AppSubscription, DomainConfig, Mode
 from bmq.cli import main
-from bmq.spark import _inlet, _state, repair
-from bmq.spark._standing import Counted
+from bmq.spark import receiver, repair, stream_reader
+from bmq.spark.receiver import DropCounts
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, ask, read, source, struct, travelled
 from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between, post_numbers
@@ -79,8 +79,8 @@ class Query:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is confirmed but by what the test does: Spark's commits are not looked at."""
-    monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
-    monkeypatch.setattr(_inlet.Inlet, "_commit_known", _nothing)
+    monkeypatch.setattr(stream_reader, "_LOOK", 3600.0)
+    monkeypatch.setattr(stream_reader.StreamReceiver, "_commit_known", _nothing)
 
 
 async def _nothing(_: Any) -> None:
@@ -312,7 +312,7 @@ def test_the_log_of_another_query_is_refused(
 def test_committed_messages_are_confirmed_while_spark_is_idle(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
+    monkeypatch.setattr(stream_reader, "_LOOK", 0.01)
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 7)
     query.batch()
@@ -326,7 +326,7 @@ def test_committed_messages_are_confirmed_while_spark_is_idle(
 def test_ending_query_confirms_committed_batches(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
+    monkeypatch.setattr(stream_reader, "_LOOK", 3600.0)
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 4)
     query.batch()
@@ -400,7 +400,7 @@ def test_other_readers_of_the_queue_are_named(
 def test_exclusive_refuses_other_readers(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_state, "_LEAVING", 0.3)
+    monkeypatch.setattr(receiver, "_LEAVING", 0.3)
     one = Query(broker, queue, tmp_path / "one", exclusive="true")
     one.ask()
     other = Query(broker, queue, tmp_path / "other", exclusive="true")
@@ -418,10 +418,10 @@ def test_dropped_messages_are_an_error_once(
 ) -> None:
     totals = {queue: 3}
 
-    async def dropped(*_: Any) -> dict[str, Counted]:
-        return {queue: Counted(totals[queue])}
+    async def dropped(*_: Any) -> dict[str, DropCounts]:
+        return {queue: DropCounts(totals[queue])}
 
-    monkeypatch.setattr(_state, "dropped_totals", dropped)
+    monkeypatch.setattr(receiver, "dropped_totals", dropped)
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 2)
     assert query.batch() == numbers(0, 2)
@@ -447,12 +447,12 @@ def test_dropped_messages_are_in_the_progress(
 ) -> None:
     totals = {queue: 3}
 
-    async def dropped(*_: Any) -> dict[str, Counted]:
-        return {queue: Counted(totals[queue])}
+    async def dropped(*_: Any) -> dict[str, DropCounts]:
+        return {queue: DropCounts(totals[queue])}
 
-    monkeypatch.setattr(_state, "dropped_totals", dropped)
-    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
-    monkeypatch.setattr(_inlet, "_ASK", 0.0)
+    monkeypatch.setattr(receiver, "dropped_totals", dropped)
+    monkeypatch.setattr(stream_reader, "_LOOK", 0.01)
+    monkeypatch.setattr(stream_reader, "_ASK", 0.0)
     query = Query(broker, queue, tmp_path, failOnDataLoss="false")
     query.ask()
     totals[queue] += 5

@@ -8,13 +8,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import bmq
 from bmq.spark import BmqDataSource
-from bmq.spark._options import (
-    _FOREIGN,  # pyright: ignore[reportPrivateUsage]
-    READ_OPTIONS,
-    STREAM_OPTIONS,
-    WRITE_OPTIONS,
-    Options,
-)
+from bmq.spark.options import _FOREIGN, READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Options
 
 QUEUE = {"queue": "bmq://bmq.test.mem.priority/q"}
 VALUE = StructType([StructField("value", StringType())])
@@ -90,7 +84,7 @@ def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
     ],
 )
 def test_an_option_of_the_other_direction_is_named(
-    known: tuple[bmq.spark._options.Option, ...], key: str, text: str
+    known: tuple[bmq.spark.options.Option, ...], key: str, text: str
 ) -> None:
     with pytest.raises(bmq.UsageError, match=text):
         Options({key: "1"}, known)

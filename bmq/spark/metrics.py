@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of streaming queries, for Prometheus and OpenTelemetry.
 
-:class:`QueryMetrics` is a Spark listener that counts the progress of queries.
-"""
+:class:`QueryMetrics` is a Spark listener that counts the progress of queries."""
 
 from __future__ import annotations
 
@@ -16,6 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from bmq import _checks
+from bmq._version import install
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-from bmq import _checks
-from bmq._version import install
-
-__all__ = ["BATCH_SECONDS", "QueryMetrics", "QueryStats"]
+__all__ = ["QueryMetrics", "QueryStats"]
 
 #: Upper bounds of the buckets for the durations of batches.
 BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
 #: Shared name of all queries beyond the limit.
 _OTHER = "other"
 
@@ -42,12 +42,15 @@ _COUNTERS = {
     "output_rows": ("bmq_spark_output_rows", "{row}", "Rows written, if the sink counts rows"),
     "failures": ("bmq_spark_failed_queries", "{failure}", "Failures of the query"),
 }
+
 _RUNNING = (
     "bmq_spark_running_queries",
     "{query}",
     "Whether the query runs; for several queries, the number of running queries",
 )
+
 _DROPPED = ("bmq_spark_dropped_messages", "{message}", "Messages that the broker dropped unread")
+
 _SECONDS = ("bmq_spark_batch_seconds", "s", "Duration of a batch")
 
 

@@ -1,36 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving side of a job: sessions with their queues and subscriptions."""
+"""Receives messages for batch reads and streams: sessions with their queues and subscriptions."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+from bmq import admin
+from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.arrow.backlog import Backlog
+from bmq.admin import Admin
+from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog, asking
 from bmq.arrow.consumer import ColumnConsumer, Taken
+from bmq.arrow.decoding import RecordBatch, TableDecoder
+from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.internals import Drained
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import Error, TimedOut
+from bmq.errors import Error, StateError, TimedOut
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.subscription import SubscriptionOptions
-from bmq.spark._arrow import RecordBatch
-from bmq.spark._portal import ConnectionSettings
-from bmq.spark._raw import Source, raw_rows, raw_schema, texts_of
-from bmq.spark._standing import admin_of
+from bmq.spark.connection import ConnectionSettings
+from bmq.spark.log import BatchLog, Source, raw_rows, raw_schema, texts_of
 from bmq.subscriptions import Expression, ExpressionInput
+from bmq.wire.printable import printable
 
-__all__ = ["Arrived", "SourceReceiver", "SourceSettings", "confirm_guids"]
+fs: Any = importlib.import_module("pyarrow.fs")
+
+__all__ = [
+    "DeadLetterWriter",
+    "DropCounts",
+    "ReceivedMessages",
+    "SourceReceiver",
+    "SourceSettings",
+    "confirm_guids",
+    "dropped_since",
+    "look_for_others",
+]
+
+#: Timeout of a query, in seconds.
+PATIENCE = ANSWER_TIMEOUT
+
+_DEFAULT_APP = "__default"
+
+
+def admin_of(connection: ConnectionSettings) -> admin.connect:
+    """Prepare a connection for admin commands."""
+    security = connection.security
+    return admin.connect(
+        connection.broker,
+        credentials=security.source(),
+        ssl=security.context(),
+        server_hostname=security.tls_server_name or None,
+        timeout=PATIENCE,
+        process_name="bmq.spark",
+    )
+
+
+@asynccontextmanager
+async def _asking(connection: ConnectionSettings) -> AsyncGenerator[Admin]:
+    async with asking(partial(admin_of, connection)) as asked:
+        yield asked
+
+
+async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, list[str]]:
+    """Query the other readers of each queue; for a fanout queue, of the application.
+
+    Raises:
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
+    """
+    found: dict[str, list[str]] = {}
+    async with _asking(connection) as asked:
+        there = set(await asked.queues())
+        for uri in queues:
+            queue = asked.queue(uri)
+            if queue.uri not in there:
+                continue
+            app = queue.app_id or _DEFAULT_APP
+            readers = [
+                client.description
+                for client in (await queue.internals()).clients
+                if any(each.app_id == app and each.subscriptions for each in client.streams)
+            ]
+            if readers:
+                found[uri] = readers
+    return found
+
+
+class DropCounts(NamedTuple):
+    """A broker's counts of a queue since the broker's start.
+
+    Attributes:
+        dropped: messages that expired, or were delivered too often.
+        posted: accepted posts.
+    """
+
+    dropped: int
+    posted: int = 0
+
+
+async def dropped_totals(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, DropCounts]:
+    """Query the number of dropped messages of each queue; queues without statistics are omitted.
+
+    Raises:
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
+    """
+    async with _asking(connection) as asked:
+        statistics = {each.uri: each for each in (await asked.statistics()).queues}
+        known = {uri: statistics.get(asked.queue(uri).uri) for uri in queues}
+    return {
+        uri: DropCounts(each.expired + each.rejected, each.posted)
+        for uri, each in known.items()
+        if each is not None
+    }
+
+
+def newly_dropped(before: Mapping[str, DropCounts], now: Mapping[str, DropCounts]) -> dict[str, int]:
+    """Return the number of newly dropped messages by queue. A restarted broker counts from 0."""
+    more: dict[str, int] = {}
+    for uri, each in now.items():
+        known = before.get(uri, each)
+        restarted = each.dropped < known.dropped or each.posted < known.posted
+        more[uri] = each.dropped - (0 if restarted else known.dropped)
+    return {uri: count for uri, count in more.items() if count}
+
 
 logger = Log("bmq.spark")
 
 _MAX_UNCONFIRMED_BYTES = 1 << 40
+
 # Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
 _ROWS = 10_000
 
@@ -59,8 +166,12 @@ class SourceSettings:
     exclusive: bool = False
     dead_letters: str = ""
 
+    def described(self) -> dict[str, Any]:
+        """Return the settings that determine which messages are read, as JSON."""
+        return {"queues": list(self.queues), "subscriptions": [list(each) for each in self.subscriptions]}
 
-class Arrived(NamedTuple):
+
+class ReceivedMessages(NamedTuple):
     """Messages that arrived together.
 
     Attributes:
@@ -75,7 +186,7 @@ class Arrived(NamedTuple):
     received: Taken
     batch: RecordBatch
 
-    def part(self, start: int, stop: int) -> Arrived:
+    def part(self, start: int, stop: int) -> ReceivedMessages:
         """Return a range of the messages."""
         return self._replace(
             received=self.received.part(start, stop), batch=self.batch.slice(start, stop - start)
@@ -114,8 +225,10 @@ class SourceReceiver:
         self._consumers: list[_Consumer] = []
         self._drained = Drained()
         selects = any(expression for _, expression in settings.subscriptions)
-        self._backlog = Backlog(partial(admin_of, settings.connection), settings.queues, selects=selects)
-        self._waiting: deque[Arrived] = deque()
+        self._backlog = InitialBacklog(
+            partial(admin_of, settings.connection), settings.queues, selects=selects
+        )
+        self._waiting: deque[ReceivedMessages] = deque()
         self._rows = 0
 
     async def open(self) -> None:
@@ -153,15 +266,15 @@ class SourceReceiver:
 
     async def take(
         self, limit: int, wait: float, *, drains: bool = False, held: Callable[[], int] = lambda: 0
-    ) -> list[Arrived]:
+    ) -> list[ReceivedMessages]:
         """Wait for messages.
 
         Args:
             limit: maximum number of messages.
             wait: seconds to wait for the first message.
             drains: whether the run ends with the messages that were in the queues at its start; see
-                :class:`Backlog`. The wait then counts only with a connection, and with room in the windows:
-                a broker delivers nothing into a full window.
+                :class:`InitialBacklog`. The wait then counts only with a connection, and with room in the
+                windows: a broker delivers nothing into a full window.
             held: function that returns the number of messages taken and not confirmed.
 
         Returns:
@@ -186,7 +299,7 @@ class SourceReceiver:
                     self._backlog.report(self._drained.reconnected)
                     break
                 deadline, has_room = now() + wait, held() <= room
-        taken: list[Arrived] = []
+        taken: list[ReceivedMessages] = []
         while self._waiting and limit:
             each = self._waiting.popleft()
             count = each.batch.num_rows
@@ -234,7 +347,7 @@ class SourceReceiver:
     def _add(self, received: Taken, each: _Consumer) -> None:
         clock = asyncio.get_running_loop().time()
         batch = raw_rows(received, clock, each.source, self.schema)
-        self._waiting.append(Arrived(each.messages, each.queue, received, batch))
+        self._waiting.append(ReceivedMessages(each.messages, each.queue, received, batch))
         self._rows += batch.num_rows
 
     def confirm_taken(self) -> None:
@@ -292,3 +405,131 @@ def _unwarned(expression: str) -> ExpressionInput:
     """
     found = Expression(expression, strict=False) if expression else None
     return found if found is None or found.error is None else expression
+
+
+class DeadLetterWriter:
+    """Posts unreadable messages to the queue for dead letters, if the settings name one.
+
+    Args:
+        settings: settings of the read.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._decoder = TableDecoder(None, payload=False)
+        self._session: Session | None = None
+        self._letters: DeadLetter | None = None
+        self._limit = LogLimit(logger)
+
+    async def take(self, arrived: ReceivedMessages, places: Sequence[int] | None) -> set[int]:
+        """Put undecodable messages aside; return their positions after the broker's acknowledgement.
+
+        Args:
+            arrived: messages.
+            places: positions of the messages to examine; None for all.
+
+        Raises:
+            PostError: the broker refused a dead letter for good.
+            OpenQueueError: the queue for dead letters cannot be opened.
+            SessionClosed: the connection is permanently lost.
+        """
+        uri = self._settings.dead_letters
+        if not uri:
+            return set()
+        columns = arrived.received.columns
+        found: set[int] = set()
+        wanted = range(columns.count) if places is None else set(places)
+        first = 0
+        while first < columns.count:
+            decoded = self._decoder.decode(columns.part(first, columns.count))
+            for row, error in decoded.errors.items():
+                place = first + row
+                if place in wanted:
+                    message = arrived.message(place)
+                    self._limit.warning(
+                        "aside",
+                        "message %s of %s cannot be decoded, and is put aside in %s: %s",
+                        message.guid,
+                        arrived.queue.uri,
+                        uri,
+                        printable(error.reason),
+                    )
+                    await self._post(Failure(message, error, 0, None, "bmq.spark"))
+                    found.add(place)
+            first += decoded.rows
+        return found
+
+    async def _post(self, failure: Failure) -> None:
+        if self._session is None or self._letters is None:
+            self._session = await self._settings.connection.open()
+            queue = await self._session.open_queue(self._settings.dead_letters, write=True)
+            self._letters = DeadLetter(queue)
+        letters = self._letters
+        assert not isinstance(letters.queue, str)
+        await letters.post(failure, letters.queue, asyncio.sleep)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._session is not None:
+            await self._session.close(timeout=10)
+
+
+# File beside a log with the last counts of dropped messages.
+_DROPPED = "dropped.json"
+
+# Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
+_LEAVING = 5.0
+
+_PAUSE = 0.25
+
+
+async def look_for_others(settings: SourceSettings) -> None:
+    """Log other readers of the queues; for exclusive queues, wait until there are none.
+
+    Raises:
+        StateError: another reader uses an exclusive queue, or the broker does not answer the query.
+    """
+    deadline = asyncio.get_running_loop().time() + _LEAVING
+    while True:
+        try:
+            others = await other_readers(settings.connection, settings.queues)
+        except (Error, TimeoutError) as error:
+            why = str(error) or f"no answer in {PATIENCE:g} s"
+            if settings.exclusive:
+                raise StateError(f"option exclusive: other readers are unknown: {why}") from None
+            logger.info("the broker does not report other readers: %s", why)
+            return
+        if not others or not settings.exclusive or asyncio.get_running_loop().time() > deadline:
+            break
+        await asyncio.sleep(_PAUSE)
+    listed = "; ".join(f"{uri}: {', '.join(readers)}" for uri, readers in others.items())
+    if others and settings.exclusive:
+        raise StateError(f"option exclusive: other consumers read the same queue: {listed}")
+    if others:
+        logger.warning(
+            "other consumers read the same queue, and each message goes to only one reader: %s. To give "
+            "each reader a copy, read a fanout queue with separate applications",
+            listed,
+        )
+
+
+async def dropped_since(log: BatchLog, settings: SourceSettings) -> dict[str, int]:
+    """Return the number of messages dropped since the last call, by queue.
+
+    Args:
+        log: log beside which the counts are recorded.
+        settings: settings of the source.
+    """
+    given: Any = log.noted(_DROPPED)
+    noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    before = {uri: DropCounts(**each) for uri, each in noted.items()}
+    try:
+        now = await dropped_totals(settings.connection, settings.queues)
+    except (Error, TimeoutError) as error:
+        logger.debug("the broker does not report dropped messages: %s", error)
+        return {}
+    merged = {**before, **now}
+    if merged != before:
+        document = {uri: each._asdict() for uri, each in merged.items()}
+        await asyncio.to_thread(log.note, _DROPPED, document)
+    return newly_dropped(before, now)
