@@ -42,6 +42,7 @@ from bmq.spark.log import (
 from bmq.spark.options import READ_OPTIONS, Options, read_settings
 from bmq.spark.receiver import (
     DeadLetterWriter,
+    ReadLimits,
     ReceivedMessages,
     SourceReceiver,
     SourceSettings,
@@ -59,7 +60,6 @@ __all__ = [
     "Application",
     "BatchReader",
     "Drain",
-    "ReadLimits",
     "Reads",
     "RepeatedRows",
     "application_of_planner",
@@ -176,23 +176,6 @@ _PATIENCE = 600.0
 _REMEMBERED = 8
 
 _OPEN, _CONFIRMED = "open", "confirmed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
-    """End of a read, and its number of partitions.
-
-    Attributes:
-        max_messages: maximum number of messages of a read.
-        idle: seconds without a message after which the read ends in any case.
-        partitions: number of partitions of the stored rows.
-        on_store: whether messages are confirmed as soon as they are stored.
-    """
-
-    max_messages: int
-    idle: float
-    partitions: int
-    on_store: bool = False
 
 
 @dataclass(slots=True)

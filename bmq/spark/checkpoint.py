@@ -10,13 +10,12 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from bmq import _checks
 from bmq._logging import Log
 from bmq.errors import StateError, UsageError
-from bmq.spark.log import BatchLog, filesystem
+from bmq.spark.log import BatchLog, LogLocation, filesystem
 from bmq.spark.receiver import SourceSettings
 
 fs: Any = importlib.import_module("pyarrow.fs")
@@ -26,7 +25,6 @@ __all__ = [
     "OWN_CHECKPOINT",
     "STATE",
     "Checkpoint",
-    "LogLocation",
     "check_checkpoint",
     "check_log",
     "check_owner",
@@ -137,23 +135,6 @@ OWN_CHECKPOINT = (
     "readStream has the checkpointLocation of another query. Give readStream and writeStream the same "
     "checkpointLocation, and each query its own readStream"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLocation:
-    """Location of a stream's log, and the checkpoint to compare it with.
-
-    Attributes:
-        path: folder.
-        checkpoint: checkpoint of the query; "" if unknown.
-        source: name of the source in the query; "" for the only source.
-        strict: whether lost data is an error.
-    """
-
-    path: str
-    checkpoint: str = ""
-    source: str = ""
-    strict: bool = True
 
 
 def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> None:

@@ -21,9 +21,8 @@ from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.spark.batch_reader import ReadLimits
-    from bmq.spark.checkpoint import LogLocation
-    from bmq.spark.receiver import SourceSettings
+    from bmq.spark.log import LogLocation
+    from bmq.spark.receiver import ReadLimits, SourceSettings
 
 __all__ = [
     "OF_A_TABLE",
@@ -808,7 +807,7 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
     Raises:
         InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
-    from bmq.spark.batch_reader import ReadLimits
+    from bmq.spark.receiver import ReadLimits
 
     stored, confirm = bool(options["checkpointLocation"]), options["confirm"]
     if not stored and confirm not in (None, "never"):
@@ -843,7 +842,7 @@ def log_place(options: Options) -> LogLocation:
     Raises:
         UsageError: the options do not contain a location.
     """
-    from bmq.spark.checkpoint import LogLocation
+    from bmq.spark.log import LogLocation
 
     checkpoint: str = options["checkpointLocation"]
     name: str = options["sourceName"]

@@ -19,8 +19,8 @@ import pyspark
 from pyspark.sql.types import StructType
 
 from bmq.errors import InvalidExpression, UsageError
-from bmq.spark.batch_reader import BatchReader, ReadLimits
-from bmq.spark.receiver import SourceSettings
+from bmq.spark.batch_reader import BatchReader
+from bmq.spark.receiver import ReadLimits, SourceSettings
 from bmq.spark.schema import OnInvalidMessage
 from bmq.subscriptions import Expression, Filter, Operand, P
 

@@ -37,6 +37,7 @@ fs: Any = importlib.import_module("pyarrow.fs")
 __all__ = [
     "DeadLetterWriter",
     "DropCounts",
+    "ReadLimits",
     "ReceivedMessages",
     "SourceReceiver",
     "SourceSettings",
@@ -169,6 +170,23 @@ class SourceSettings:
     def described(self) -> dict[str, Any]:
         """Return the settings that determine which messages are read, as JSON."""
         return {"queues": list(self.queues), "subscriptions": [list(each) for each in self.subscriptions]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """End of a read, and its number of partitions.
+
+    Attributes:
+        max_messages: maximum number of messages of a read.
+        idle: seconds without a message after which the read ends in any case.
+        partitions: number of partitions of the stored rows.
+        on_store: whether messages are confirmed as soon as they are stored.
+    """
+
+    max_messages: int
+    idle: float
+    partitions: int
+    on_store: bool = False
 
 
 class ReceivedMessages(NamedTuple):
