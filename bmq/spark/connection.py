@@ -30,9 +30,9 @@ from bmq.errors import ConnectionFailed, UsageError
 from bmq.wire.constants import Compression
 
 if TYPE_CHECKING:
+    from bmq.client.options import Credentials, CredentialsSource
     from bmq.client.queue import Queue
     from bmq.client.session import Session
-    from bmq.client.options import Credentials, CredentialsSource
 
 __all__ = ["ConnectionSettings", "Portal", "Security", "SharedSession", "portal", "shutdown"]
 

@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq._checks import INT32_MAX
-from bmq.conventions import BUCKET, DESTINATION, DUE
 from bmq.client.address import parse_addresses
+from bmq.conventions import BUCKET, DESTINATION, DUE
 from bmq.errors import UsageError
 from bmq.spark.connection import ConnectionSettings, Security
 from bmq.spark.guids import GuidMode

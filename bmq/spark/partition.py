@@ -23,10 +23,10 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace, checked_rate
 from bmq.arrow.decoding import RecordBatch, pa
+from bmq.client.address import find_broker, parse_addresses
 from bmq.client.posts import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
-from bmq.client.address import find_broker, parse_addresses
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.spark.connection import ConnectionSettings, Portal, Security, SharedSession, portal
 from bmq.spark.guids import GuidMaker, GuidMode, IdGuids, SourceGuids, guid_maker

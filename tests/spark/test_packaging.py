@@ -37,7 +37,7 @@ from bmq.spark.datasource import BmqDataSource
 from pyspark.sql.types import StringType, StructField, StructType
 options = {"queue": "bmq://bmq.test.mem.priority/q"}
 BmqDataSource(options).writer(StructType([StructField("value", StringType())]), False)
-print(sorted({"bmq.client", "bmq.protocol", "bmq.admin", "pandas"} & set(sys.modules)))
+print(sorted({"bmq.client.session", "bmq.protocol", "bmq.admin", "pandas"} & set(sys.modules)))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
