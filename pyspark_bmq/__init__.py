@@ -5,7 +5,7 @@ An import that fails here would hide the sources of every other such module, so 
 """
 
 try:
-    from bmq.spark._datasource import BmqDataSource as DefaultSource
+    from bmq.spark.datasource import BmqDataSource as DefaultSource
 except ImportError:
     pass
 else:

@@ -85,18 +85,8 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     # Without code for the communication with a JVM.
     "spark": (
         [
-            f"spark/_{name}"
-            for name in (
-                "batches",
-                "columns",
-                "guids",
-                "ledger",
-                "log",
-                "options",
-                "partition",
-                "posting",
-                "rows",
-            )
+            f"spark/{name}"
+            for name in ("guids", "invalid_rows", "log", "options", "partition", "rows", "schema")
         ],
         ["spark", "arrow"],
     ),

@@ -31,11 +31,11 @@ _HARMLESS = {
     "cli/broker_view.py: self._left_out, which has sets in it": "counted",
     "codecs/fields.py: kinds": "it has one member",
     "otel/_interceptor.py: deliveries": "it has one member",
-    "spark/_batches.py: _BYTES": "it becomes part of a set",
-    "spark/_inlet.py: batch.waiting": "a number; a set of the same name is local",
-    "spark/_inlet.py: self._again, which has sets in it": "sorted before each use",
-    "spark/_ledger.py: self._known, which has sets in it": "asked for members only",
-    "spark/_portal.py: asyncio.all_tasks()": "sorted in the next line",
+    "spark/rows.py: _BYTES": "it becomes part of a set",
+    "spark/stream_reader.py: batch.waiting": "a number; a set of the same name is local",
+    "spark/stream_reader.py: self._again, which has sets in it": "sorted before each use",
+    "spark/stream_reader.py: self._known, which has sets in it": "asked for members only",
+    "spark/connection.py: asyncio.all_tasks()": "sorted in the next line",
 }
 
 

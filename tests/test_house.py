@@ -179,7 +179,7 @@ PUBLIC = {"_asdict", "_make", "_replace", "_value2member_map_"}
 #: The simulation is an event loop of asyncio, the application of a program is known to Spark's Java only, and
 #: a source reads from tables of its own.
 OPEN = {
-    "spark/_application.py": {"_active_spark_context", "_jvm"},
+    "spark/batch_reader.py": {"_active_spark_context", "_jvm"},
     "testing/_sim_loop.py": {"_cancelled", "_ready", "_set_running_loop"},
     "testing/_sim_network.py": {"_feed_data_to_buffered_proto"},
     "testing/_simulation.py": {"_get_running_loop"},

@@ -40,9 +40,8 @@ def shown(value: Any) -> str:
 
 
 def holders() -> list[Any]:
-    from bmq.spark._options import WRITE_OPTIONS, Options, connection
-    from bmq.spark._portal import ConnectionSettings
-    from bmq.spark._security import Security
+    from bmq.spark.connection import ConnectionSettings, Security
+    from bmq.spark.options import WRITE_OPTIONS, Options, connection
 
     authentication = Authentication(users={"ann": SECRET})
     app = bmq.App("tcp://localhost:1", credentials=CREDENTIALS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bmq import _world
 from bmq.arrow.columns import Array
 from bmq.arrow.push import PushColumns, read_push_columns
 from bmq.client._definition import compile_expression_input
@@ -25,13 +26,16 @@ from bmq.wire.constants import PushFlags
 from bmq.wire.push import Push
 
 if TYPE_CHECKING:
+    from bmq.arrow.backlog import InitialBacklog
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
+__all__ = ["MAX_BYTES", "ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
 
 # Smaller events are read message by message, equally fast.
 _WORTH_IT = 100
+#: Maximum bytes of a batch, unless the batch is a single message.
+MAX_BYTES = 64 * 1024 * 1024
 
 
 class Receipt(NamedTuple):
@@ -80,6 +84,16 @@ class Taken(NamedTuple):
     def receipt(self) -> Receipt:
         """Return the receipt of the messages."""
         return Receipt(self.columns.guids.copy(), self.arrivals, self.messages)
+
+    def received_at(self, clock: float) -> Array:
+        """Return the arrival time of each message, in microseconds since 1970.
+
+        Args:
+            clock: the present time of the event loop.
+        """
+        since = _world.time() - clock
+        times = [int((since + arrived) * 1e6) for _, (arrived, _) in self.arrivals]
+        return np.repeat(np.array(times, np.int64), [count for count, _ in self.arrivals])
 
     def part(self, start: int, stop: int) -> Taken:
         """Return a range of the messages."""
@@ -260,30 +274,6 @@ class ColumnLine(ReceiveBuffer):
             messages.append(Message(self, push, arrival))
         return messages
 
-    def confirm_first(self, out: deque[Receipt], limit: int) -> int:
-        """Confirm messages handed out, and remove their receipts.
-
-        Args:
-            out: receipts of the messages handed out, the earliest first.
-            limit: maximum number of messages.
-
-        Returns:
-            The number of confirmed messages.
-
-        Raises:
-            UsageError: the call is outside the session's event loop.
-        """
-        confirmed = 0
-        while out and confirmed < limit:
-            receipt = out.popleft()
-            count = min(limit - confirmed, len(receipt.guids))
-            if count < len(receipt.guids):
-                out.appendleft(receipt.part(count, len(receipt.guids)))
-                receipt = receipt.part(0, count)
-            self.confirm_taken(receipt)
-            confirmed += count
-        return confirmed
-
     def confirm_taken(self, receipt: Receipt) -> None:
         """Confirm taken messages.
 
@@ -300,7 +290,7 @@ class ColumnLine(ReceiveBuffer):
 
 
 class ColumnConsumer(Consumer):
-    """A consumer whose line hands messages out as columns.
+    """A consumer whose messages are taken as columns, undecoded. Only :meth:`confirm` confirms. For one task.
 
     Args:
         queue: queue of the consumer.
@@ -309,11 +299,77 @@ class ColumnConsumer(Consumer):
 
     Attributes:
         line: line of the consumer.
+        backlog: counts the messages of the consumer, if set.
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
         self.line = ColumnLine(queue, expression, options)
+        self.backlog: InitialBacklog | None = None
+        self._out: deque[Receipt] = deque()
         super().__init__(queue, self.line)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Number of messages handed out and not yet confirmed."""
+        return sum(len(each.guids) for each in self._out)
+
+    def take(self, rows: int) -> Taken:
+        """Take arrived messages, up to 64 MiB unless the result is a single message.
+
+        The messages count as handed out only after :meth:`hand_out`.
+
+        Raises:
+            QueueClosed: no message has arrived, and the consumer is closed.
+        """
+        taken = self.line.take(rows, MAX_BYTES)
+        if self.backlog is not None:
+            self.backlog.arrived(self.queue.uri, taken.columns.guids)
+        return taken
+
+    def hand_out(self, receipt: Receipt) -> None:
+        """Leave messages to the application, which confirms them later."""
+        self._out.append(receipt)
+
+    async def receive_columns(self, timeout: float | None, rows: int) -> Taken:
+        """Wait for the first message, then hand out all arrived messages, up to ``rows``.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            QueueClosed: the queue or the session was closed.
+
+        Cancelling the call loses no message.
+        """
+        await self.wait(timeout)
+        taken = self.take(rows)
+        self.hand_out(taken.receipt())
+        return taken
+
+    def confirm(self, rows: int | None = None) -> int:
+        """Confirm messages handed out, the earliest first; return the number.
+
+        Args:
+            rows: number of messages; None for all.
+
+        Raises:
+            UsageError: the call is outside the session's event loop.
+        """
+        limit = self.unconfirmed if rows is None else rows
+        confirmed = 0
+        while self._out and confirmed < limit:
+            receipt = self._out.popleft()
+            count = min(limit - confirmed, len(receipt.guids))
+            if count < len(receipt.guids):
+                self._out.appendleft(receipt.part(count, len(receipt.guids)))
+                receipt = receipt.part(0, count)
+            self.line.confirm_taken(receipt)
+            confirmed += count
+        if self.backlog is not None:
+            self.backlog.confirmed(self.queue.uri, confirmed)
+        return confirmed
+
+    def release(self) -> None:
+        """Leave the confirmation of handed-out messages to other code; :meth:`confirm` skips them."""
+        self._out.clear()
 
 
 def _after(event: _Event, count: int) -> _Event:

@@ -24,7 +24,7 @@ from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType, PushFlags
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, split_properties
 
-__all__ = ["MAP", "Decoded", "TableDecoder", "guid_texts", "pieces", "to_arrow"]
+__all__ = ["FIXED", "MAP", "Decoded", "TableDecoder", "guid_texts", "pieces", "to_arrow"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -32,6 +32,7 @@ pc: Any = importlib.import_module("pyarrow.compute")
 #: A column and a column type of pyarrow, which has no type hints.
 ArrowArray = Any
 ArrowType = Any
+RecordBatch = Any
 
 _AREA = dtype_of(PROPERTIES_HEADER)
 _PROPERTY = dtype_of(PROPERTY_HEADER)
@@ -40,7 +41,7 @@ _HEADER_SIZE2X = PROPERTIES_HEADER.size // 2
 _PROPERTY_SIZE2X = PROPERTY_HEADER.size // 2
 
 #: The wire format of property values of fixed size.
-_FIXED: dict[PropertyType, str] = {
+FIXED: dict[PropertyType, str] = {
     PropertyType.BOOL: "u1",
     PropertyType.CHAR: "u1",
     PropertyType.SHORT: ">i2",
@@ -408,8 +409,8 @@ def _like_first(
             good &= starts + base + fields[:, at] == position
             stop = starts + base + fields[:, at + 1] if at + 1 < count else ends
         good &= (start <= stop) & (stop <= ends)
-        if kind in _FIXED:
-            good &= stop - start == np.dtype(_FIXED[kind]).itemsize
+        if kind in FIXED:
+            good &= stop - start == np.dtype(FIXED[kind]).itemsize
         value_starts.append(start)
         value_stops.append(stop)
         position = stop
@@ -441,7 +442,7 @@ def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType, convert:
     kind, starts, stops = alike.kinds[at], alike.starts[at], alike.stops[at]
     types = pa.types
     if kind in _INTEGERS:
-        numbers = at_offsets(buffer, np.dtype(_FIXED[kind]), starts)
+        numbers = at_offsets(buffer, np.dtype(FIXED[kind]), starts)
         if types.is_integer(wanted):
             native = np.dtype(wanted.to_pandas_dtype())
             if numbers.dtype.itemsize <= native.itemsize:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bmq import _checks
 from bmq.arrow.columns import Array, WordWriter, dtype_of, fill
-from bmq.arrow.decoding import to_arrow
+from bmq.arrow.decoding import FIXED, to_arrow
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
 from bmq.wire.compression import DEFAULT_LEVEL
@@ -40,7 +40,7 @@ from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
 from bmq.wire.put import PutEvent, decode_puts
 
-__all__ = ["EncodedPosts", "Messages", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
+__all__ = ["ApplicationData", "EncodedPosts", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -69,13 +69,6 @@ _write_queue_id, _write_guid, _write_schema_id = (
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
-#: The wire format of property values of fixed size.
-_FIXED: dict[PropertyType, str] = {
-    PropertyType.BOOL: "u1",
-    PropertyType.SHORT: ">i2",
-    PropertyType.INT32: ">i4",
-    PropertyType.INT64: ">i8",
-}
 #: Property types that the Python type does not determine.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
 #: Minimum rows for each combination of present properties: with more combinations, going row by row is
@@ -84,7 +77,7 @@ _ROWS_A_PATTERN = 32
 _MAX_NULLABLE = 62
 
 
-class Messages(NamedTuple):
+class ApplicationData(NamedTuple):
     """Application data of some rows, before compression, and the schemas of the properties.
 
     Attributes:
@@ -114,7 +107,7 @@ class Slice(NamedTuple):
     """
 
     first: int
-    messages: Messages
+    messages: ApplicationData
     payload_bytes: int
     batch: RecordBatch
 
@@ -227,7 +220,7 @@ class TableEncoder:
         """The approximate size of each row in bytes, never too small."""
         sizes = _lengths(batch.column(self._value)) + PUT_HEADER.size + PROPERTIES_HEADER.size + 8
         for each in self._properties:
-            values = _LARGEST if each.kind in _FIXED else _lengths(_pick(batch, each.at))
+            values = _LARGEST if each.kind in FIXED else _lengths(_pick(batch, each.at))
             sizes += PROPERTY_HEADER.size + len(each.raw) + values
         return sizes
 
@@ -377,13 +370,15 @@ def _lengths(column: ArrowArray) -> Array:
 _LARGEST = 8
 
 
-def _assemble(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> Messages:
+def _assemble(
+    payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool
+) -> ApplicationData:
     """Put properties in front of payloads."""
     count = len(payload)
     nullable = [(each, array) for each, array in columns if array.null_count]
     if not nullable:
         names = tuple(sorted(each.name for each, _ in columns))
-        return Messages(_join(payload, columns, new=new), [names], np.zeros(count, np.int64))
+        return ApplicationData(_join(payload, columns, new=new), [names], np.zeros(count, np.int64))
     if len(nullable) <= _MAX_NULLABLE:
         bits = np.zeros(count, np.int64)
         for at, (_, array) in enumerate(nullable):
@@ -402,7 +397,7 @@ def _by_pattern(
     pattern_of: Array,
     *,
     new: bool,
-) -> Messages:
+) -> ApplicationData:
     """Encode rows with the same set of properties together."""
     parts: list[ArrowArray] = []
     schemas: list[tuple[str, ...]] = []
@@ -420,7 +415,7 @@ def _by_pattern(
         schemas.append(tuple(sorted(each.name for each, _ in there)))
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return Messages(pa.concat_arrays(parts).take(to_arrow(back)), schemas, pattern_of)
+    return ApplicationData(pa.concat_arrays(parts).take(to_arrow(back)), schemas, pattern_of)
 
 
 def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[str, PropertyInput]]:
@@ -436,7 +431,7 @@ def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[
 
 def messages_of(
     payloads: Sequence[bytes], properties: Sequence[Mapping[str, PropertyInput] | None], *, new: bool = True
-) -> Messages:
+) -> ApplicationData:
     """Encode rows with arbitrary properties, one by one.
 
     Raises:
@@ -449,7 +444,7 @@ def messages_of(
         each = each or {}
         data.append(encode_properties(each, new=new) + payload)
         schema_of.append(schemas.setdefault(tuple(sorted(each)), len(schemas)))
-    return Messages(pa.array(data, pa.binary()), list(schemas), np.array(schema_of, np.int64))
+    return ApplicationData(pa.array(data, pa.binary()), list(schemas), np.array(schema_of, np.int64))
 
 
 def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> ArrowArray:
@@ -459,8 +454,8 @@ def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, n
     # Wire format ("" for bytes of variable length), size, and the value itself.
     values: list[tuple[str, Any, Any]] = []
     for each, array in columns:
-        if each.kind in _FIXED:
-            values.append((_FIXED[each.kind], np.dtype(_FIXED[each.kind]).itemsize, _numbers(array)))
+        if each.kind in FIXED:
+            values.append((FIXED[each.kind], np.dtype(FIXED[each.kind]).itemsize, _numbers(array)))
         else:
             values.append(("", _lengths(array), array))
     heads: list[tuple[int, Any, int]] = []
@@ -472,7 +467,7 @@ def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, n
     length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(columns) + offset
     _check_limit(length, MAX_PROPERTIES_AREA)
 
-    pieces = _Pieces(len(payload))
+    pieces = _RowPieces(len(payload))
     area = np.zeros(1 if np.ndim(length) == 0 else len(payload), _AREA)
     fill(
         area,
@@ -531,7 +526,7 @@ def _paddings(sizes: Array) -> ArrowArray:
     return _ALL_PADDINGS.take(to_arrow(sizes & 3))
 
 
-class _Pieces:
+class _RowPieces:
     """The parts of each row, from left to right: columns of fixed and of variable width."""
 
     def __init__(self, rows: int) -> None:
@@ -605,7 +600,7 @@ class EncodedPosts:
     @classmethod
     def of(
         cls,
-        messages: Messages,
+        messages: ApplicationData,
         rows: list[bytes],
         payload_bytes: int,
         *,
@@ -651,7 +646,7 @@ class EncodedPosts:
             messageGUID=np.void(UNSET_GUID) if guids is None else guids,
             crc32c=np.fromiter(map(crc32c, rows), np.uint32, count),
         )
-        pieces = _Pieces(count)
+        pieces = _RowPieces(count)
         pieces.fixed(_PUT, headers)
         pieces.varying(data)
         pieces.varying(_paddings(sizes))

@@ -18,9 +18,9 @@ from bmq.arrow.columns import Array, at_offsets, column, dtype_of
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.options import read_sub_queue_ids
-from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, RARE_FLAGS, SUB_IDS, Push, decode_push_runs
+from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, RARE_FLAGS, SUB_IDS, Push
 
-__all__ = ["PushColumns", "decode_push_columns", "read_push_columns"]
+__all__ = ["PushColumns", "read_push_columns"]
 
 _PUSH = dtype_of(PUSH_HEADER)
 _SIZE = PUSH_HEADER.size
@@ -193,20 +193,8 @@ class PushColumns:
             yield queue_id, ids, guid, flags, schema_id, compression, buffer[start:stop]
 
 
-def decode_push_columns(event: bytes, body: int) -> PushColumns:
-    """Return every PUSH message of an event whose body starts at ``body``.
-
-    Raises:
-        ProtocolError: as :func:`bmq.wire.push.decode_pushes`.
-    """
-    columns = read_push_columns(event, body)
-    if columns is not None:
-        return columns
-    return PushColumns.of([push for run in decode_push_runs(event, body) for push in run])
-
-
 def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | None:
-    """Return the result of :func:`decode_push_columns`, or None if messages have to be read singly.
+    """Return every PUSH message of an event, or None if messages have to be read singly.
 
     The result is None for a malformed event, an event with unknown content or with messages without data, and
     an event of too few messages.

@@ -9,11 +9,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from bmq import _checks
+from bmq import _checks, admin
 from bmq._loop import LoopThread
+from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog
 from bmq.arrow.tables import Tables
 from bmq.client.connect import connect
 from bmq.client.internals import Drained
@@ -64,15 +66,17 @@ class Source:
 
     Polars, DuckDB and others also accept the source itself, which has ``__arrow_c_stream__``. The source
     connects when created, and can be read once, by one thread at a time. Messages are received in the
-    background. Rows without a confirmation are redelivered after the source is closed, to other readers or
-    later.
+    background. The stream ends with the messages that were in the queue at the first read, by the broker's
+    count, although producers go on. Rows without a confirmation are redelivered after the source is closed,
+    to other readers or later.
 
     Args:
         uri: address of the broker, as for :class:`bmq.connect`.
         queue: URI of the queue; for a fanout queue with ``?id=APPID``.
         expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
         max_messages: maximum number of rows; None for no limit.
-        idle_timeout: seconds without a message, while connected, until the stream ends; None for no timeout.
+        idle_timeout: seconds without a message, while connected, after which the stream ends in any case;
+            None for a stream without an end, except for ``max_messages``.
         confirm: when rows are confirmed without a call of :meth:`confirm`.
         credentials: as for :class:`bmq.connect`.
         ssl: as for :class:`bmq.connect`.
@@ -126,6 +130,7 @@ class Source:
         self._session: Session | None = None
         self._tables: Tables | None = None
         self._drained = Drained()
+        self._backlog: InitialBacklog | None = None
         try:
             tables = self._tables = self._thread.run(
                 self._open(uri, queue, expression, credentials, ssl, server_hostname, session, options)
@@ -153,11 +158,23 @@ class Source:
         self._drained = Drained(queue)
         letters = tables.get("dead_letters")
         if letters is not None:
-            uri = _checks.text("dead_letters", letters)
-            if QueueUri.parse(uri).canonical == QueueUri.parse(queue.uri).canonical:
+            aside = _checks.text("dead_letters", letters)
+            if QueueUri.parse(aside).canonical == QueueUri.parse(queue.uri).canonical:
                 raise UsageError(f"dead letters of {queue.uri} would return to it; name another queue")
-            tables = {**tables, "dead_letters": await session.open_queue(uri, write=True)}
+            tables = {**tables, "dead_letters": await session.open_queue(aside, write=True)}
         made = Tables(queue, expression, **tables)
+        if self._idle is not None:
+            address = partial(
+                admin.connect,
+                uri,
+                credentials=credentials,
+                ssl=ssl,
+                server_hostname=server_hostname,
+                timeout=ANSWER_TIMEOUT,
+                process_name="bmq.arrow",
+            )
+            self._backlog = InitialBacklog(address, [queue.uri], selects=expression is not None)
+            made._consumer.backlog = self._backlog
         if self._confirm is not Confirm.NEXT and letters is None:
             made._confirm_late()
         return await made
@@ -200,10 +217,16 @@ class Source:
     async def _receive(self) -> RecordBatch | None:
         assert self._tables is not None
         while True:
+            if self._backlog is not None and self._idle is not None and not self._tables._begun:
+                await self._backlog.ask(self._idle)
+                if self._backlog.taken(self._drained.reconnected):
+                    return None
             try:
                 return await self._tables._receive(self._idle, self._left, idle=True)
             except TimedOut:
                 if self._drained.after_silence():
+                    if self._backlog is not None:
+                        self._backlog.report(self._drained.reconnected)
                     return None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -287,7 +310,8 @@ def reader(
             end. ``never``: no row is confirmed; the messages are redelivered.
         expression: selects messages; None for all messages.
         max_messages: maximum number of rows; None for no limit.
-        idle_timeout: seconds without a message until the stream ends; None for no timeout.
+        idle_timeout: seconds without a message after which the stream ends in any case; None for a stream
+            without an end.
         credentials: as for :class:`bmq.connect`.
         ssl: as for :class:`bmq.connect`.
         server_hostname: as for :class:`bmq.connect`.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 import numpy as np
 
-from bmq import _checks, _world
+from bmq import _checks
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.arrow.columns import Array
-from bmq.arrow.consumer import ColumnConsumer, Receipt, Taken
+from bmq.arrow.consumer import MAX_BYTES, ColumnConsumer, Receipt, Taken
 from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, to_arrow
 from bmq.client.dead_letters import described
 from bmq.client.internals import limits_of
@@ -51,16 +51,14 @@ _METADATA: dict[str, ArrowType] = {
     "received_at": pa.timestamp("us", tz="UTC"),
     "error": pa.string(),
 }
-# Maximum bytes of a batch, unless the batch is a single message.
-_MAX_BYTES = 64 * 1024 * 1024
 _MOST_ROWS = 2**31 - 1
 _ON_INVALID: Final = ("skip", "discard", "row", "fail")
 # Batches within the default limits: one batch in progress, a second ready, and a third in transit.
 _BATCHES_UNCONFIRMED = 3
-_UNCONFIRMED_BYTES = 4 * _MAX_BYTES
+_UNCONFIRMED_BYTES = 4 * MAX_BYTES
 
 
-class _Made:
+class _RowBuffer:
     """Rows built from messages, handed out in part.
 
     Args:
@@ -232,10 +230,7 @@ class _RowMaker:
             return guid_texts(columns.guids)
         if name == "redelivered":
             return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
-        counts = [count for count, _ in taken.arrivals]
-        clock = _world.time() - now
-        times = [int((clock + arrived) * 1e6) for _, (arrived, _) in taken.arrivals]
-        return to_arrow(np.repeat(np.array(times, np.int64), counts)).cast(_METADATA[name])
+        return to_arrow(taken.received_at(now)).cast(_METADATA[name])
 
 
 def _readable(rows: int, errors: Iterable[int]) -> Array:
@@ -331,10 +326,9 @@ class Tables:
         usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, limits_of(queue).priority)
         options = checked_limits(limits, usual)
         self._consumer = ColumnConsumer(queue, expression, options)
-        # Received messages; built rows not handed out; rows handed out and not confirmed.
+        # Received messages; built rows not handed out.
         self._rest: Taken | None = None
-        self._made: _Made | None = None
-        self._out: deque[Receipt] = deque()
+        self._made: _RowBuffer | None = None
 
     @property
     def buffered(self) -> int:
@@ -347,9 +341,14 @@ class Tables:
         )
 
     @property
+    def _begun(self) -> bool:
+        """Whether taken messages are not handed out yet."""
+        return self._rest is not None or self._made is not None
+
+    @property
     def unconfirmed(self) -> int:
         """Number of rows handed out and not yet confirmed."""
-        return sum(len(each.guids) for each in self._out)
+        return self._consumer.unconfirmed
 
     @property
     def closed(self) -> bool:
@@ -424,7 +423,7 @@ class Tables:
         made = self._made
         if made is None:
             if self._rest is None:
-                self._rest = self._consumer.line.take(most, _MAX_BYTES)
+                self._rest = self._consumer.take(most)
             made = self._make(self._rest)
         try:
             part = made.next(most)
@@ -433,10 +432,10 @@ class Tables:
         if part is None:
             return None
         batch, receipt = part
-        self._out.append(receipt)
+        self._consumer.hand_out(receipt)
         return batch
 
-    def _make(self, taken: Taken) -> _Made:
+    def _make(self, taken: Taken) -> _RowBuffer:
         """Build rows from messages, and remove unreadable messages."""
         batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.loop.time())
         self._rest = taken.part(rows, taken.columns.count) if rows < taken.columns.count else None
@@ -447,7 +446,7 @@ class Tables:
             valid = _readable(rows, errors)
             self._leave_out(taken, receipt.where(~valid), dict(sorted(errors.items())), failures)
             receipt = receipt.where(valid)
-        return _Made(batch, receipt, failures)
+        return _RowBuffer(batch, receipt, failures)
 
     def _leave_out(
         self,
@@ -512,10 +511,8 @@ class Tables:
         Raises:
             UsageError: the call is outside the session's event loop.
         """
-        rows = _checks.optional(_checks.integer, "rows", rows)
-        limit = self.unconfirmed if rows is None else rows
-        confirmed = self._consumer.line.confirm_first(self._out, limit)
-        if self._late is not None and not self._out:
+        confirmed = self._consumer.confirm(_checks.optional(_checks.integer, "rows", rows))
+        if self._late is not None and not self._consumer.unconfirmed:
             self._late.confirm(self._consumer)
         return confirmed
 
@@ -524,7 +521,7 @@ class Tables:
 
         For a program with its own record of GUIDs, confirmed by :meth:`bmq.Queue.confirm`.
         """
-        self._out.clear()
+        self._consumer.release()
 
     def _confirm_late(self) -> None:
         """Confirm discarded messages together with the rows, for readers with later confirmations."""

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from bmq._version import install
 
 if TYPE_CHECKING:
-    from bmq.spark._confirm import confirm
-    from bmq.spark._datasource import BmqDataSource
-    from bmq.spark._guids import GuidMode
-    from bmq.spark._helper import summary_accumulator, write
-    from bmq.spark._java import check_java
-    from bmq.spark._metrics import QueryMetrics, QueryStats
-    from bmq.spark._partition import write_partition
-    from bmq.spark._repair import repair
-    from bmq.spark._summary import PartitionReport, Summary
+    from bmq.spark.batch_reader import confirm
+    from bmq.spark.checkpoint import repair
+    from bmq.spark.datasource import BmqDataSource
+    from bmq.spark.guids import GuidMode
+    from bmq.spark.java import check_java
+    from bmq.spark.metrics import QueryMetrics, QueryStats
+    from bmq.spark.partition import write_partition
+    from bmq.spark.summary import PartitionReport, Summary
+    from bmq.spark.writer import summary_accumulator, write
 
 __all__ = [
     "BmqDataSource",
@@ -53,18 +53,18 @@ for _name in ("numpy", "pyarrow", "pyspark"):
 # Spark starts a process for each of several steps. Each process imports only the parts that it needs.
 if not TYPE_CHECKING:
     _MODULE_OF = {
-        "BmqDataSource": "_datasource",
-        "GuidMode": "_guids",
-        "PartitionReport": "_summary",
-        "QueryMetrics": "_metrics",
-        "QueryStats": "_metrics",
-        "Summary": "_summary",
-        "check_java": "_java",
-        "confirm": "_confirm",
-        "repair": "_repair",
-        "summary_accumulator": "_helper",
-        "write": "_helper",
-        "write_partition": "_partition",
+        "BmqDataSource": "datasource",
+        "GuidMode": "guids",
+        "PartitionReport": "summary",
+        "QueryMetrics": "metrics",
+        "QueryStats": "metrics",
+        "Summary": "summary",
+        "check_java": "java",
+        "confirm": "batch_reader",
+        "repair": "checkpoint",
+        "summary_accumulator": "writer",
+        "write": "writer",
+        "write_partition": "partition",
     }
 
     def __getattr__(name):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bmq.arrow.push import PushColumns, decode_push_columns, read_push_columns
+from bmq.arrow.push import PushColumns, read_push_columns
 from bmq.errors import ProtocolError
 from bmq.wire.codec import OPTION_HEADER
 from bmq.wire.constants import EventType
@@ -62,8 +62,14 @@ def attempts(ids: tuple[int, ...]) -> int | None:
     return ids.attempts_left if isinstance(ids, LimitedIds) else None
 
 
+def columns_of(event: bytes) -> PushColumns:
+    """An event as a consumer of columns takes it: where columns cannot be read, message by message."""
+    columns = read_push_columns(event, AT)
+    return PushColumns.of(decode_pushes(event, AT)) if columns is None else columns
+
+
 def as_columns(event: bytes) -> list[Any]:
-    return [(each, attempts(each[1])) for each in decode_push_columns(event, AT).pushes()]
+    return [(each, attempts(each[1])) for each in columns_of(event).pushes()]
 
 
 @given(event=events)
@@ -90,7 +96,7 @@ def test_an_inconsistent_event_is_refused_with_the_same_error(event: bytes, data
 @given(event=damaged(recorded(EventType.PUSH)))
 def test_push_columns_equal_the_decoder_even_for_damaged_input(event: bytes) -> None:
     expected, error = attempt(lambda: [tuple(each) for each in decode_pushes(event, AT)])
-    found, other = attempt(lambda: list(decode_push_columns(event, AT).pushes()))
+    found, other = attempt(lambda: list(columns_of(event).pushes()))
     assert str(other) == str(error)
     assert found == expected
 
@@ -118,7 +124,7 @@ def test_a_peer_cannot_cause_endless_comparisons() -> None:
     """Short runs of equal lengths: the search for runs costs no more than the messages."""
     body = (push(b"x") * 9 + push(b"x" * 6)) * 20_000
     with counted() as counter:
-        assert decode_push_columns(EVENT_HEADER + body, AT).count == 200_000
+        assert columns_of(EVENT_HEADER + body).count == 200_000
     assert counter.calls < 200_000 * 4.5
 
 
@@ -128,7 +134,7 @@ def test_the_messages_of_each_subscription_keep_their_order() -> None:
     body = b"".join(push(f"{n}".encode(), queueId=q_id, options=options) for n, q_id, options in sent)
     found = {
         (q_id, ids): [each[-1] for each in columns.pushes()]
-        for q_id, ids, columns in decode_push_columns(EVENT_HEADER + body, AT).routes()
+        for q_id, ids, columns in columns_of(EVENT_HEADER + body).routes()
     }
     assert found == {
         (q_id, (s_id,)): [b"%d" % n for n, q, o in sent if (q, o) == (q_id, options)]
@@ -139,7 +145,7 @@ def test_the_messages_of_each_subscription_keep_their_order() -> None:
 
 @given(first=events, second=events, data=st.data())
 def test_columns_are_cut_and_joined(first: bytes, second: bytes, data: st.DataObject) -> None:
-    parts = [decode_push_columns(each, AT) for each in (first, second)]
+    parts = [columns_of(each) for each in (first, second)]
     whole = PushColumns.concat(parts)
     messages = [each for part in parts for each in part.pushes()]
     assert list(whole.pushes()) == messages
@@ -156,7 +162,7 @@ def test_columns_are_cut_and_joined(first: bytes, second: bytes, data: st.DataOb
 
 def test_a_message_that_cannot_be_read_is_a_row_among_the_others() -> None:
     event = EVENT_HEADER + push() * 50 + push(flags=0)[:-1] + b"\x09" + push(b"last")
-    columns = decode_push_columns(event, AT)
+    columns = columns_of(event)
     assert columns.count == 52
     assert np.flatnonzero(columns.compressions).tolist() == [50]
     assert int(columns.compressions[50]) == Flaw.PADDING
@@ -165,4 +171,4 @@ def test_a_message_that_cannot_be_read_is_a_row_among_the_others() -> None:
 
 def test_a_message_longer_than_its_event_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="do not fit"):
-        decode_push_columns(EVENT_HEADER + push() * 50 + push()[:-4], AT)
+        columns_of(EVENT_HEADER + push() * 50 + push()[:-4])

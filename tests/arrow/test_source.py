@@ -120,18 +120,27 @@ def test_failing_program_confirms_no_message(broker: BackgroundBroker) -> None:
     assert left(broker.uri) == list(range(COUNT))
 
 
+def test_stream_ends_with_the_messages_of_its_start_although_producers_go_on(
+    broker: BackgroundBroker,
+) -> None:
+    rows = 0
+    for batch in reader(broker.uri, URI, **OPTIONS | {"idle_timeout": 60}):
+        rows += batch.num_rows
+        bmq.run(post(broker.uri, TABLE[:1]))
+    assert COUNT <= rows <= COUNT + 6
+
+
 def test_queue_is_not_drained_while_a_lost_connection_is_restored() -> None:
     """The next message arrives long after the connection is restored: only then is the queue open again."""
 
     async def main() -> None:
         async with Broker(port=0) as broker, FaultProxy(broker.uri) as proxy:
-            await post(broker.uri, TABLE[:1])
+            await post(broker.uri, TABLE[:2])
             proxy.delay(0.15)
-            options = OPTIONS | {"idle_timeout": 0.5}
-            source = await asyncio.to_thread(Source, proxy.uri, URI, confirm="never", **options)
+            options = OPTIONS | {"idle_timeout": 0.5, "max_unconfirmed_messages": 1}
+            source = await asyncio.to_thread(Source, proxy.uri, URI, confirm="next", **options)
             first = await asyncio.to_thread(source.reader.read_next_batch)
             proxy.cut()
-            await post(broker.uri, TABLE[1:2])
             rest = await asyncio.to_thread(source.reader.read_all)
             await asyncio.to_thread(source.close)
         assert first["n"].to_pylist() == [0]

@@ -248,7 +248,7 @@ async def test_a_cancelled_receive_loses_no_message(broker: bmq.broker.Broker) -
 async def test_a_batch_respects_the_limit_of_bytes(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.arrow.tables._MAX_BYTES", 50_000)
+    monkeypatch.setattr("bmq.arrow.consumer.MAX_BYTES", 50_000)
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         sizes = [1000] * 200 + [60_000] + [30_000, 30_000, 10]

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import bmq
 from bmq.spark import check_java
-from bmq.spark._portal import shutdown
+from bmq.spark.connection import shutdown
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 ROOT = str(Path(__file__).parents[2])
@@ -130,7 +130,7 @@ def uncounted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(*_: object) -> None:
         raise bmq.ConnectionFailed("no admin commands here")
 
-    monkeypatch.setattr("bmq.spark._receiving.queue_depths", refused)
+    monkeypatch.setattr("bmq.arrow.backlog.InitialBacklog._depths", refused)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from bmq.spark._arrow import RecordBatch
+from bmq.arrow.decoding import RecordBatch
 from tests.spark.conftest import start_spark
 
 PARTITIONS = 3

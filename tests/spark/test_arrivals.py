@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.spark._arrow import pa
-from bmq.spark._inlet import StreamLimits, due_at
-from bmq.spark._ledger import Arrivals
-from bmq.spark._log import BatchLog
-from bmq.spark._raw import guid_keys, raw_schema
+from bmq.arrow.decoding import pa
+from bmq.spark.batch_reader import RepeatedRows
+from bmq.spark.log import BatchLog, guid_keys, raw_schema
+from bmq.spark.stream_reader import StreamLimits, due_at
 
 #: GUIDs that agree in their first half, in their second half, or end with zeros.
 GUIDS = [bytes(8) + bytes(8), bytes(8) + b"\1" * 8, b"\1" * 8 + bytes(8), b"\1" * 16, b"\0\1" * 8, b"\2" * 16]
@@ -33,7 +32,7 @@ def array(guids: list[bytes]) -> np.ndarray:
 def test_each_row_but_the_first_of_a_message_in_a_queue_is_found(
     arrived: list[tuple[str, list[bytes]]],
 ) -> None:
-    arrivals = Arrivals()
+    arrivals = RepeatedRows()
     for uri, guids in arrived:
         arrivals.add(uri, array(guids))
     seen: set[tuple[str, bytes]] = set()
@@ -51,7 +50,7 @@ def test_guids_with_equal_mixed_halves_are_distinguished() -> None:
     spread = 0x9E3779B97F4A7C15
     one = (1).to_bytes(8, "little") + spread.to_bytes(8, "little")
     assert array([bytes(16), one]).view(np.uint64).tolist() == [0, 0, 1, spread]
-    arrivals = Arrivals()
+    arrivals = RepeatedRows()
     arrivals.add("q", array([bytes(16), one]))
     assert arrivals.repeated().tolist() == []
     arrivals.add("q", array([one]))

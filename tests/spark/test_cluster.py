@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import bmq.spark
-from bmq.spark._arrow import RecordBatch
-from bmq.spark._posting import Scope
+from bmq.arrow.decoding import RecordBatch
+from bmq.spark.partition import TaskScope
 from tests.spark.brokers import BrokerThread
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_a_speculative_duplicate_adds_no_message(
         for seed in seeds:
             mine = list(rows)
             random.Random(seed).shuffle(mine)
-            write.post(iter(mine), Scope("job", 0, attempt=seed))
+            write.post(iter(mine), TaskScope("job", 0, attempt=seed))
 
     cluster.sparkContext.parallelize([0, 1], 2).foreachPartition(copy)
     assert got(broker, queue) == EXPECTED

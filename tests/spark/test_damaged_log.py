@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 import bmq
-from bmq.spark._arrow import pa
-from bmq.spark._log import BatchLog
-from bmq.spark._log_partition import LogPartition, read_partition
-from bmq.spark._raw import raw_schema
-from bmq.spark._rows import OnInvalidMessage
+from bmq.arrow.decoding import pa
+from bmq.spark.log import BatchLog, LogPartition, raw_schema, read_partition
+from bmq.spark.schema import OnInvalidMessage
 from tests.spark.readers import WHOLE
 
 ROWS = 5

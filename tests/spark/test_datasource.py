@@ -37,10 +37,10 @@ import bmq
 import bmq.spark
 from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
-from bmq.spark._keys import bucket_column, due_column
-from bmq.spark._options import READ_OPTIONS, Options, read_settings
-from bmq.spark._portal import ConnectionSettings, portal, shutdown
-from bmq.spark._receiving import SourceReceiver
+from bmq.spark.connection import ConnectionSettings, portal, shutdown
+from bmq.spark.options import READ_OPTIONS, Options, read_settings
+from bmq.spark.receiver import SourceReceiver
+from bmq.spark.rows import bucket_column, due_column
 from bmq.testing import Simulation
 from bmq.wire.constants import PutFlags
 from bmq.wire.keys import key_bucket
@@ -918,7 +918,7 @@ def test_impossible_limits_are_refused(tmp_path: Path, options: dict[str, str], 
 def test_options_unsupported_by_an_old_engine_are_refused_by_name(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.spark._stream_reader.READ_LIMITS", False)
+    monkeypatch.setattr("bmq.spark.stream_reader.READ_LIMITS", False)
     query = source(queue=f"bmq://{DOMAIN}/q", checkpointLocation=tmp_path, **{option: 1})
     with pytest.raises(bmq.UsageError, match=rf"option {option} needs pyspark 4\.2 or newer, and this is \d"):
         query.streamReader(WHOLE).initialOffset()
@@ -1092,7 +1092,7 @@ def test_a_process_that_ends_closes_the_sessions_of_its_readers(broker: BrokerTh
 def test_two_queries_cannot_share_a_log(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.spark._log._LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr("bmq.spark.log._LOCK_PATIENCE", 0.1)
     one, other = Query(broker, queue, tmp_path), Query(broker, queue, tmp_path)
     one.latest()
     with pytest.raises(bmq.StateError, match="another query or source uses the log"):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bmq.spark import write_partition
-from bmq.spark._options import READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
-from bmq.spark._rows import source_ddl
+from bmq.spark.options import READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
+from bmq.spark.schema import source_ddl
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 

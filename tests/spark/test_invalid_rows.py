@@ -28,9 +28,9 @@ from pyspark.sql.types import (
 import bmq
 from bmq.client.message import Message
 from bmq.spark import BmqDataSource, PartitionReport, write_partition
-from bmq.spark._invalid import InvalidRow
-from bmq.spark._letters import letter_of
-from bmq.spark._posting import Scope
+from bmq.spark.invalid_rows import letter_of
+from bmq.spark.partition import TaskScope
+from bmq.spark.rows import InvalidRow
 from bmq.workers import original_of
 from tests.spark.brokers import DOMAIN, BrokerThread
 
@@ -245,7 +245,7 @@ def test_unsupported_values_are_found(broker: BrokerThread, queue: str) -> None:
         on_invalid_row="deadLetters",
         dead_letter_queue=dead,
     )
-    report = write.post(iter(rows), Scope("job"))
+    report = write.post(iter(rows), TaskScope("job"))
     assert (report.rows, report.acknowledged, report.dead_letters) == (9, 2, 7)
     assert good(broker.drain(queue, expect=2)) == ["a", "g"]
     letters = broker.drain(dead, expect=7)
@@ -298,13 +298,13 @@ def test_repeated_task_adds_no_message(broker: BrokerThread, queue: str, mode: s
         for first in range(0, len(shuffled), 300):
             yield first, pa.RecordBatch.from_pylist(shuffled[first : first + 300])
 
-    from bmq.spark._posting import post_partition
+    from bmq.spark.partition import post_partition
 
     reports = []
     for attempt in range(3):
         shuffled = list(rows)
         random.Random(attempt).shuffle(shuffled)
-        scope = Scope("nightly", 3, attempt)
+        scope = TaskScope("nightly", 3, attempt)
         if arrow:
             reports.append(post_partition(batches(shuffled), write.settings, scope))
         else:
@@ -320,7 +320,7 @@ def test_an_invalid_row_does_not_take_the_place_of_a_good_one_with_its_id(
 ) -> None:
     rows = [Row(value="", key=1), Row(value="good", key=1)]
     write = write_partition(queue=queue, broker=broker.uri, id_column="key", on_invalid_row="drop")
-    report = write.post(iter(rows), Scope("job"))
+    report = write.post(iter(rows), TaskScope("job"))
     assert (report.acknowledged, report.dropped, report.repeated) == (1, 1, 0)
     assert good(broker.drain(queue, expect=1)) == ["good"]
 

@@ -17,8 +17,8 @@ import bmq
 import bmq.admin
 from bmq.broker import AppSubscription, DomainConfig, Mode
 from bmq.cli import main
-from bmq.spark import _inlet, _state, repair
-from bmq.spark._standing import Counted, newly_dropped
+from bmq.spark import receiver, repair, stream_reader
+from bmq.spark.receiver import DropCounts
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, ask, read, source, struct, travelled
 from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between, post_numbers
@@ -79,8 +79,8 @@ class Query:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is confirmed but by what the test does: Spark's commits are not looked at."""
-    monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
-    monkeypatch.setattr(_inlet.Inlet, "_commit_known", _nothing)
+    monkeypatch.setattr(stream_reader, "_LOOK", 3600.0)
+    monkeypatch.setattr(stream_reader.StreamReceiver, "_commit_known", _nothing)
 
 
 async def _nothing(_: Any) -> None:
@@ -312,7 +312,7 @@ def test_the_log_of_another_query_is_refused(
 def test_committed_messages_are_confirmed_while_spark_is_idle(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
+    monkeypatch.setattr(stream_reader, "_LOOK", 0.01)
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 7)
     query.batch()
@@ -326,7 +326,7 @@ def test_committed_messages_are_confirmed_while_spark_is_idle(
 def test_ending_query_confirms_committed_batches(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_inlet, "_LOOK", 3600.0)
+    monkeypatch.setattr(stream_reader, "_LOOK", 3600.0)
     query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
     post_numbers(broker, queue, 0, 4)
     query.batch()
@@ -400,7 +400,7 @@ def test_other_readers_of_the_queue_are_named(
 def test_exclusive_refuses_other_readers(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_state, "_LEAVING", 0.3)
+    monkeypatch.setattr(receiver, "_LEAVING", 0.3)
     one = Query(broker, queue, tmp_path / "one", exclusive="true")
     one.ask()
     other = Query(broker, queue, tmp_path / "other", exclusive="true")
@@ -418,11 +418,10 @@ def test_dropped_messages_are_an_error_once(
 ) -> None:
     totals = {queue: 3}
 
-    async def dropped(*_: Any) -> dict[str, Counted]:
-        return {queue: Counted(totals[queue])}
+    async def dropped(*_: Any) -> dict[str, DropCounts]:
+        return {queue: DropCounts(totals[queue])}
 
-    monkeypatch.setattr(_state, "dropped_totals", dropped)
-    monkeypatch.setattr(_state, "_SETTLED", 0.0)
+    monkeypatch.setattr(receiver, "dropped_totals", dropped)
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 2)
     assert query.batch() == numbers(0, 2)
@@ -448,13 +447,12 @@ def test_dropped_messages_are_in_the_progress(
 ) -> None:
     totals = {queue: 3}
 
-    async def dropped(*_: Any) -> dict[str, Counted]:
-        return {queue: Counted(totals[queue])}
+    async def dropped(*_: Any) -> dict[str, DropCounts]:
+        return {queue: DropCounts(totals[queue])}
 
-    monkeypatch.setattr(_state, "dropped_totals", dropped)
-    monkeypatch.setattr(_state, "_SETTLED", 0.0)
-    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
-    monkeypatch.setattr(_inlet, "_ASK", 0.0)
+    monkeypatch.setattr(receiver, "dropped_totals", dropped)
+    monkeypatch.setattr(stream_reader, "_LOOK", 0.01)
+    monkeypatch.setattr(stream_reader, "_ASK", 0.0)
     query = Query(broker, queue, tmp_path, failOnDataLoss="false")
     query.ask()
     totals[queue] += 5
@@ -467,48 +465,10 @@ def test_dropped_messages_are_in_the_progress(
     ] * 2
 
 
-def test_purged_messages_are_an_error_once(
-    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_state, "_SETTLED", 0.0)
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 2)
-    assert query.batch() == numbers(0, 2)
-    query.ask()
-    query.stop()
-    post_numbers(broker, queue, 2, 5)
-    asyncio.run(purge(broker, queue))
-    post_numbers(broker, queue, 5, 7)
-    again = Query(broker, queue, tmp_path)
-    with pytest.raises(bmq.StateError, match=rf"rejected or purged\): 3 of {queue}\. The messages are lost"):
-        again.ask()
-    again.stop()
-    third = Query(broker, queue, tmp_path)
-    assert third.batch() == numbers(5, 7)
-    third.stop()
-
-
-def test_purged_messages_are_in_the_progress(
-    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, name in ((_state, "_SETTLED"), (_inlet, "_ASK")):
-        monkeypatch.setattr(module, name, 0.0)
-    monkeypatch.setattr(_inlet, "_LOOK", 0.01)
-    query = Query(broker, queue, tmp_path, failOnDataLoss="false", expression="!exists(n)")
-    query.ask()
-    broker.post(queue, [bmq.PutMessage(b"other", properties={"n": n}) for n in range(4)])
-    asyncio.run(purge(broker, queue))
-    until(lambda: query.runner.reportLatestOffset().get("dropped") == {queue: 4})
-    post_numbers(broker, queue, 0, 2)
-    assert query.batch() == numbers(0, 2)
-    query.stop()
-
-
 @pytest.mark.parametrize("kind", ["fanout", "subscribed"])
 def test_messages_without_a_reader_are_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(_state, "_SETTLED", 0.0)
     config = {
         "fanout": DomainConfig(name="simple", mode=Mode.FANOUT, app_ids=("one", "other")),
         "subscribed": DomainConfig(
@@ -534,27 +494,6 @@ def test_messages_without_a_reader_are_not_lost(
 async def purge(broker: BrokerThread, uri: str) -> None:
     async with bmq.admin.connect(broker.uri) as admin:
         await admin.queue(uri).purge()
-
-
-TOLD = {
-    "purged": (Counted(0, 10, 0), Counted(0, 20, 7), 0, 7),
-    "received and not confirmed": (Counted(0, 10, 0), Counted(0, 20, 7), 5, 2),
-    "purged before": (Counted(0, 10, 7), Counted(0, 20, 7), 0, 0),
-    "confirmed after a purge": (Counted(0, 10, 7), Counted(0, 20, 4), 0, 0),
-    "expired and purged": (Counted(1, 10, 0), Counted(3, 20, 7), 0, 9),
-    "a broker that counts anew": (Counted(5, 30, 0), Counted(2, 20, 7), 0, 2),
-    "no balance": (Counted(5, 10), Counted(6, 20, 7), 0, 1),
-}
-
-
-@pytest.mark.parametrize("case", TOLD)
-def test_lost_messages_are_the_difference_of_two_counts_of_the_broker(case: str) -> None:
-    before, now, in_hand, lost = TOLD[case]
-    more, noted = newly_dropped({"q": before}, {"q": now}, in_hand)
-    assert more == ({"q": lost} if lost else {})
-    # What was in hand is told later, if it is not confirmed.
-    later, _ = newly_dropped(noted, {"q": now})
-    assert later == ({"q": in_hand} if in_hand else {})
 
 
 def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(

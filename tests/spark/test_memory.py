@@ -13,14 +13,11 @@ from typing import Any
 
 import pytest
 
+from bmq.arrow.decoding import pa
 from bmq.spark import write_partition
-from bmq.spark._arrow import pa
-from bmq.spark._log import BatchLog
-from bmq.spark._log_partition import LogPartition, read_partition
-from bmq.spark._partition import WritePartition
-from bmq.spark._posting import Scope, post_partition
-from bmq.spark._raw import raw_schema
-from bmq.spark._rows import OnInvalidMessage
+from bmq.spark.log import BatchLog, LogPartition, raw_schema, read_partition
+from bmq.spark.partition import TaskScope, WritePartition, post_partition
+from bmq.spark.schema import OnInvalidMessage
 from tests.spark.readers import WHOLE
 
 MIB = 2**20
@@ -66,9 +63,9 @@ def test_a_partition_is_posted_while_it_is_read(kind: str, broker_process: str) 
     tracemalloc.start()
     try:
         if kind == "arrow":
-            report = post_partition(watched(), settings, Scope("job"))
+            report = post_partition(watched(), settings, TaskScope("job"))
         else:
-            report = WritePartition(settings, None, None).post(rows(), Scope("job"))
+            report = WritePartition(settings, None, None).post(rows(), TaskScope("job"))
     finally:
         tracemalloc.stop()
     assert report.acknowledged == BATCHES * BATCH

@@ -53,21 +53,21 @@ class Query:
         self.metrics.onQueryTerminated(QueryTerminatedEvent.fromJson(event))
 
 
-def test_batches_rows_lag_and_failures_are_counted() -> None:
+def test_batches_rows_and_failures_are_counted() -> None:
     metrics = QueryMetrics()
     query = Query(metrics)
-    query.progress(100, 200, {"messages": 100, "lag": {QUEUE: 7}}, written=90)
-    query.progress(50, 3000, json.dumps({"messages": 150, "lag": {QUEUE: 5}, "dropped": {QUEUE: 2}}))
+    query.progress(100, 200, {"messages": 100}, written=90)
+    query.progress(50, 3000, json.dumps({"messages": 150, "dropped": {QUEUE: 2}}))
     stats = metrics.queries()["orders"]
     assert (stats.batches, stats.input_rows, stats.output_rows, stats.seconds) == (2, 150, 90, 3.2)
-    assert (stats.last_seconds, stats.lag, stats.running, stats.failures) == (3.0, {QUEUE: 5}, 1, 0)
+    assert (stats.last_seconds, stats.running, stats.failures) == (3.0, 1, 0)
     assert stats.dropped == {QUEUE: 2}
     query.ends("it failed")
     again = Query(metrics)
     again.progress(1, 1, "no json")
     again.ends()
     stats = metrics.queries()["orders"]
-    assert (stats.batches, stats.lag, stats.running, stats.failures) == (3, {}, 0, 1)
+    assert (stats.batches, stats.running, stats.failures) == (3, 0, 1)
 
 
 def test_queries_without_names_have_their_ids_as_labels() -> None:
@@ -89,8 +89,8 @@ def test_queries_without_names_have_their_ids_as_labels() -> None:
 def test_prometheus_reads_the_metrics() -> None:
     metrics = QueryMetrics()
     query = Query(metrics)
-    query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}}), written=90)
-    query.progress(50, 700_000, json.dumps({"lag": {QUEUE: 5}, "dropped": {QUEUE: 2}}))
+    query.progress(100, 200, "{}", written=90)
+    query.progress(50, 700_000, json.dumps({"dropped": {QUEUE: 2}}))
     lines = metrics.exposition().decode().splitlines()
     for line in (
         'bmq_spark_batches_total{query="orders"} 2.0',
@@ -98,7 +98,6 @@ def test_prometheus_reads_the_metrics() -> None:
         'bmq_spark_output_rows_total{query="orders"} 90.0',
         'bmq_spark_failed_queries_total{query="orders"} 0.0',
         'bmq_spark_running_queries{query="orders"} 1.0',
-        f'bmq_spark_lag_messages{{query="orders",queue="{QUEUE}"}} 5.0',
         f'bmq_spark_dropped_messages_total{{query="orders",queue="{QUEUE}"}} 2.0',
         'bmq_spark_batch_seconds_bucket{le="0.1",query="orders"} 0.0',
         'bmq_spark_batch_seconds_bucket{le="0.25",query="orders"} 1.0',
@@ -114,7 +113,7 @@ def test_opentelemetry_reads_the_metrics() -> None:
     metrics = QueryMetrics()
     metrics.observe(MeterProvider([reader]))
     query = Query(metrics)
-    query.progress(100, 200, json.dumps({"lag": {QUEUE: 7}, "dropped": {QUEUE: 2}}), written=90)
+    query.progress(100, 200, json.dumps({"dropped": {QUEUE: 2}}), written=90)
     data = reader.get_metrics_data()
     assert data is not None
     found = {
@@ -128,7 +127,6 @@ def test_opentelemetry_reads_the_metrics() -> None:
     assert values["bmq.spark.output_rows"] == [(about, 90)]
     assert values["bmq.spark.failed_queries"] == [(about, 0)]
     assert values["bmq.spark.running_queries"] == [(about, 1)]
-    assert values["bmq.spark.lag_messages"] == [({"query": "orders", "queue": QUEUE}, 7)]
     assert values["bmq.spark.dropped_messages"] == [({"query": "orders", "queue": QUEUE}, 2)]
     ((_, durations),) = found["bmq.spark.batch_seconds"]
     assert (durations.count, durations.sum) == (1, 0.2)

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 import bmq
 from bmq.spark import BmqDataSource, PartitionReport, write_partition
-from bmq.spark._posting import Scope
+from bmq.spark.partition import TaskScope
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 Write = Callable[..., PartitionReport]
@@ -205,12 +205,12 @@ def test_an_unsupported_value_is_named_with_its_row(
     rows = [Row(value="x", p=1)] * 3 + [Row(value="x", p=value), Row(value="x", p=2)]
     with pytest.raises(bmq.InvalidProperty) as info:
         write_partition(queue=f"{queue}-fails", broker=broker.uri, properties=["p"]).post(
-            iter(rows), Scope("job")
+            iter(rows), TaskScope("job")
         )
     assert "row 3 of the partition: " in str(info.value)
     assert text in str(info.value)
     sorts = write_partition(queue=queue, broker=broker.uri, properties=["p"], on_invalid_row="drop")
-    report = sorts.post(iter(rows), Scope("job"))
+    report = sorts.post(iter(rows), TaskScope("job"))
     assert (report.acknowledged, report.dropped) == (4, 1)
 
 

@@ -8,13 +8,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import bmq
 from bmq.spark import BmqDataSource
-from bmq.spark._options import (
-    _FOREIGN,  # pyright: ignore[reportPrivateUsage]
-    READ_OPTIONS,
-    STREAM_OPTIONS,
-    WRITE_OPTIONS,
-    Options,
-)
+from bmq.spark.options import _FOREIGN, READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Options
 
 QUEUE = {"queue": "bmq://bmq.test.mem.priority/q"}
 VALUE = StructType([StructField("value", StringType())])
@@ -68,7 +62,7 @@ def test_a_queue_is_named_once() -> None:
 
 def test_options_of_one_direction_pass_together() -> None:
     assert "value BINARY" in source(**QUEUE).schema()
-    assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", lag="true").schema()
+    assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", logPath="/y").schema()
     assert "value BINARY" in source(**QUEUE, writeName="j", propertyColumns="n").schema()
 
 
@@ -86,11 +80,11 @@ def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
     [
         (WRITE_OPTIONS, "maxmessages", "maxmessages is an option of spark.read and spark.readStream"),
         (READ_OPTIONS, "writename", "writename is an option of writing"),
-        (READ_OPTIONS, "lag", "lag is an option of spark.readStream"),
+        (READ_OPTIONS, "logpath", "logpath is an option of spark.readStream"),
     ],
 )
 def test_an_option_of_the_other_direction_is_named(
-    known: tuple[bmq.spark._options.Option, ...], key: str, text: str
+    known: tuple[bmq.spark.options.Option, ...], key: str, text: str
 ) -> None:
     with pytest.raises(bmq.UsageError, match=text):
         Options({key: "1"}, known)

@@ -33,11 +33,11 @@ def test_a_process_that_plans_a_write_imports_no_client() -> None:
     """Spark starts a process for each step of a write, and every import delays the write."""
     code = """
 import sys
-from bmq.spark._datasource import BmqDataSource
+from bmq.spark.datasource import BmqDataSource
 from pyspark.sql.types import StringType, StructField, StructType
 options = {"queue": "bmq://bmq.test.mem.priority/q"}
 BmqDataSource(options).writer(StructType([StructField("value", StringType())]), False)
-print(sorted({"bmq.client", "bmq.protocol", "bmq.admin", "pandas"} & set(sys.modules)))
+print(sorted({"bmq.client.session", "bmq.protocol", "bmq.admin", "pandas"} & set(sys.modules)))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

@@ -15,11 +15,10 @@ import pytest
 
 import bmq
 import bmq.spark
-from bmq.spark import _reads
-from bmq.spark._application import Application, application_of_planner
-from bmq.spark._checkpoint import filesystem
-from bmq.spark._reads import READS, Drain, Reads
-from bmq.spark._receiving import Arrived, SourceReceiver
+from bmq.spark import batch_reader
+from bmq.spark.batch_reader import READS, Application, Drain, Reads, application_of_planner
+from bmq.spark.log import filesystem
+from bmq.spark.receiver import ReceivedMessages, SourceReceiver
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, read, rows_of, source, values_of
 from tests.spark.test_datasource import BAD, post_bad_between
@@ -216,8 +215,8 @@ def test_reads_planned_at_the_same_time_share_their_rows(
 
 def become(monkeypatch: pytest.MonkeyPatch, application: Application | None) -> None:
     """Have reads planned and confirmed by an application."""
-    monkeypatch.setattr(_reads, "application_of_planner", lambda: application)
-    monkeypatch.setattr(_reads, "application_of_program", lambda: application)
+    monkeypatch.setattr(batch_reader, "application_of_planner", lambda: application)
+    monkeypatch.setattr(batch_reader, "application_of_program", lambda: application)
 
 
 HERE = Application.of(os.getpid())
@@ -310,7 +309,7 @@ def test_connection_cut_during_a_read_duplicates_no_rows(
     broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(21)])
     store, batches = Drain._new, []
 
-    async def cut(drain: Drain, arrived: Arrived) -> Any:
+    async def cut(drain: Drain, arrived: ReceivedMessages) -> Any:
         rows = await store(drain, arrived)
         batches.append(rows)
         if len(batches) == 1:
@@ -330,7 +329,7 @@ def test_a_dead_letter_of_a_read_that_is_cut_is_posted_once(
     post_bad_between(broker, queue)
     store, cuts = Drain._new, []
 
-    async def cut(drain: Drain, arrived: Arrived) -> Any:
+    async def cut(drain: Drain, arrived: ReceivedMessages) -> Any:
         rows = await store(drain, arrived)
         if rows.num_rows and not cuts:
             cuts.append(broker.call(lambda b: b.faults.disconnect()))
@@ -379,10 +378,10 @@ def test_names_of_hadoop_are_those_of_pyarrow(scheme: str) -> None:
 def test_databricks_file_system_is_its_mounted_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path))
+    monkeypatch.setattr("bmq.spark.log._DATABRICKS", str(tmp_path))
     for path in ("dbfs:/checkpoints/orders", "dbfs://checkpoints/orders"):
         assert filesystem(path)[1] == f"{tmp_path}/checkpoints/orders"
-    monkeypatch.setattr("bmq.spark._checkpoint._DATABRICKS", str(tmp_path / "not mounted"))
+    monkeypatch.setattr("bmq.spark.log._DATABRICKS", str(tmp_path / "not mounted"))
     with pytest.raises(
         bmq.UsageError, match=r"dbfs:/x is in no file system.*give readStream the option logPath"
     ):

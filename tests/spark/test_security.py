@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 
 import bmq
 from bmq.spark import write_partition
-from bmq.spark._portal import shutdown
+from bmq.spark.connection import shutdown
 from tests.certificates import Certificates, make_certificates
 from tests.spark.brokers import DOMAIN, BrokerThread
 

@@ -25,10 +25,10 @@ from pyspark.sql.types import (
 
 import bmq
 import bmq.spark
+from bmq.arrow.decoding import pa
 from bmq.spark import BmqDataSource, Summary, write_partition
-from bmq.spark._arrow import pa
-from bmq.spark._options import WRITE_OPTIONS, Options, sink_settings
-from bmq.spark._posting import Scope, post_partition
+from bmq.spark.options import WRITE_OPTIONS, Options, sink_settings
+from bmq.spark.partition import TaskScope, post_partition
 from tests.spark.brokers import BrokerThread
 
 pytestmark = [
@@ -52,7 +52,9 @@ def post(
 ) -> list[Any]:
     """Post rows as one batch, in this many partitions."""
     write = write_partition(queue=queue, broker=broker.uri, guid_column="guid", properties=["n"], **options)
-    return [write.post(iter(rows[number::partitions]), Scope(job, number)) for number in range(partitions)]
+    return [
+        write.post(iter(rows[number::partitions]), TaskScope(job, number)) for number in range(partitions)
+    ]
 
 
 @pytest.mark.parametrize("job", ["job", "another job"])
@@ -147,7 +149,7 @@ def test_an_arrow_table_has_source_guids(broker: BrokerThread, queue: str) -> No
     for start in (0, 37):
         order = [*range(start, 100), *range(start)]
         table = pa.RecordBatch.from_pylist([ROWS[at].asDict() for at in order])
-        post_partition(iter([(0, table)]), settings, Scope("job", start))
+        post_partition(iter([(0, table)]), settings, TaskScope("job", start))
     assert sorted(m.properties["n"] for m in broker.drain(queue, expect=100)) == list(range(100))
 
 

@@ -35,10 +35,10 @@ from pyspark.sql.types import (
 )
 
 import bmq
-from bmq.spark import _portal as portals
+from bmq.arrow.decoding import pa
+from bmq.spark import connection as portals
 from bmq.spark import write_partition
-from bmq.spark._arrow import pa
-from bmq.spark._posting import Scope, post_partition
+from bmq.spark.partition import TaskScope, post_partition
 from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
 from tests.waiting import eventually
@@ -135,7 +135,7 @@ def test_a_column_names_the_queue(broker: BrokerThread, queue: str) -> None:
 async def test_an_empty_partition_opens_no_connection() -> None:
     async with Peer() as peer:
         write = write_partition(queue=f"bmq://{DOMAIN}/q", broker=peer.uri)
-        report = await asyncio.to_thread(write.post, iter([]), Scope("job", 7, attempt=2))
+        report = await asyncio.to_thread(write.post, iter([]), TaskScope("job", 7, attempt=2))
         assert peer.connections == []
     assert (report.partition, report.attempt) == (7, 2)
     assert (report.rows, report.acknowledged, report.bytes) == (0, 0, 0)
@@ -145,7 +145,7 @@ def test_one_session_serves_all_partitions(broker: BrokerThread, queue: str) -> 
     write = sink(broker, queue)
     connected = []
     for partition in range(4):
-        write.post(iter(ORDERS[:10]), Scope("job", partition))
+        write.post(iter(ORDERS[:10]), TaskScope("job", partition))
         connected.append(broker.call(lambda b: {id(c) for c in b._hub.connections}))
     assert len(connected[0]) == 1
     assert connected.count(connected[0]) == 4
@@ -188,22 +188,22 @@ def test_repeated_task_in_any_order_adds_no_message(broker: BrokerThread, queue:
     rows = [Row(body=f"row {n % 200}", CustomerId=n % 3, OrderType=None) for n in range(2400)]
     write = sink(broker, queue)
     partial = itertools.islice(shuffled(rows, 1), 1700)
-    write.post(partial, Scope("job", 3, attempt=0))  # died here
-    write.post(iter(shuffled(rows, 2)), Scope("job", 3, attempt=1))
-    write.post(iter(shuffled(rows, 3)), Scope("job", 3, attempt=2))
+    write.post(partial, TaskScope("job", 3, attempt=0))  # died here
+    write.post(iter(shuffled(rows, 2)), TaskScope("job", 3, attempt=1))
+    write.post(iter(shuffled(rows, 3)), TaskScope("job", 3, attempt=2))
     got = sorted((m.data, m.properties["CustomerId"]) for m in broker.drain(queue, expect=2400))
     assert got == sorted((row.body.encode(), row.CustomerId) for row in rows)
 
 
 @pytest.mark.parametrize(
     ("other", "options"),
-    [(Scope("other", 3), {}), (Scope("job", 4), {}), (Scope("job", 3), {"write_name": "second"})],
+    [(TaskScope("other", 3), {}), (TaskScope("job", 4), {}), (TaskScope("job", 3), {"write_name": "second"})],
     ids=["another job", "another partition", "another write"],
 )
 def test_equal_rows_of_another_write_are_different_messages(
-    broker: BrokerThread, queue: str, other: Scope, options: dict[str, str]
+    broker: BrokerThread, queue: str, other: TaskScope, options: dict[str, str]
 ) -> None:
-    sink(broker, queue).post(iter(ORDERS[:100]), Scope("job", 3))
+    sink(broker, queue).post(iter(ORDERS[:100]), TaskScope("job", 3))
     sink(broker, queue, **options).post(iter(ORDERS[:100]), other)
     assert len(broker.drain(queue, expect=200)) == 200
 
@@ -211,7 +211,7 @@ def test_equal_rows_of_another_write_are_different_messages(
 def test_rows_with_different_property_names_are_different_messages(broker: BrokerThread, queue: str) -> None:
     for name in ("weight", "height"):
         write = write_partition(queue=queue, broker=broker.uri, value="body", properties=[name])
-        write.post(iter([Row(**{"body": "x", name: 1})]), Scope("job", 3))
+        write.post(iter([Row(**{"body": "x", name: 1})]), TaskScope("job", 3))
     assert [dict(m.properties) for m in broker.drain(queue, expect=2)] == [{"weight": 1}, {"height": 1}]
 
 
@@ -220,8 +220,8 @@ def test_entries_of_maps_are_distinguished_by_name_in_a_repeated_task(
 ) -> None:
     one, other = Row(body="x", more={"weight": 1}), Row(body="x", more={"height": 1})
     write = write_partition(queue=queue, broker=broker.uri, value="body", properties=["more"])
-    write.post(iter([one]), Scope("job", 3, attempt=0))  # died here
-    write.post(iter([other, one]), Scope("job", 3, attempt=1))
+    write.post(iter([one]), TaskScope("job", 3, attempt=0))  # died here
+    write.post(iter([other, one]), TaskScope("job", 3, attempt=1))
     got = [dict(m.properties) for m in broker.drain(queue, expect=2)]
     assert sorted(got, key=str) == [{"height": 1}, {"weight": 1}]
 
@@ -284,7 +284,7 @@ def test_a_rate_holds_rows_back(broker: BrokerThread, queue: str) -> None:
 def test_a_repeated_id_is_one_message_and_is_counted(broker: BrokerThread, queue: str) -> None:
     rows = [Row(body=f"{n}", key=n % 10) for n in range(30)]
     write = write_partition(queue=queue, broker=broker.uri, value="body", id_column="key")
-    report = write.post(iter(rows), Scope("job"))
+    report = write.post(iter(rows), TaskScope("job"))
     assert (report.rows, report.acknowledged, report.repeated) == (30, 10, 20)
     assert len(broker.drain(queue, expect=10)) == 10
 
@@ -292,7 +292,7 @@ def test_a_repeated_id_is_one_message_and_is_counted(broker: BrokerThread, queue
 def test_random_guids_do_not_deduplicate(broker: BrokerThread, queue: str) -> None:
     write = sink(broker, queue, guid_mode="random")
     for _ in range(2):
-        write.post(iter(ORDERS[:10]), Scope("job"))
+        write.post(iter(ORDERS[:10]), TaskScope("job"))
     assert len(broker.drain(queue, expect=20)) == 20
 
 
@@ -322,7 +322,7 @@ def test_a_queue_that_stays_full_fails_the_task_and_names_the_row(broker: Broker
         bmq.PostError,
         match=r"row 11 of partition 5 .*: LIMIT_MESSAGES: the queue has been full for 0\.2 s, and 9 rows",
     ) as info:
-        write.post((Row(value=f"{n}") for n in range(20)), Scope("job", 5))
+        write.post((Row(value=f"{n}") for n in range(20)), TaskScope("job", 5))
     assert info.value.status is bmq.AckStatus.LIMIT_MESSAGES
     assert info.value.queue_uri == uri
     copy = cloudpickle.loads(cloudpickle.dumps(info.value))
@@ -334,7 +334,7 @@ async def test_rows_that_are_posted_again_keep_their_order() -> None:
     async with Peer() as peer:
         peer.hold.add("PUT")
         write = write_partition(queue=f"bmq://{DOMAIN}/q", broker=peer.uri, retry_interval=0.01)
-        writing = asyncio.create_task(asyncio.to_thread(write.post, iter(rows), Scope("job")))
+        writing = asyncio.create_task(asyncio.to_thread(write.post, iter(rows), TaskScope("job")))
         await eventually(lambda: peer.connections and len(peer.connection.script.puts) == 50, 30)
         script = peer.connection.script
         puts, script.puts = script.puts, []
@@ -355,7 +355,7 @@ async def test_a_repeatedly_refused_row_is_named() -> None:
             queue=f"bmq://{DOMAIN}/q", broker=peer.uri, max_retries=2, retry_interval=0.01
         )
         row = Row(value="x")
-        writing = asyncio.create_task(asyncio.to_thread(write.post, iter([row]), Scope("job", 5)))
+        writing = asyncio.create_task(asyncio.to_thread(write.post, iter([row]), TaskScope("job", 5)))
         for count in (1, 2, 3):
             await eventually(lambda: peer.connections and peer.connection.script.puts, 30)
             script = peer.connection.script
@@ -375,7 +375,7 @@ def test_a_full_queue_is_waited_for_and_keeps_the_order_of_rows(
     write = write_partition(queue=uri, broker=broker.uri, max_retries=0, ack_timeout=60)
     consumer = broker.start_draining(uri, 200)
     with caplog.at_level("WARNING", "bmq.spark"):
-        report = write.post((Row(value=f"{n}") for n in range(200)), Scope("job"))
+        report = write.post((Row(value=f"{n}") for n in range(200)), TaskScope("job"))
     assert [int(data) for data in consumer()] == list(range(200))
     assert (report.acknowledged, report.retried) == (200, 0)
     assert report.waited > 0
@@ -390,7 +390,7 @@ def test_two_partitions_wait_for_the_same_room(broker: BrokerThread) -> None:
     consumer = broker.start_draining(uri, 200)
 
     def post(partition: int) -> Any:
-        return write.post((Row(value=f"{partition} {n}") for n in range(100)), Scope("job", partition))
+        return write.post((Row(value=f"{partition} {n}") for n in range(100)), TaskScope("job", partition))
 
     with ThreadPoolExecutor() as pool:
         reports = list(pool.map(post, range(2)))
@@ -406,7 +406,7 @@ async def test_waiting_ends_when_a_row_is_refused_for_another_reason() -> None:
         options = {"queue": f"bmq://{DOMAIN}/q", "retry_interval": 0.01, "max_retries": 1}
         settings = write_partition(broker=peer.uri, **options).settings
         writing = asyncio.create_task(
-            asyncio.to_thread(post_partition, iter([(0, slice_)]), settings, Scope("job"))
+            asyncio.to_thread(post_partition, iter([(0, slice_)]), settings, TaskScope("job"))
         )
         for status, expected in (
             (bmq.AckStatus.LIMIT_BYTES, 5),
@@ -433,7 +433,7 @@ def test_restored_connection_loses_and_duplicates_no_row(broker: BrokerThread, q
                 broker.call(lambda b: b.restart(graceful=False))
             yield Row(value=f"{n}")
 
-    report = write_partition(queue=queue, broker=broker.uri).post(rows(), Scope("job"))
+    report = write_partition(queue=queue, broker=broker.uri).post(rows(), TaskScope("job"))
     assert report.acknowledged == 20_000
     assert report.reconnects >= 1
     got = sorted(int(m.data) for m in broker.drain(queue, expect=20_000))

@@ -4,8 +4,7 @@
 :func:`bmq.spark.write_partition` documents the guarantees.
 
 GUIDs never depend on a row's position: a repeated task may receive its rows in another order, and the broker
-would then drop a row whose GUID belonged to another row before.
-"""
+would then drop a row whose GUID belonged to another row before."""
 
 from __future__ import annotations
 
@@ -21,9 +20,10 @@ import numpy as np
 
 from bmq.errors import UsageError
 
-__all__ = ["ContentGuids", "GuidMaker", "GuidMode", "IdGuids", "RandomGuids", "SourceGuids", "guid_maker"]
+__all__ = ["GuidMaker", "GuidMode", "IdGuids", "SourceGuids", "guid_maker"]
 
 _SIZE = 16
+
 # Number of rows of a partition that are compared with other partitions; all rows of a small partition.
 _SAMPLE = 1024
 

@@ -1,52 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of ``format("bmq")``: declared once, parsed, and rejected if unknown."""
+"""The options of ``format("bmq")``: declared once, parsed, and refused if unknown."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq._checks import INT32_MAX
 from bmq.client.address import parse_addresses
+from bmq.conventions import BUCKET, DESTINATION, DUE
 from bmq.errors import UsageError
-from bmq.spark._columns import Columns, check_queue, resolve
-from bmq.spark._guids import GuidMode
-from bmq.spark._portal import ConnectionSettings
-from bmq.spark._rows import SOURCE_COLUMNS, OnInvalidMessage
-from bmq.spark._security import Security
-from bmq.spark._sink_settings import OnInvalidRow, SinkSettings
+from bmq.spark.connection import ConnectionSettings, Security
+from bmq.spark.guids import GuidMode
+from bmq.spark.schema import SOURCE_COLUMNS, ColumnRoles, OnInvalidMessage, OnInvalidRow, check_queue, resolve
 from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    # The processes that plan and commit a write need neither a client nor the parts for reading.
-    from bmq.spark._reads import ReadLimits
-    from bmq.spark._receiving import SourceSettings
-    from bmq.spark._state import LogPlace
+    from bmq.spark.log import LogLocation
+    from bmq.spark.receiver import ReadLimits, SourceSettings
 
 __all__ = [
     "OF_A_TABLE",
     "READ_OPTIONS",
     "STREAM_OPTIONS",
     "WRITE_OPTIONS",
+    "_FOREIGN",
     "Option",
     "Options",
+    "SinkSettings",
     "check_reading",
     "connection",
     "log_place",
+    "name_row",
     "parse_compression",
     "parse_guid_mode",
     "parse_on_invalid_row",
-    "queues",
     "read_settings",
     "sink_settings",
     "source_settings",
-    "subscriptions",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """Settings of the sink.
+
+    Attributes:
+        connection: connection to the broker.
+        queue: target of all rows; "" if a column has the target.
+        columns: roles of the columns.
+        guid_mode: source of the GUIDs.
+        write_name: name of the write in GUIDs: a repeated write of this name adds no messages.
+        rate: maximum number of rows a second of each partition; None for no limit.
+        on_invalid_row: handling of rows that cannot be posted.
+        dead_letter_queue: queue for dead letters.
+        max_retries: number of retries after a negative acknowledgement; a full queue does not count.
+        retry_interval: seconds before the first retry, doubled each time.
+        ack_timeout: seconds without an outcome, or with a full queue that accepts no row, until the task
+            fails.
+    """
+
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    queue: str = ""
+    columns: ColumnRoles = field(default_factory=ColumnRoles)
+    guid_mode: GuidMode = GuidMode.CONTENT
+    write_name: str = ""
+    rate: float | None = None
+    on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
+    dead_letter_queue: str = ""
+    max_retries: int = 5
+    retry_interval: float = 0.2
+    ack_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.queue:
+            check_queue(self.queue)
+        if not self.queue and not self.columns.queue:
+            raise UsageError("no target: name a queue (bmq://DOMAIN/QUEUE), or the column with the queue")
+        taken = {BUCKET} if self.columns.key else set[str]()
+        taken |= {DUE, DESTINATION} if self.columns.not_before else set[str]()
+        if twice := taken.intersection(self.columns.properties):
+            raise UsageError(
+                f"{', '.join(sorted(twice))}: both a property column and made from another column"
+            )
+        if self.rate is not None and not self.rate > 0:
+            raise UsageError(f"rate must be a number of rows a second, above 0, not {self.rate}")
+        if (self.on_invalid_row is OnInvalidRow.DEAD_LETTERS) != bool(self.dead_letter_queue):
+            raise UsageError("dead letters need both onInvalidRow=deadLetters and deadLetterQueue")
+        if self.dead_letter_queue:
+            check_queue(self.dead_letter_queue)
+        if self.guid_mode is GuidMode.ID and not self.columns.id:
+            raise UsageError("guidMode=id needs idColumn, the column with the id of each row")
+        if self.guid_mode is GuidMode.SOURCE and not self.columns.guid:
+            raise UsageError(
+                "guidMode=source needs guidColumn, the column with the GUIDs of a queue that was read"
+            )
+
+
+def name_row(position: int) -> str:
+    """Return the name of a row for errors."""
+    return f"row {position} of the partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +150,9 @@ def _positive(text: str) -> int:
 
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+
 _IN_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?")
 
 
@@ -434,12 +494,6 @@ STREAM_OPTIONS = (
     ),
     Option("numPartitions", _positive, 1, "number of partitions of a batch"),
     Option("numReceivers", _positive, 1, "number of the driver's sessions for each queue"),
-    Option(
-        "lag",
-        _one_of("true", "false"),
-        "false",
-        "`true` queries the broker for the backlog of the queues, for the [progress](#progress-and-metrics)",
-    ),
 )
 
 _HOMES = {"spark.read": READ_OPTIONS, "spark.readStream": STREAM_OPTIONS, "writing": WRITE_OPTIONS}
@@ -448,8 +502,11 @@ _NO_POSITION = (
     "a queue has no offsets: the broker delivers every unconfirmed message, and no confirmed one. An "
     "application of a fanout queue (?id=APPID) keeps messages for a later reader"
 )
+
 _ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
+
 _APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
+
 #: Options of Spark's sources for Kafka and Pulsar, with their equivalents here.
 _FOREIGN = {
     "bootstrap.servers": "option broker, tcp://HOST:PORT",
@@ -636,7 +693,7 @@ def sink_settings(options: Options, names: Sequence[str]) -> SinkSettings:
         properties = (every, *properties)
     id_column, guid_column = options["idColumn"], options["guidColumn"]
     guid_mode = parse_guid_mode(options["guidMode"], has_id=bool(id_column), has_guid=bool(guid_column))
-    columns = Columns(
+    columns = ColumnRoles(
         value=options["valueColumn"],
         properties=properties,
         queue="" if options["queue"] else options["queueColumn"],
@@ -723,7 +780,7 @@ def source_settings(options: Options, max_unconfirmed: int) -> SourceSettings:
     Raises:
         InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
-    from bmq.spark._receiving import SourceSettings
+    from bmq.spark.receiver import SourceSettings
 
     aside = options["onInvalidMessage"] is OnInvalidMessage.DEAD_LETTERS
     letters: str = options["deadLetterQueue"]
@@ -750,7 +807,7 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
     Raises:
         InvalidExpression, InvalidURI, UsageError: an option is not legal, or excludes another option.
     """
-    from bmq.spark._reads import ReadLimits
+    from bmq.spark.receiver import ReadLimits
 
     stored, confirm = bool(options["checkpointLocation"]), options["confirm"]
     if not stored and confirm not in (None, "never"):
@@ -779,13 +836,13 @@ def read_settings(options: Options) -> tuple[SourceSettings, ReadLimits]:
     return settings, limits
 
 
-def log_place(options: Options) -> LogPlace:
+def log_place(options: Options) -> LogLocation:
     """Return the location of a stream's log.
 
     Raises:
         UsageError: the options do not contain a location.
     """
-    from bmq.spark._state import LogPlace
+    from bmq.spark.log import LogLocation
 
     checkpoint: str = options["checkpointLocation"]
     name: str = options["sourceName"]
@@ -799,4 +856,6 @@ def log_place(options: Options) -> LogPlace:
                 "checkpoint is its folder and the queryName"
             )
         path = f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
-    return LogPlace(path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true")
+    return LogLocation(
+        path=path, checkpoint=checkpoint, source=name, strict=options["failOnDataLoss"] == "true"
+    )

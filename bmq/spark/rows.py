@@ -1,28 +1,171 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows and maps as Arrow columns: converts Spark's input to the form that is posted."""
+"""From the rows of a DataFrame to the columns that are posted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
-from bmq.errors import InvalidPayload, InvalidProperty, UsageError
-from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._columns import SCALARS, Columns
-from bmq.spark._invalid import InvalidRow, entries_of, invalid_row, this_row
-from bmq.spark._typed import TYPES, restored
-from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
-from bmq.wire.properties import encode_properties
+import numpy as np
 
-__all__ = ["RowColumns", "spread_maps", "without_views"]
+from bmq.arrow.decoding import RecordBatch, pa
+from bmq.errors import InvalidPayload, InvalidProperty, UsageError
+from bmq.spark.schema import SCALARS, TYPES, ColumnRoles, restored
+from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
+from bmq.wire.keys import key_bucket
+from bmq.wire.properties import PropertyValue, encode_properties
+
+__all__ = [
+    "InvalidRow",
+    "RowColumns",
+    "bucket_column",
+    "due_column",
+    "invalid_row",
+    "source_guids",
+    "spread_maps",
+    "this_row",
+    "without_views",
+]
+
+_POLYNOMIAL = 0x82F63B78
+
+# Longer keys are faster singly, in C.
+_LONG = 40
+
+# The latest time in milliseconds with an exact representation as a float and as a 64-bit integer.
+_LATEST = 2.0**53
+
+_TEXTS = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+)
+
+_GUID = re.compile("[0-9A-Fa-f]{32}")
+
+_NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
+
+
+def _table() -> np.ndarray[Any, Any]:
+    table: np.ndarray[Any, Any] = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = (table >> 1) ^ (table & 1) * np.uint32(_POLYNOMIAL)
+    return table
+
+
+_TABLE = _table()
+
+
+def bucket_column(keys: Any) -> Any:
+    """Return the property ``bmq_bucket`` of each row: the CRC-32C of the key, without the highest bit.
+
+    The n-th bytes of all rows are processed at once: for short keys, three times as fast as row by row.
+
+    Args:
+        keys: Arrow array of text, bytes or integers.
+
+    Returns:
+        An array of int32, null for null keys.
+
+    Raises:
+        UsageError: the keys have another type.
+    """
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    kind = keys.type
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        keys = keys.cast(pa.string())
+    elif not any(is_kind(kind) for is_kind in _TEXTS):
+        raise UsageError(f"a key must be text, bytes or an integer, not {kind}")
+    if not pa.types.is_large_binary(kind):
+        keys = keys.cast(pa.large_binary())
+    _, offsets, data = keys.buffers()
+    count = len(keys)
+    ends = np.frombuffer(offsets, np.int64, count + 1, keys.offset * 8)
+    content = np.frombuffer(data if data is not None else b"", np.uint8)
+    lengths = np.diff(ends)
+    # Longest first, so that the keys with an n-th byte form a prefix.
+    order = np.argsort(-lengths, kind="stable")
+    starts, lengths = ends[:-1][order], lengths[order]
+    sums: np.ndarray[Any, Any] = np.full(count, 0xFFFFFFFF, np.uint32)
+    few = int(np.searchsorted(-lengths, -_LONG, "left"))
+    for at in range(int(lengths[few]) if few < count else 0):
+        rest = slice(few, int(np.searchsorted(-lengths, -at, "left")))
+        step = content[starts[rest] + at] ^ (sums[rest] & 0xFF)
+        sums[rest] = _TABLE[step] ^ (sums[rest] >> 8)
+    sums = ~sums & 0x7FFFFFFF
+    for at in range(few):
+        sums[at] = key_bucket(content[starts[at] : starts[at] + lengths[at]].tobytes())
+    buckets = np.empty(count, np.int32)
+    buckets[order] = sums.astype(np.int32)
+    return pa.array(buckets, mask=np.asarray(keys.is_null()))
+
+
+def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> Any:
+    """Return the property ``bmq_due`` of each row: milliseconds since 1970, rounded up.
+
+    Args:
+        times: Arrow array of timestamps, or of seconds since 1970.
+        name_row: function that returns the name of a row for errors, given its position in the array.
+
+    Returns:
+        An array of int64, null for null times.
+
+    Raises:
+        UsageError: the times have another type, or a value is not a time.
+    """
+    kind = times.type
+    if pa.types.is_timestamp(kind):
+        whole = np.asarray(times.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).fill_null(0))
+        due = -(-whole // 1000)
+    elif not any(is_kind(kind) for is_kind in _NUMBERS):
+        raise UsageError(f"a due time must be a timestamp or seconds since 1970, not {kind}")
+    else:
+        seconds = np.asarray(times.cast(pa.float64()).fill_null(0))
+        wrong = ~(np.abs(seconds) <= _LATEST)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise UsageError(
+                f"{name_row(row)}: {seconds[row]} is not a time in seconds since 1970: give a time, or "
+                "null for a message without a due time"
+            )
+        due = np.ceil(seconds * 1000).astype(np.int64)
+    return pa.array(due, pa.int64(), mask=np.asarray(times.is_null()))
+
+
+def source_guids(guids: Any, name_row: Callable[[int], str] = "row {}".format) -> list[str | None]:
+    """Return the GUID of each row's source message; None for a row without a GUID.
+
+    Args:
+        guids: Arrow array of text.
+        name_row: function that returns the name of a row for errors, given its position in the array.
+
+    Raises:
+        UsageError: a value is not 32 hexadecimal digits.
+    """
+    values: list[Any] = guids.to_pylist()
+    for row, value in enumerate(values):
+        if value is not None and not (isinstance(value, str) and _GUID.fullmatch(value)):
+            raise UsageError(
+                f"{name_row(row)}: {value!r:.60} is not the GUID of a message, which has 32 hexadecimal "
+                "digits: name the column of GUIDs in guidColumn, or choose another guidMode"
+            )
+    return values
+
 
 # Each key of a map becomes a column. Rows with more distinct keys than this limit are posted in smaller
 # parts.
 _MOST_KEYS = 64
 
 _INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
+
 #: Arrow's types of properties.
 _ARROW = {
     **_INTEGERS,
@@ -31,11 +174,117 @@ _ARROW = {
     PropertyType.STRING: pa.string(),
     PropertyType.BINARY: pa.binary(),
 }
+
 _BYTES = {bytes, bytearray, memoryview}
+
 _VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
 
 #: Value of a key in each row; None for rows without a value.
 _Entries = list[dict[str, Any] | None]
+
+
+_MOST_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidRow:
+    """A row that cannot be posted.
+
+    Attributes:
+        position: position in the partition.
+        reason: type and text of the error. The text does not name the row, because a repeated task may find
+            the row at another position.
+        value: payload, of any type.
+        properties: properties, of any type.
+        queue: target queue, or the invalid value of the queue column.
+        id: id of the row; None without an id.
+        guid: GUID of the row's source message; None without a legal GUID.
+    """
+
+    position: int
+    reason: str
+    value: Any = None
+    properties: dict[str, Any] = field(default_factory=dict[str, Any])
+    queue: str = ""
+    id: Any = None
+    guid: str | None = None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return type and text of an error, as a property can hold."""
+    text = f"{type(error).__name__}: {error}"[:_MOST_REASON]
+    return text.encode("utf-8", "replace").decode()
+
+
+def this_row(_: int) -> str:
+    """Return the name of a row in a reason."""
+    return "this row"
+
+
+def entries_of(value: Any) -> dict[str, Any] | None:
+    """Return the entries of a map or struct; None for values of a different type."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    if hasattr(value, "asDict"):
+        return cast("dict[str, Any]", value.asDict())
+    pairs: Any = value
+    if isinstance(value, list) and {type(each) for each in pairs} <= {tuple}:  # Arrow's maps
+        return dict(pairs)
+    return None
+
+
+def invalid_row(
+    columns: ColumnRoles,
+    values: Mapping[str, Any],
+    types: Mapping[str, Any],
+    position: int,
+    error: BaseException,
+    queue: str = "",
+) -> InvalidRow:
+    """Return the description of a row.
+
+    Args:
+        columns: roles of the columns.
+        values: row, by column.
+        types: property type of each property column; for a struct, a dictionary of types; None if unknown.
+        position: position in the partition.
+        error: reason for the refusal of the row.
+        queue: target queue of the row, if no column names the queue.
+    """
+    properties: dict[str, Any] = {}
+    for name in columns.properties:
+        value, kind = values.get(name), types.get(name)
+        entries = entries_of(value)
+        if entries is None:
+            entries, kind = {name: value}, {name: kind}
+        kinds = cast("dict[str, Any]", kind) if isinstance(kind, dict) else {}
+        if TYPES in entries:
+            try:
+                entries, kinds = restored(entries)
+            except InvalidProperty:
+                entries = {key: each for key, each in entries.items() if key != TYPES}
+        for key, each in entries.items():
+            if each is not None and key not in properties:
+                narrow = kinds.get(key) in (PropertyType.SHORT, PropertyType.INT32)
+                properties[key] = PropertyValue(kinds[key], each) if narrow and type(each) is int else each
+    target = queue or values.get(columns.queue)
+    return InvalidRow(
+        position,
+        reason_of(error),
+        values.get(columns.value),
+        properties,
+        "" if target is None else str(target),
+        values.get(columns.id) if columns.id else None,
+        _guid_or_none(values.get(columns.guid)),
+    )
+
+
+def _guid_or_none(value: Any) -> str | None:
+    try:
+        (guid,) = source_guids(pa.array([value]))
+    except (UsageError, pa.ArrowInvalid, UnicodeEncodeError):
+        return None
+    return guid
 
 
 class _TooMixed(Exception):
@@ -56,7 +305,7 @@ class RowColumns:
 
     def __init__(
         self,
-        columns: Columns,
+        columns: ColumnRoles,
         names: Sequence[str],
         types: dict[str, Any] | None,
         name_row: Callable[[int], str],
@@ -258,9 +507,9 @@ def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row:
 
 def without_views(batch: RecordBatch) -> RecordBatch:
     """Return the same rows with plain columns in place of views: rows cannot be extracted from views."""
-    for at, field in enumerate(batch.schema):
-        if str(field.type) in _VIEWS:
-            batch = batch.set_column(at, field.name, batch.column(at).cast(_VIEWS[str(field.type)]))
+    for at, each in enumerate(batch.schema):
+        if str(each.type) in _VIEWS:
+            batch = batch.set_column(at, each.name, batch.column(at).cast(_VIEWS[str(each.type)]))
     return batch
 
 
@@ -277,7 +526,7 @@ def _entry_column(
 
 def spread_maps(
     batch: RecordBatch,
-    columns: Columns,
+    columns: ColumnRoles,
     first: int,
     name_row: Callable[[int], str],
     *,

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of streaming queries, for Prometheus and OpenTelemetry.
 
-:class:`QueryMetrics` is a Spark listener that counts the progress of queries.
-"""
+:class:`QueryMetrics` is a Spark listener that counts the progress of queries."""
 
 from __future__ import annotations
 
@@ -16,6 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from bmq import _checks
+from bmq._version import install
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-from bmq import _checks
-from bmq._version import install
-
-__all__ = ["BATCH_SECONDS", "QueryMetrics", "QueryStats"]
+__all__ = ["QueryMetrics", "QueryStats"]
 
 #: Upper bounds of the buckets for the durations of batches.
 BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
 #: Shared name of all queries beyond the limit.
 _OTHER = "other"
 
@@ -42,13 +42,15 @@ _COUNTERS = {
     "output_rows": ("bmq_spark_output_rows", "{row}", "Rows written, if the sink counts rows"),
     "failures": ("bmq_spark_failed_queries", "{failure}", "Failures of the query"),
 }
+
 _RUNNING = (
     "bmq_spark_running_queries",
     "{query}",
     "Whether the query runs; for several queries, the number of running queries",
 )
-_LAG = ("bmq_spark_lag_messages", "{message}", "Messages that the broker holds (option lag)")
+
 _DROPPED = ("bmq_spark_dropped_messages", "{message}", "Messages that the broker dropped unread")
+
 _SECONDS = ("bmq_spark_batch_seconds", "s", "Duration of a batch")
 
 
@@ -64,7 +66,6 @@ class QueryStats:
         buckets: number of batches in each bucket of :data:`BATCH_SECONDS`; the last bucket counts longer
             batches.
         last_seconds: duration of the last batch; None before the first.
-        lag: number of messages in the broker, by queue, at the last query; with the option ``lag``.
         dropped: messages that the broker dropped unread, by queue, since the last start of the query.
         running: number of running instances.
         failures: number of ends with an error.
@@ -76,7 +77,6 @@ class QueryStats:
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BATCH_SECONDS) + 1))
     last_seconds: float | None = None
-    lag: dict[str, int] = field(default_factory=dict[str, int])
     dropped: dict[str, int] = field(default_factory=dict[str, int])
     running: int = 0
     failures: int = 0
@@ -138,8 +138,7 @@ class QueryMetrics(StreamingQueryListener):
             stats.seconds += seconds
             stats.last_seconds = seconds
             stats.buckets[bisect_left(BATCH_SECONDS, seconds)] += 1
-            stats.lag.update(_counts(progress, "lag"))
-            stats.dropped.update(_counts(progress, "dropped"))
+            stats.dropped.update(_dropped(progress))
         for record in self._recorders:
             record(seconds, name)
 
@@ -153,8 +152,6 @@ class QueryMetrics(StreamingQueryListener):
             stats = self._stats[name or self._name(str(event.id))]
             stats.running -= name is not None
             stats.failures += event.exception is not None
-            if not stats.running:
-                stats.lag.clear()
 
     def _name(self, name: str) -> str:
         if name not in self._stats and len(self._stats.keys() - {_OTHER}) >= self._max_queries:
@@ -182,7 +179,6 @@ class QueryMetrics(StreamingQueryListener):
                 counter.add_metric([query], getattr(each, name))
             yield counter
         running = core.GaugeMetricFamily(_RUNNING[0], _RUNNING[2], labels=["query"])
-        lag = core.GaugeMetricFamily(_LAG[0], _LAG[2], labels=["query", "queue"])
         dropped = core.CounterMetricFamily(_DROPPED[0], _DROPPED[2], labels=["query", "queue"])
         seconds = core.HistogramMetricFamily(_SECONDS[0], _SECONDS[2], labels=["query"])
         for query, each in stats.items():
@@ -191,11 +187,9 @@ class QueryMetrics(StreamingQueryListener):
             seconds.add_metric(
                 [query], list(zip(bounds, accumulate(each.buckets), strict=True)), sum_value=each.seconds
             )
-            for queue, count in each.lag.items():
-                lag.add_metric([query, queue], count)
             for queue, count in each.dropped.items():
                 dropped.add_metric([query, queue], count)
-        yield from (running, lag, dropped, seconds)
+        yield from (running, dropped, seconds)
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format.
@@ -245,7 +239,6 @@ class QueryMetrics(StreamingQueryListener):
             meter.create_observable_counter(metric.replace("_", ".", 2), [observed(counted)], unit, text)
         gauge = meter.create_observable_gauge
         gauge(_RUNNING[0].replace("_", ".", 2), [observed(lambda each: {"": each.running})], *_RUNNING[1:])
-        gauge(_LAG[0].replace("_", ".", 2), [observed(lambda each: each.lag)], *_LAG[1:])
         name, unit, text = _DROPPED
         meter.create_observable_counter(
             name.replace("_", ".", 2), [observed(lambda each: each.dropped)], unit, text
@@ -258,15 +251,15 @@ class QueryMetrics(StreamingQueryListener):
         self._recorders.append(lambda seconds, query: durations.record(seconds, {"query": query}))
 
 
-def _counts(progress: StreamingQueryProgress, name: str) -> dict[str, int]:
-    """Return a field of the queues in a source's progress."""
+def _dropped(progress: StreamingQueryProgress) -> dict[str, int]:
+    """Return the numbers of dropped messages in a query's progress, by queue."""
     found: dict[str, int] = {}
     for source in progress.sources:
         try:
             latest = json.loads(source.latestOffset)
         except (TypeError, ValueError):
             continue  # another kind of source
-        given = cast("dict[str, Any]", latest).get(name) if isinstance(latest, dict) else None
+        given = cast("dict[str, Any]", latest).get("dropped") if isinstance(latest, dict) else None
         if isinstance(given, dict):
             found.update((str(queue), int(count)) for queue, count in cast("dict[str, Any]", given).items())
     return found
@@ -294,7 +287,6 @@ def _copy(stats: QueryStats) -> QueryStats:
         stats.seconds,
         list(stats.buckets),
         stats.last_seconds,
-        dict(stats.lag),
         dict(stats.dropped),
         stats.running,
         stats.failures,

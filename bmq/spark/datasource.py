@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
 from pyspark.sql.datasource import (
@@ -13,10 +14,11 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    InputPartition,
 )
 
 from bmq.errors import UsageError
-from bmq.spark._options import (
+from bmq.spark.options import (
     OF_A_TABLE,
     READ_OPTIONS,
     STREAM_OPTIONS,
@@ -28,14 +30,60 @@ from bmq.spark._options import (
     sink_settings,
     source_settings,
 )
-from bmq.spark._refused import RefusedReader
-from bmq.spark._rows import source_ddl
-from bmq.spark._writer import ArrowPartition, BatchWriter, StreamWriter
+from bmq.spark.schema import source_ddl
+from bmq.spark.writer import ArrowPartition, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
 __all__ = ["BmqDataSource"]
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Replaces a reader with illegal options.
+
+    When a query fails, Spark stops the reader. Without a reader, a second error hides the first error.
+
+    Args:
+        error: reason.
+    """
+
+    def __init__(self, error: UsageError) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, int]:
+        """Raise the reason."""
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raise the reason."""
+        self._refuse()
+
+    def latestOffset(
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """Raise the reason."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Raise the reason."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise the reason."""
+        self._refuse()
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Raise the reason."""
+        self._refuse()
+
+    def stop(self) -> None:
+        """Do not stop: the reader holds no resources."""
+
 
 #: Options of a stream that need an engine with read limits.
 _NEEDS_READ_LIMITS = ("idleTimeoutMs", "maxMessages", "minMessagesPerTrigger")
@@ -104,8 +152,8 @@ class BmqDataSource(DataSource):
         Raises:
             UsageError: an option or a column is not legal.
         """
-        from bmq.spark._batch_reader import BatchReader
-        from bmq.spark._pushdown import FilteredReader
+        from bmq.spark.batch_reader import BatchReader
+        from bmq.spark.pushdown import FilteredReader
 
         options = Options(self.options, READ_OPTIONS)
         make = FilteredReader if options["pushFilters"] == "true" else BatchReader
@@ -126,9 +174,7 @@ class BmqDataSource(DataSource):
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from bmq.spark._inlet import StreamLimits
-        from bmq.spark._lag import LaggingReader, check_progress
-        from bmq.spark._stream_reader import READ_LIMITS, StreamReader
+        from bmq.spark.stream_reader import READ_LIMITS, StreamLimits, StreamReader
 
         if "pushfilters" in (name.lower() for name in self.options):
             raise UsageError(
@@ -162,11 +208,7 @@ class BmqDataSource(DataSource):
         settings = replace(
             source_settings(options, 3 * limits.per_trigger), receivers=options["numReceivers"]
         )
-        make = StreamReader
-        if options["lag"] == "true":
-            check_progress()
-            make = LaggingReader
-        return make(settings, limits, log_place(options), schema, options["onInvalidMessage"])
+        return StreamReader(settings, limits, log_place(options), schema, options["onInvalidMessage"])
 
     def _partition(self, schema: StructType) -> ArrowPartition:
         settings = sink_settings(Options(self.options, WRITE_OPTIONS), schema.fieldNames())

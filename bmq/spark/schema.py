@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles of a DataFrame's columns, and their property types.
+"""The columns of DataFrames: their roles and property types in a sink, and the columns of a source.
 
 Errors in the columns are found before the job starts, from the schema alone; the error names the column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import importlib
+import inspect
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
-from bmq.errors import UsageError
+from pyspark.sql.pandas import types as arrow_types
+
+from bmq.errors import InvalidProperty, UsageError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import encode_properties
 from bmq.wire.uri import QueueUri
@@ -18,7 +26,23 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["SCALARS", "Columns", "check_columns", "check_queue", "resolve"]
+fs: Any = importlib.import_module("pyarrow.fs")
+
+__all__ = [
+    "SCALARS",
+    "SOURCE_COLUMNS",
+    "TYPES",
+    "ColumnRoles",
+    "OnInvalidMessage",
+    "OnInvalidRow",
+    "arrow_schema_of",
+    "check_columns",
+    "check_queue",
+    "check_readable",
+    "resolve",
+    "restored",
+    "source_ddl",
+]
 
 #: Spark types by name, with their property types.
 PROPERTY_TYPES = {
@@ -32,16 +56,20 @@ PROPERTY_TYPES = {
     "char": PropertyType.STRING,
     "binary": PropertyType.BINARY,
 }
+
 #: Types of properties, for errors.
 SCALARS = "boolean, byte, short, int, bigint, string or binary"
+
 _TEXT = ("string", "varchar", "char")
+
 #: Spark types of keys, and of times.
 KEYS = (*_TEXT, "binary", "byte", "short", "integer", "long")
+
 TIMES = ("timestamp", "short", "integer", "long", "float", "double")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class ColumnRoles:
     """Roles of the columns of a DataFrame.
 
     Attributes:
@@ -68,7 +96,7 @@ class Columns:
         single = (self.queue, self.id, self.guid, self.key, self.not_before)
         return [name for name in (self.value, *self.properties, *single) if name]
 
-    def resolved(self, names: Sequence[str]) -> Columns:
+    def resolved(self, names: Sequence[str]) -> ColumnRoles:
         """Return the same roles with the names of the DataFrame's columns.
 
         Raises:
@@ -87,7 +115,7 @@ class Columns:
         return replace(self, properties=tuple(resolve(name, names) for name in self.properties), **found)
 
 
-def check_columns(schema: StructType, columns: Columns) -> dict[str, Any]:
+def check_columns(schema: StructType, columns: ColumnRoles) -> dict[str, Any]:
     """Check that the columns exist and can be posted.
 
     Returns:
@@ -179,3 +207,131 @@ def check_queue(uri: str) -> str:
             f"{uri} names an application, and applications are for readers: write to {parsed.canonical}"
         )
     return uri
+
+
+#: Name of the entry: a JSON object of names and types.
+TYPES: Final = "bmq_types"
+
+_TRUTHS = {"true": True, "false": False}
+
+
+def restored(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PropertyType]]:
+    """Return the properties of a map with their values in their types, and the types.
+
+    Raises:
+        InvalidProperty: a value does not have its type, or the entry with the types is malformed.
+    """
+    kinds = _kinds(entries.get(TYPES) or "{}")
+    values: dict[str, Any] = {}
+    types: dict[str, PropertyType] = {}
+    for name, text in entries.items():
+        if name == TYPES:
+            continue
+        values[name] = text
+        if isinstance(text, str):
+            kind = kinds.get(name, PropertyType.STRING)
+            try:
+                values[name] = _value(text, kind)
+            except (KeyError, ValueError):
+                raise InvalidProperty(
+                    f"property {name!r} has the text {text!r:.60}, which is no {kind.name}: the entry "
+                    f"{TYPES!r} of the map names this type. Change the value, or remove the entry"
+                ) from None
+            # Spark has no type for a single character. The broker compares it as a number, like a SHORT.
+            types[name] = PropertyType.SHORT if kind is PropertyType.CHAR else kind
+    return values, types
+
+
+@lru_cache(256)
+def _kinds(text: str) -> dict[str, PropertyType]:
+    try:
+        return {name: PropertyType[kind] for name, kind in json.loads(text).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidProperty(
+            f"the entry {TYPES!r} of a map of properties must be a JSON object of names and types, as in the "
+            f"rows of a queue, not {text!r:.60}"
+        ) from None
+
+
+def _value(text: str, kind: PropertyType) -> Any:
+    if kind is PropertyType.STRING:
+        return text
+    if kind is PropertyType.BOOL:
+        return _TRUTHS[text]
+    if kind is PropertyType.BINARY:
+        return base64.b64decode(text, validate=True)
+    if kind is PropertyType.CHAR:
+        (number,) = base64.b64decode(text, validate=True)
+        return number
+    return int(text)
+
+
+class OnInvalidRow(StrEnum):
+    """Handling of rows that cannot be posted."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    DEAD_LETTERS = "deadLetters"
+
+
+#: ColumnRoles of a source.
+SOURCE_COLUMNS = (
+    "value",
+    "properties",
+    "guid",
+    "queue",
+    "subscription",
+    "redelivered",
+    "receivedAt",
+    "error",
+)
+
+
+class OnInvalidMessage(StrEnum):
+    """Handling of undecodable messages."""
+
+    FAIL = "fail"
+    DROP = "drop"
+    DEAD_LETTERS = "deadLetters"
+    ROW = "row"
+
+
+def source_ddl(properties: str = "") -> str:
+    """Return the columns of a source.
+
+    Args:
+        properties: fields of the column ``properties``; "" for a map of strings.
+    """
+    kind = f"STRUCT<{properties}>" if properties else "MAP<STRING, STRING>"
+    return (
+        f"value BINARY, properties {kind}, guid STRING, queue STRING, subscription STRING, "
+        "redelivered BOOLEAN, receivedAt TIMESTAMP, error STRING"
+    )
+
+
+def arrow_schema_of(schema: StructType) -> Any:
+    """Return the Arrow columns of a schema of Spark; times are in UTC."""
+    make: Any = vars(arrow_types)["to_arrow_schema"]
+    if "timezone" in inspect.signature(make).parameters:
+        return make(schema, timezone="UTC")
+    return make(schema)  # pyspark 4.0 and 4.1 always use UTC
+
+
+_READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")
+
+
+def check_readable(schema: StructType) -> None:
+    """Check the fields of the column ``properties``.
+
+    Raises:
+        UsageError: a field has a type that no property can have.
+    """
+    from pyspark.sql.types import StructType
+
+    properties = schema["properties"].dataType
+    for field in properties.fields if isinstance(properties, StructType) else ():
+        if field.dataType.typeName() not in _READABLE:
+            raise UsageError(
+                f"property {field.name!r} cannot be read as {field.dataType.simpleString()}; "
+                "possible types are boolean, byte, short, int, bigint, string and binary"
+            )

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An event loop for each worker process, in a separate thread, with sessions for more than one task.
+"""Connections of Spark's processes: address, credentials, TLS, and sessions for more than one task.
 
-Spark calls from a blocking thread, while sessions need an event loop. The portal connects the two. The first
-task of a process creates the portal. The portal survives partitions and micro-batches, and ends after a
-period without use. The import of this module starts no thread.
+Spark calls from a blocking thread, while sessions need an event loop. The first task of a process starts the
+loop in a thread, which survives partitions and micro-batches. The import of this module starts no thread.
+
+A job contains only names: of environment variables, files and functions. They are resolved at each
+connection, on the connecting machine, so that their values may change. A plain password is the exception: it
+travels with the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
+import os
+import socket
+import ssl
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -19,16 +26,122 @@ from weakref import WeakKeyDictionary
 
 from bmq._loop import LoopThread
 from bmq.client.address import find_broker
-from bmq.errors import ConnectionFailed
-from bmq.spark._security import Security
+from bmq.errors import ConnectionFailed, UsageError
 from bmq.wire.constants import Compression
 
 if TYPE_CHECKING:
-    # Imported when a session opens: processes without sessions also read the settings.
+    from bmq.client.options import Credentials, CredentialsSource
     from bmq.client.queue import Queue
     from bmq.client.session import Session
 
-__all__ = ["ConnectionSettings", "Lease", "Portal", "portal", "shutdown"]
+__all__ = ["ConnectionSettings", "Portal", "Security", "SharedSession", "portal", "shutdown"]
+
+_BASIC = "BASIC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Credentials and TLS of a connection.
+
+    Attributes:
+        user: user name, for the mechanism BASIC.
+        password: password, or the data of another mechanism. Omitted from the object's representation.
+        password_env: environment variable with the password.
+        mechanism: authentication mechanism, if not BASIC.
+        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, in place of
+            the fields above.
+        tls_ca_file: trusted authorities in place of the system's, as PEM.
+        tls_cert_file: client certificate, as PEM.
+        tls_key_file: key of the client certificate, if in a separate file.
+        tls_server_name: name in the broker's certificate, if different from the address.
+
+    Raises:
+        UsageError: two fields exclude each other, or a field requires another one.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    password_env: str = ""
+    mechanism: str = ""
+    credentials: str = ""
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_server_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.password and self.password_env:
+            raise UsageError("password and passwordEnv exclude each other: give one of the two")
+        if self.credentials:
+            if self.user or self.password or self.password_env or self.mechanism:
+                raise UsageError("credentials supplies user, password and mechanism: omit these options")
+            module, _, name = self.credentials.partition(":")
+            if not module or not name:
+                raise UsageError(f"credentials must be MODULE:NAME, not {self.credentials!r}")
+        if self.tls_key_file and not self.tls_cert_file:
+            raise UsageError("tlsKeyFile is the key of tlsCertFile, which is missing")
+
+    def source(self) -> CredentialsSource | None:
+        """Return the source of the credentials; None without authentication.
+
+        Raises:
+            UsageError: the environment variable or the function does not exist.
+        """
+        if self.credentials:
+            return self._imported()
+        if not self.user and not self.mechanism:
+            return None
+        now = self._made()  # a missing value is an immediate error, and not a failed attempt to connect
+        return self._made if self.password_env else now
+
+    def _made(self) -> Credentials:
+        from bmq.client.options import Credentials
+
+        secret = self.password
+        if self.password_env:
+            found = os.environ.get(self.password_env)
+            if found is None:
+                where = socket.gethostname()
+                raise UsageError(f"passwordEnv: no environment variable {self.password_env!r} on {where}")
+            secret = found
+        if self.mechanism and self.mechanism.upper() != _BASIC:
+            return Credentials(self.mechanism, secret.encode())
+        return Credentials(_BASIC, f"{self.user}:{secret}".encode())
+
+    def _imported(self) -> CredentialsSource:
+        module, _, name = self.credentials.partition(":")
+        try:
+            found: Any = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise UsageError(f"credentials {self.credentials!r} on {socket.gethostname()}: {error}") from None
+        made: CredentialsSource = found() if isinstance(found, type) else found
+        return made
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the TLS context; None for the system's defaults, if the address requires TLS.
+
+        Raises:
+            UsageError: a file is missing or malformed.
+        """
+        if not self.tls_ca_file and not self.tls_cert_file:
+            return None
+        for option, path in (
+            ("tlsCaFile", self.tls_ca_file),
+            ("tlsCertFile", self.tls_cert_file),
+            ("tlsKeyFile", self.tls_key_file),
+        ):
+            if path and not os.path.isfile(path):
+                raise UsageError(f"{option}: {socket.gethostname()} has no file {path!r}")
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+        except ssl.SSLError as error:
+            raise UsageError(f"tlsCaFile {self.tls_ca_file!r}: {error}") from None
+        if self.tls_cert_file:
+            try:
+                context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
+            except ssl.SSLError as error:
+                raise UsageError(f"tlsCertFile {self.tls_cert_file!r}: {error}") from None
+        return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +211,7 @@ class ConnectionSettings:
             ) from None
 
 
-class Lease:
+class SharedSession:
     """A shared session, and its queues open for writing."""
 
     def __init__(self, session: Session) -> None:
@@ -137,7 +250,7 @@ class Portal:
         self._loop = self._thread.loop
         self.run = self._thread.run
         self.submit = self._thread.submit
-        self._leases: dict[ConnectionSettings, Lease] = {}
+        self._leases: dict[ConnectionSettings, SharedSession] = {}
         # All sessions, including those of readers, which may be open when the process ends.
         self.opened: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
         self._connecting = asyncio.Lock()
@@ -163,7 +276,7 @@ class Portal:
     # on the loop
 
     @asynccontextmanager
-    async def lease(self, connection: ConnectionSettings) -> AsyncGenerator[Lease]:
+    async def lease(self, connection: ConnectionSettings) -> AsyncGenerator[SharedSession]:
         """Use a shared session; connect if necessary.
 
         Raises:
@@ -175,7 +288,7 @@ class Portal:
         finally:
             self._release(connection, lease)
 
-    async def _acquire(self, connection: ConnectionSettings) -> Lease:
+    async def _acquire(self, connection: ConnectionSettings) -> SharedSession:
         async with self._connecting:
             lease = self._leases.get(connection)
             if lease is not None and not lease.usable:
@@ -184,19 +297,19 @@ class Portal:
                 lease = None
             if lease is None:
                 session = await connection.open(max_unacked_bytes=64 * 1024 * 1024)
-                lease = self._leases[connection] = Lease(session)
+                lease = self._leases[connection] = SharedSession(session)
             lease.users += 1
             if lease.idle is not None:
                 lease.idle.cancel()
                 lease.idle = None
             return lease
 
-    def _release(self, connection: ConnectionSettings, lease: Lease) -> None:
+    def _release(self, connection: ConnectionSettings, lease: SharedSession) -> None:
         lease.users -= 1
         if not lease.users:
             lease.idle = self._loop.call_later(connection.idle_timeout, self._expire, connection, lease)
 
-    def _expire(self, connection: ConnectionSettings, lease: Lease) -> None:
+    def _expire(self, connection: ConnectionSettings, lease: SharedSession) -> None:
         if lease.users:
             return
         if self._leases.get(connection) is lease:
@@ -237,7 +350,9 @@ class Portal:
 
 
 _guard = threading.Lock()
+
 _current: Portal | None = None
+
 # A forked process inherits the portal of the parent without the thread. The portal must be neither used nor
 # collected: sockets and loop belong to the parent.
 _inherited: list[Portal] = []

@@ -1,66 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch reads: rows are stored before any task sees them, and kept until the read is confirmed.
+"""``spark.read.format("bmq")``: the content of a queue, as rows that Spark can read any number of times.
 
-The problem: Spark may run a task twice, run two attempts concurrently, or discard a result. So tasks receive
-nothing. Messages are received while the read is planned, and written to a log for all tasks. The messages
-stay unconfirmed, and return to their queue, until :func:`bmq.spark.confirm` names them. An unconfirmed read
-is read again, with exactly the same rows.
+Spark may run a task twice, run two attempts concurrently, or discard a result. So tasks receive nothing.
+Messages are received while the read is planned, and written to a log for all tasks. The messages stay
+unconfirmed, and return to their queue, until :func:`bmq.spark.confirm` names them. An unconfirmed read is
+read again, with exactly the same rows.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from bmq import _checks
 from bmq._logging import Log
-from bmq.errors import StateError
-from bmq.spark._application import Application, alive, application_of_planner, application_of_program
-from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._aside import PutAside
-from bmq.spark._ledger import Arrivals, GuidSets
-from bmq.spark._log import BatchLog, LoggedBatch
-from bmq.spark._log_partition import LogPartition, cut
-from bmq.spark._portal import portal
-from bmq.spark._raw import guid_array, guid_keys, texts_of
-from bmq.spark._receiving import Arrived, SourceReceiver, SourceSettings, confirm_guids
-from bmq.spark._state import described_settings, look_for_others
+from bmq.arrow.decoding import RecordBatch, pa
+from bmq.errors import StateError, UsageError
+from bmq.spark.connection import portal
+from bmq.spark.log import (
+    BatchLog,
+    GuidSets,
+    LoggedBatch,
+    LogPartition,
+    RowMaker,
+    cut,
+    guid_array,
+    guid_keys,
+    read_partition,
+    texts_of,
+)
+from bmq.spark.options import READ_OPTIONS, Options, read_settings
+from bmq.spark.receiver import (
+    DeadLetterWriter,
+    ReadLimits,
+    ReceivedMessages,
+    SourceReceiver,
+    SourceSettings,
+    confirm_guids,
+    look_for_others,
+)
+from bmq.spark.schema import OnInvalidMessage
 
-__all__ = ["READS", "ReadLimits", "Reads", "read_unconfirmed"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "READS",
+    "Application",
+    "BatchReader",
+    "Drain",
+    "Reads",
+    "RepeatedRows",
+    "application_of_planner",
+    "confirm",
+]
+
+# Maximum depth of a planning process below the driver's Java.
+_DEPTH = 8
+
+
+class Application(NamedTuple):
+    """A Spark application.
+
+    Attributes:
+        host: machine of the driver.
+        process: process id of the driver's Java.
+        started: start time of the Java process, in ticks since the machine's boot.
+    """
+
+    host: str
+    process: int
+    started: int
+
+    @classmethod
+    def of(cls, process: int) -> Application:
+        """Return the application of a process on this machine."""
+        return cls(socket.gethostname(), process, _started(process))
+
+    @classmethod
+    def noted(cls, document: object) -> Application | None:
+        """Return the application of a stored :meth:`_asdict`; None for a different document."""
+        if not isinstance(document, dict):
+            return None
+        given = cast("dict[str, Any]", document)
+        try:
+            return cls(str(given["host"]), int(given["process"]), int(given["started"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the process runs on the local machine; False for applications of a different machine."""
+        return self.host == socket.gethostname() and 0 <= self.started == _started(self.process)
+
+
+def application_of_planner() -> Application | None:
+    """Return the application whose read this process plans; None without a Java process among the ancestors.
+
+    Spark plans a read in a child of a child of the driver's Java.
+    """
+    process = os.getppid()
+    for _ in range(_DEPTH):
+        stat = _stat(process)
+        if stat is None:
+            break
+        command, fields = stat
+        if command == "java":
+            return Application.of(process)
+        process = int(fields[1])
+    return None
+
+
+def application_of_program() -> Application | None:
+    """Return the application of this program; None without a Spark context, as with Spark Connect."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    if context is None or _stat(os.getpid()) is None:  # only Linux provides the start time of a process
+        return None
+    return Application.of(int(context._jvm.java.lang.ProcessHandle.current().pid()))
+
+
+def alive(process: int) -> bool:
+    """Whether a process exists on this machine; True on systems where the test would send a signal."""
+    if os.name == "nt":  # signal 0 is Ctrl-C on Windows
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _stat(process: int) -> tuple[str, list[str]] | None:
+    """Return the command of a process and the following fields of its Linux stat file."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        return text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 1 :].split()
+    except (OSError, ValueError):
+        return None
+
+
+def _started(process: int) -> int:
+    """Return the start time of a process; -1 if the process has ended, or the time is unknown."""
+    stat = _stat(process)
+    return -1 if stat is None or stat[1][0] in "ZX" else int(stat[1][19])
+
 
 logger = Log("bmq.spark")
 
 #: Folder of the reads within a checkpoint.
 READS = "bmq-reads"
+
 _STATE = "reads.json"
+
 _ROWS = 10_000
+
 # Seconds to wait for another read that is being planned.
 _PATIENCE = 600.0
+
 # Number of confirmed reads whose GUIDs are remembered: a confirmation can be lost with the connection.
 _REMEMBERED = 8
+
 _OPEN, _CONFIRMED = "open", "confirmed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
-    """End of a read, and its number of partitions.
-
-    Attributes:
-        max_messages: maximum number of messages of a read.
-        idle: seconds without a message after which the read ends in any case.
-        partitions: number of partitions of the stored rows.
-        on_store: whether messages are confirmed as soon as they are stored.
-    """
-
-    max_messages: int
-    idle: float
-    partitions: int
-    on_store: bool = False
 
 
 @dataclass(slots=True)
@@ -217,7 +332,7 @@ class Reads:
         return BatchLog(f"{self._root}/{number:06d}")
 
     def _check(self, state: _State, settings: SourceSettings, *, queues_alone: bool = False) -> None:
-        now, then = described_settings(settings), state.what or {}
+        now, then = settings.described(), state.what or {}
         # The options do not contain Spark's filters that became subscriptions.
         if now["queues"] != then.get("queues") or (not queues_alone and now != then):
             raise StateError(
@@ -272,7 +387,7 @@ class Reads:
             try:
                 batches = loop.run(drain.run())
                 if batches:
-                    what = described_settings(settings)
+                    what = settings.described()
                     state = _State(state.number + 1, _OPEN, limits.on_store, what, reader=here)
                     self._note(state)
                     if limits.on_store:
@@ -350,10 +465,10 @@ class Drain:
         self._limits = limits
         self._log = log
         self._known = known
-        self._arrivals = Arrivals()
+        self._arrivals = RepeatedRows()
         self._bad: set[tuple[str, bytes]] = set()
         self._receiver = SourceReceiver(settings)
-        self._aside = PutAside(settings)
+        self._aside = DeadLetterWriter(settings)
 
     async def run(self) -> list[LoggedBatch]:
         """Receive until a limit is reached, or no more messages arrive; return the stored batches.
@@ -390,7 +505,7 @@ class Drain:
         file.abandon()
         return []
 
-    async def _new(self, arrived: Arrived) -> RecordBatch:
+    async def _new(self, arrived: ReceivedMessages) -> RecordBatch:
         """Return the rows to store: without confirmed messages, and without those that are put aside."""
         uri, known = arrived.queue.uri, self._known.get(arrived.queue.uri)
         if not known and not self._settings.dead_letters:
@@ -465,3 +580,175 @@ def _temporary_folder() -> Path:
     folder = root / f"{owner}-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o700)
     return folder
+
+
+_GONE_TEMPORARY = (
+    "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, "
+    "which other machines cannot reach, and which is removed at the end of the application. On a cluster "
+    "set checkpointLocation to a folder that all machines can reach"
+)
+
+_GONE = (
+    "this read was confirmed, and the next read removed its rows; or this machine cannot reach the folder "
+    "of option checkpointLocation"
+)
+
+
+class BatchReader(DataSourceReader):
+    """Stores the content of a queue while the read is planned; tasks read the stored rows.
+
+    Args:
+        settings: settings of the read.
+        limits: end of the read.
+        schema: columns.
+        checkpoint: folder that keeps reads until they are confirmed; "" for a temporary folder, whose reads
+            are never confirmed.
+        on_invalid: handling of undecodable messages.
+    """
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        limits: ReadLimits,
+        schema: StructType,
+        checkpoint: str = "",
+        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
+    ) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._schema = schema
+        self._checkpoint = checkpoint
+        self._on_invalid = on_invalid
+        RowMaker(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Receive and store the content of the queue; return the stored partitions.
+
+        Raises:
+            Error: as for :meth:`bmq.spark._reads.Reads.plan`.
+        """
+        if self._checkpoint:
+            planned: Sequence[InputPartition] = Reads(self._checkpoint).plan(self._settings, self._limits)
+        else:
+            planned = read_unconfirmed(self._settings, self._limits)
+        return planned or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read stored rows: the same rows in each attempt."""
+        if isinstance(partition, LogPartition):
+            gone = _GONE if self._checkpoint else _GONE_TEMPORARY
+            yield from read_partition(partition, self._schema, self._on_invalid, gone)
+
+
+def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
+    """Remove the messages of a read from their queue, once the rows are stored at their destination.
+
+    ::
+
+        options = {"broker": ..., "queue": ..., "checkpointLocation": "/data/checkpoints/nightly"}
+        orders = spark.read.format("bmq").options(**options).load()
+        orders.write.mode("overwrite").parquet("/data/orders/today")
+        bmq.spark.confirm(options)
+
+    Confirms the unconfirmed read of this ``checkpointLocation``: all its rows, including rows removed by a
+    filter or ``limit``. With ``rows``, only the listed GUIDs are confirmed, and the other messages are part
+    of the next read.
+
+    The confirmation is recorded in the folder of ``checkpointLocation`` before it is sent to the broker. So
+    after any crash, the rows of a confirmed read are never read again. A confirmation that did not reach the
+    broker is sent by the next call, or the next read.
+
+    Args:
+        options: options of the ``spark.read`` call.
+        rows: DataFrame with a column ``guid``: the rows that were read, or written.
+
+    Returns:
+        Number of messages confirmed by this call; 0 if no read was unconfirmed.
+
+    Raises:
+        UsageError: an option is not legal, ``checkpointLocation`` is missing, or ``rows`` has no column
+            ``guid``.
+        StateError: the read belongs to other queues.
+        ConnectionFailed: the broker cannot be reached; repeat the call.
+        OpenQueueError, RequestTimeout: the queue cannot be opened; repeat the call.
+    """
+    given = {
+        _checks.text("an option", name): _as_text(name, each)
+        for name, each in _checks.mapping("options", options).items()
+    }
+    parsed = Options(given, READ_OPTIONS)
+    settings, _ = read_settings(parsed)
+    checkpoint: str = parsed["checkpointLocation"]
+    if not checkpoint:
+        raise UsageError(
+            "option checkpointLocation is missing: a read without this option is never confirmed, and its "
+            "messages stay in the queue"
+        )
+    guids: list[str] | None = None
+    if rows is not None:
+        if "guid" not in _columns(rows):
+            raise UsageError(
+                "rows must be a DataFrame with the messages to confirm, identified by a column guid"
+            )
+        guids = [str(each["guid"]) for each in rows.select("guid").collect()]
+    return Reads(checkpoint).confirm(settings, guids)
+
+
+def _as_text(name: str, value: object) -> str:
+    """Return an option's value as text, in the form used by ``spark.read.options``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(_checks.integer(f"option {name}", value, -(1 << 63)))
+    if isinstance(value, float):
+        return str(float(value))
+    if isinstance(value, os.PathLike):
+        value = os.fspath(cast("os.PathLike[str]", value))
+    return _checks.text(f"option {name}", value)
+
+
+def _columns(rows: object) -> list[str]:
+    columns = getattr(rows, "columns", None)
+    if not isinstance(columns, list | tuple):
+        return []
+    return [str(each) for each in cast("Sequence[object]", columns)]
+
+
+# An odd number with multiples spread over all 64 bits.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class RepeatedRows:
+    """GUIDs of stored rows, to find rows of one message once all rows are stored.
+
+    A set of GUIDs finds a repeated message on arrival, and costs as much time as receiving the message.
+    Repetitions are rare: a single sort at the end is cheaper, with a second copy of the rows if necessary.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._guids: dict[str, list[tuple[int, Any]]] = {}
+
+    def add(self, uri: str, guids: Any) -> None:
+        """Note the next rows.
+
+        Args:
+            uri: URI of the rows' queue. Applications of a fanout queue share GUIDs.
+            guids: numpy array of the rows' GUIDs, 16 bytes each.
+        """
+        self._guids.setdefault(uri, []).append((self._rows, guids))
+        self._rows += len(guids)
+
+    def repeated(self) -> Any:
+        """Return the numbers of repeated rows, ascending: rows with an earlier row of the same message."""
+        found: list[Any] = []
+        for parts in self._guids.values():
+            halves = np.concatenate([np.ascontiguousarray(guids) for _, guids in parts]).view(np.uint64)
+            halves = halves.reshape(-1, 2)
+            mixed = np.sort(halves[:, 0] * _SPREAD ^ halves[:, 1])
+            if not (mixed[1:] == mixed[:-1]).any():
+                continue
+            numbers = np.concatenate([np.arange(first, first + len(guids)) for first, guids in parts])
+            _, earliest = np.unique(halves, axis=0, return_index=True)
+            found.append(np.delete(numbers, earliest))
+        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)

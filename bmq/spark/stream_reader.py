@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer of a streaming query: receives messages into the log while Spark processes earlier batches."""
+"""``spark.readStream.format("bmq")``: a queue as an unbounded DataFrame that survives restarts.
+
+Spark's calls, and what each call proves (the documentation has the engine's order of events):
+
+* ``latestOffset(start)``: all messages before ``start`` are in Spark's commit log, so they are confirmed to
+  the broker. Then the next batch is handed out, which was received and logged meanwhile.
+* ``partitions(start, end)``: reads the log, never the broker: after a crash, Spark requests the same range.
+* ``commit(end)``: proves the same, but later, and never for the last batch. Only pyspark 4.0 and 4.1 depend
+  on this call, because they pass no ``start`` to ``latestOffset``.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +16,183 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from bmq._logging import Log
-from bmq.arrow.raw import RawMessages
+from bmq._signals import exit_on_sigterm
+from bmq.arrow.consumer import ColumnConsumer
+from bmq.arrow.decoding import RecordBatch, pa
 from bmq.client.queue import Queue
 from bmq.errors import OpenQueueError, StateError
-from bmq.spark._arrow import RecordBatch, pa
-from bmq.spark._aside import PutAside
-from bmq.spark._checkpoint import Checkpoint
-from bmq.spark._ledger import Guids, Ledger
-from bmq.spark._log import BatchLog, LoggedBatch, OpenBatch
-from bmq.spark._portal import Portal, portal
-from bmq.spark._raw import guid_keys, sizes_of, texts_of
-from bmq.spark._receiving import Arrived, SourceReceiver, SourceSettings, confirm_guids
-from bmq.spark._state import (
+from bmq.spark.checkpoint import (
     DROPPED_ADVICE,
-    LogPlace,
+    OWN_CHECKPOINT,
+    STATE,
+    Checkpoint,
     check_checkpoint,
     check_log,
-    dropped_since,
-    look_for_balance,
-    look_for_others,
+    check_owner,
     note_state,
     refuse,
 )
+from bmq.spark.connection import Portal, portal
+from bmq.spark.log import (
+    BatchLog,
+    Guids,
+    LoggedBatch,
+    LogLocation,
+    LogPartition,
+    OpenBatch,
+    RowMaker,
+    cut,
+    guid_keys,
+    read_partition,
+    sizes_of,
+    texts_of,
+)
+from bmq.spark.receiver import (
+    DeadLetterWriter,
+    ReceivedMessages,
+    SourceReceiver,
+    SourceSettings,
+    confirm_guids,
+    dropped_since,
+    look_for_others,
+)
+from bmq.spark.schema import OnInvalidMessage
 
-__all__ = ["Inlet", "StreamLimits", "confirm_repeated", "due_at"]
+__all__ = ["READ_LIMITS", "StreamLimits", "StreamReader", "due_at"]
+
+_REMEMBERED_BATCHES = 8
+
+
+class Known(NamedTuple):
+    """Known and new messages among delivered ones.
+
+    Attributes:
+        fresh: positions of the new messages; None if every message is new.
+        again: GUIDs of the known messages.
+    """
+
+    fresh: list[int] | None
+    again: list[bytes]
+
+
+class KnownMessages:
+    """Messages by batch.
+
+    After every reconnect and restart, the broker redelivers unconfirmed messages; the ledger recognises them.
+    Messages of committed batches are remembered for a few more batches, because a confirmation can be lost
+    with the connection.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[bytes]] = {}
+        self._open: deque[tuple[int, Guids]] = deque()
+        self._closed: deque[tuple[int, Guids]] = deque()
+
+    def arrive(self, uri: str, guids: list[bytes]) -> Known:
+        """Record messages; return the new and the known messages.
+
+        Args:
+            uri: queue of the messages.
+            guids: GUIDs of the messages.
+        """
+        known = self._known.setdefault(uri, set())
+        if known.isdisjoint(guids):
+            before = len(known)
+            known.update(guids)
+            if len(known) == before + len(guids):
+                return Known(None, [])
+            known.difference_update(guids)
+        fresh: list[int] = []
+        again: list[bytes] = []
+        for place, guid in enumerate(guids):
+            if guid in known:
+                again.append(guid)
+            else:
+                known.add(guid)
+                fresh.append(place)
+        return Known(fresh, again)
+
+    def drop(self, uri: str, guids: Iterable[bytes]) -> None:
+        """Forget messages without a batch. The messages must not become part of a later batch."""
+        self._known.get(uri, set()).difference_update(guids)
+
+    def recall(self, end: int, guids: Guids) -> None:
+        """Record a batch of an earlier run, as :meth:`hand_out` does."""
+        for uri, each in guids.items():
+            self._known.setdefault(uri, set()).update(each)
+        self.hand_out(end, guids)
+
+    def hand_out(self, end: int, guids: Guids) -> None:
+        """Record a batch handed to Spark.
+
+        Args:
+            end: number of messages up to the end of the batch.
+            guids: messages of the batch.
+        """
+        self._open.append((end, guids))
+
+    def committed(self, uri: str, guids: list[bytes]) -> set[bytes]:
+        """Return the committed messages among the given messages."""
+        found: set[bytes] = set()
+        wanted = set(guids)
+        for _, batch in self._closed:
+            found |= wanted.intersection(batch.get(uri, ()))
+        return found
+
+    def all_committed(self) -> Guids:
+        """Return all remembered committed messages."""
+        found: Guids = {}
+        for _, batch in self._closed:
+            for uri, guids in batch.items():
+                found.setdefault(uri, []).extend(guids)
+        return found
+
+    def commit(self, end: int) -> list[Guids]:
+        """Record all messages before ``end`` as committed; return the newly committed batches."""
+        committed: list[Guids] = []
+        while self._open and self._open[0][0] <= end:
+            batch = self._open.popleft()
+            self._closed.append(batch)
+            committed.append(batch[1])
+        return committed
+
+    def forget(self) -> int:
+        """Forget the oldest committed batches; return the end of the last forgotten batch."""
+        end = 0
+        while len(self._closed) > _REMEMBERED_BATCHES:
+            end, guids = self._closed.popleft()
+            for uri, each in guids.items():
+                self._known[uri].difference_update(each)
+        return end
+
 
 logger = Log("bmq.spark")
 
 # Number of rows taken and written together.
 _ROWS = 10_000
+
 # Maximum number of waiting batches while Spark processes an earlier batch.
 _READY = 2
+
 # Maximum number of seconds for which an availableNow run waits for a full batch, from the first message.
 _LONGEST_FILL = 2.0
+
 # Seconds of a single wait within a wait without a limit.
 _LONG = 3600.0
+
 # Seconds between two checks of Spark's log of commits, and between two queries to the broker.
 _LOOK, _LOOK_REMOTE = 0.5, 10.0
+
 _ASK = 10.0
 
 
@@ -105,11 +247,11 @@ class _Batch:
     size: int = 0
     waiting: list[RecordBatch] = field(default_factory=list[RecordBatch])
     guids: Guids = field(default_factory=Guids)
-    taken: dict[RawMessages, int] = field(default_factory=dict[RawMessages, int])
+    taken: dict[ColumnConsumer, int] = field(default_factory=dict[ColumnConsumer, int])
     logged: LoggedBatch | None = None
 
 
-class Inlet:
+class StreamReceiver:
     """Receives batch after batch, and hands out each batch in turn.
 
     Args:
@@ -126,7 +268,12 @@ class Inlet:
     """
 
     def __init__(
-        self, settings: SourceSettings, limits: StreamLimits, place: LogPlace, *, available_now: bool = False
+        self,
+        settings: SourceSettings,
+        limits: StreamLimits,
+        place: LogLocation,
+        *,
+        available_now: bool = False,
     ) -> None:
         self.end: int | None = None
         self.dropped: dict[str, int] = {}
@@ -136,25 +283,23 @@ class Inlet:
         self._available_now = available_now
         self._log = BatchLog(place.path)
         self._checkpoint = Checkpoint(place.checkpoint, place.source) if place.checkpoint else None
-        self._ledger = Ledger()
+        self._ledger = KnownMessages()
         self._receiver = SourceReceiver(settings)
-        self._aside = PutAside(settings)
+        self._aside = DeadLetterWriter(settings)
         # True if the log's original options have changed, until all committed messages are confirmed.
         self._unsettled = False
         # Received messages not handed out; messages handed out and not committed, with the consumers.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
-        self._out: deque[tuple[int, dict[RawMessages, int]]] = deque()
+        self._out: deque[tuple[int, dict[ColumnConsumer, int]]] = deque()
         # GUIDs redelivered before the commit, by queue.
         self._again: dict[Queue, set[bytes]] = {}
         # Number of known messages received by each consumer since the consumer's last new message.
-        self._skipped: dict[RawMessages, int] = {}
+        self._skipped: dict[ColumnConsumer, int] = {}
         self._received = 0
         self._written = 0
         # All messages before this number are committed.
         self._committed = 0
-        # Queues for which a purge is detectable.
-        self._balanced: frozenset[str] = frozenset()
         self._pump: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._loss: StateError | None = None
@@ -258,7 +403,6 @@ class Inlet:
             self._unsettled = False
         note_state(self._log, self._place, settings)
         await look_for_others(settings)
-        self._balanced = await look_for_balance(settings)
         await self._count_dropped()
         await self._receiver.open()
 
@@ -283,12 +427,12 @@ class Inlet:
 
     async def _count_dropped(self) -> None:
         """Query the broker for dropped messages. The next request for a batch raises the error."""
-        more = await dropped_since(self._log, self._settings, self._balanced, lambda: self.in_hand)
+        more = await dropped_since(self._log, self._settings)
         for uri, count in more.items():
             self.dropped[uri] = self.dropped.get(uri, 0) + count
         if more:
             listed = ", ".join(f"{count:,} of {uri}" for uri, count in more.items())
-            text = f"the broker has dropped unconfirmed messages (expired, rejected or purged): {listed}"
+            text = f"the broker has dropped unconfirmed messages (expired or rejected): {listed}"
             if self._place.strict:
                 self._loss = StateError(f"{text}. {DROPPED_ADVICE}")
             else:
@@ -363,7 +507,7 @@ class Inlet:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _add(self, arrived: Arrived) -> None:
+    async def _add(self, arrived: ReceivedMessages) -> None:
         """Put messages into batches, except for known messages and messages put aside."""
         messages, count = arrived.messages, arrived.batch.num_rows
         uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
@@ -502,7 +646,7 @@ def due_at(
     return False, since + limits.delay
 
 
-def confirm_repeated(settings: SourceSettings, place: LogPlace, end: int) -> None:
+def confirm_repeated(settings: SourceSettings, place: LogLocation, end: int) -> None:
     """Confirm the batch with this end, if Spark has committed it, for a run of this batch alone."""
     if not place.checkpoint or Checkpoint(place.checkpoint, place.source).committed() != end:
         return
@@ -516,9 +660,9 @@ def confirm_repeated(settings: SourceSettings, place: LogPlace, end: int) -> Non
         here.run(confirm_guids(settings.connection, guids), timeout=15)
 
 
-def _confirm(queue: Queue, guids: set[bytes]) -> None:
-    if guids and not queue.closed:
-        queue.confirm(*texts_of(sorted(guids)))
+def _confirm(queue: Queue, chosen: set[bytes]) -> None:
+    if chosen and not queue.closed:
+        queue.confirm(*texts_of(sorted(chosen)))
 
 
 def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:
@@ -527,3 +671,154 @@ def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:
         return batches
     joined: list[RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return joined
+
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # pyspark 4.0 and 4.1 have no read limits
+        SupportsTriggerAvailableNow = object
+
+#: Whether this pyspark has read limits, and signals the end of an availableNow run.
+READ_LIMITS = SupportsTriggerAvailableNow is not object
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a queue as a stream. No message is confirmed before Spark has committed it."""
+
+    def __init__(
+        self,
+        settings: SourceSettings,
+        limits: StreamLimits,
+        place: LogLocation,
+        schema: StructType,
+        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
+    ) -> None:
+        # Spark creates several readers and pickles one of them: nothing is opened before it is needed.
+        self._settings = settings
+        self._limits = limits
+        self._place = place
+        self._schema = schema
+        self._on_invalid = on_invalid
+        self._available_now = False
+        self._inlet: StreamReceiver | None = None
+        # End of an earlier run's batch that was planned again; None after the next batch.
+        self._repeated: int | None = None
+        RowMaker(schema)
+
+    # in the planning process
+
+    def initialOffset(self) -> dict[str, int]:
+        """Return the offset of a new query: no messages."""
+        return self._offset(0)
+
+    def _offset(self, messages: int) -> dict[str, int]:
+        offset: dict[str, Any] = {"messages": messages}
+        if self._place.source:
+            offset["source"] = self._place.source
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the option maxMessagesPerTrigger as a read limit."""
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
+        return ReadMaxRows(self._limits.per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Read the messages that are in the queues at the start, and then stop."""
+        self._available_now = True
+
+    def latestOffset(
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """Confirm committed messages, and return the end of the next batch.
+
+        Args:
+            start: number of messages that are certainly committed (pyspark 4.2 and later).
+            limit: limit of the next batch: the result of :meth:`getDefaultReadLimit`, or more.
+
+        Raises:
+            ConnectionFailed: the broker cannot be reached.
+            Error: as for :meth:`StreamReceiver.advance`.
+        """
+        if self._inlet is None:
+            # Spark ends this process with SIGTERM. After an orderly end, the broker takes messages back
+            # without counting a failed delivery. Nothing else depends on the handler.
+            exit_on_sigterm()
+            self._inlet = StreamReceiver(
+                self._settings,
+                self._limits,
+                self._place,
+                available_now=self._available_now,
+            )
+        return self._offset(self._inlet.advance(None if start is None else start["messages"]))
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """Return the offset of all arrived messages, for the progress of the query."""
+        if self._inlet is None:
+            return None
+        latest: dict[str, Any] = self._offset(self._inlet.arrived)
+        if self._inlet.dropped:
+            latest["dropped"] = dict(self._inlet.dropped)
+        return latest
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Return the partitions of a batch in the log.
+
+        Raises:
+            StateError: a part of the batch is not in the log, or the log or the checkpoint belongs to another
+                query.
+        """
+        place, first, last = self._place, start["messages"], end["messages"]
+        log = BatchLog(place.path)
+        if self._inlet is None:
+            exit_on_sigterm()
+            self._repeated = last
+            check_checkpoint(place, last)
+            check_owner(log, place, log.noted(STATE))
+        batches, whole = log.covering(first, last)
+        if not whole:
+            refuse(
+                f"messages {first} to {last} of this query are in its checkpoint, but not in the log at "
+                f"{place.path}: the log was removed, or the path is not the same on every machine. The "
+                "broker still holds the unconfirmed messages. Restore the log",
+                "with a smaller batch in place of this one; the missing messages come in a later batch",
+                strict=place.strict,
+                checkpoint=place.checkpoint,
+            )
+        query = Checkpoint(place.checkpoint).query() if place.checkpoint else None
+        return list(cut(place.path, batches, self._limits.partitions, query=query))
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Confirm committed messages, as :meth:`latestOffset` already does with pyspark 4.2 and later."""
+        if self._inlet is not None:
+            self._inlet.commit(end["messages"])
+
+    def stop(self) -> None:
+        """Disconnect; unconfirmed messages return to the queue. Spark does not always call this method."""
+        inlet, self._inlet = self._inlet, None
+        repeated, self._repeated = self._repeated, None
+        if inlet is not None:
+            inlet.close()
+        elif repeated is not None:
+            confirm_repeated(self._settings, self._place, repeated)
+
+    # in the workers
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read a part of a batch from the log.
+
+        Raises:
+            StateError: the task's query differs from the checkpoint's.
+        """
+        if isinstance(partition, LogPartition):
+            context = TaskContext.get()
+            query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+            if query is not None and partition.query not in (None, query):
+                raise StateError(
+                    f"checkpoint {self._place.checkpoint} belongs to another query: {OWN_CHECKPOINT}"
+                )
+            yield from read_partition(partition, self._schema, self._on_invalid)

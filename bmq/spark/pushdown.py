@@ -19,24 +19,25 @@ import pyspark
 from pyspark.sql.types import StructType
 
 from bmq.errors import InvalidExpression, UsageError
-from bmq.spark._batch_reader import BatchReader
-from bmq.spark._reads import ReadLimits
-from bmq.spark._receiving import SourceSettings
-from bmq.spark._rows import OnInvalidMessage
+from bmq.spark.batch_reader import BatchReader
+from bmq.spark.receiver import ReadLimits, SourceSettings
+from bmq.spark.schema import OnInvalidMessage
 from bmq.subscriptions import Expression, Filter, Operand, P
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter as SparkFilter
 
-__all__ = ["FilteredReader", "translated"]
+__all__ = ["FilteredReader"]
 
 _INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+
 _COMPARISONS = {
     "GreaterThan": operator.gt,
     "GreaterThanOrEqual": operator.ge,
     "LessThan": operator.lt,
     "LessThanOrEqual": operator.le,
 }
+
 # A string column shows numbers and booleans as text, while the broker compares only strings with strings.
 _TEXT_OF_ANOTHER_TYPE = re.compile(r"-?[0-9]+|true|false")
 

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's checkpoint of a streaming query, and whether the log beside it belongs to the query.
+
+A log belongs to a query, regardless of the query's options. A change of the options is either compensated, or
+refused with an error and a remedy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from typing import Any, NamedTuple, cast
+
+from bmq import _checks
+from bmq._logging import Log
+from bmq.errors import StateError, UsageError
+from bmq.spark.log import BatchLog, LogLocation, filesystem
+from bmq.spark.receiver import SourceSettings
+
+fs: Any = importlib.import_module("pyarrow.fs")
+
+__all__ = [
+    "DROPPED_ADVICE",
+    "OWN_CHECKPOINT",
+    "STATE",
+    "Checkpoint",
+    "check_checkpoint",
+    "check_log",
+    "check_owner",
+    "note_state",
+    "refuse",
+    "repair",
+]
+
+_NUMBER = re.compile(r"\d+\Z")
+
+
+class PlannedBatch(NamedTuple):
+    """A batch in Spark's log of offsets.
+
+    Attributes:
+        batch: number of the batch.
+        start: number of this source's messages before the batch; None if the log lacks the number.
+        end: number of this source's messages up to the end of the batch.
+        committed: whether Spark's log of commits has the batch.
+    """
+
+    batch: int
+    start: int | None
+    end: int
+    committed: bool
+
+
+class Checkpoint:
+    """The checkpoint of a streaming query. Read-only.
+
+    Args:
+        path: option ``checkpointLocation``.
+        source: name of the source in the query; "" for the only source.
+    """
+
+    def __init__(self, path: str, source: str = "") -> None:
+        self._fs, self._root = filesystem(path)
+        self._source = source
+
+    def query(self) -> str:
+        """Return the id of the query; "" before the first batch is planned."""
+        try:
+            document: Any = json.loads(self._text("metadata"))
+            return str(document["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def committed(self) -> int | None:
+        """Return the number of certainly committed messages of this source; None if unknown."""
+        try:
+            numbers = self._numbers("commits")
+            return self._end(max(numbers)) if numbers else None
+        except OSError:
+            return None
+
+    def planned(self) -> PlannedBatch | None:
+        """Return the newest batch planned by Spark; None if no batch is readable."""
+        try:
+            numbers = sorted(self._numbers("offsets"))
+            if not numbers:
+                return None
+            end = self._end(numbers[-1])
+            if end is None:
+                return None
+            before = [number for number in numbers if number < numbers[-1]]
+            start = self._end(before[-1]) if before else (0 if numbers[-1] == 0 else None)
+            return PlannedBatch(numbers[-1], start, end, numbers[-1] in self._numbers("commits"))
+        except OSError:
+            return None
+
+    def _numbers(self, folder: str) -> set[int]:
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
+        names = [info.base_name for info in self._fs.get_file_info(selector)]
+        return {int(name) for name in names if _NUMBER.match(name)}
+
+    def _end(self, batch: int) -> int | None:
+        """Return this source's offset in a batch; None unless exactly one offset can belong to the source."""
+        found: list[int] = []
+        for line in self._text(f"offsets/{batch}").splitlines()[1:]:
+            try:
+                offset: Any = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(offset, dict):
+                continue
+            given = cast("dict[str, Any]", offset)
+            wanted = {"messages", "source"} if self._source else {"messages"}
+            if set(given) == wanted and given.get("source", "") == self._source:
+                found.append(int(given["messages"]))
+        return found[0] if len(found) == 1 else None
+
+    def _text(self, name: str) -> str:
+        with self._fs.open_input_stream(f"{self._root}/{name}") as file:
+            text: str = file.read().decode()
+        return text
+
+
+logger = Log("bmq.spark")
+
+#: File beside a log with the options of its start.
+STATE = "state.json"
+
+DROPPED_ADVICE = (
+    "The messages are lost. Restart the query to continue; with failOnDataLoss=false this error is a warning"
+)
+
+OWN_CHECKPOINT = (
+    "readStream has the checkpointLocation of another query. Give readStream and writeStream the same "
+    "checkpointLocation, and each query its own readStream"
+)
+
+
+def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> None:
+    """Raise an error, or warn if the option failOnDataLoss allows.
+
+    Args:
+        what: problem.
+        goes_on: continuation of the query in spite of the problem.
+        strict: whether to raise an error.
+        checkpoint: checkpoint, for the advice.
+
+    Raises:
+        StateError: the query must not continue.
+    """
+    if not strict:
+        logger.warning("%s; the query continues %s, because of failOnDataLoss=false", what, goes_on)
+        return
+    repair = f"; `bmq spark repair {checkpoint}` permits the same once" if checkpoint else ""
+    raise StateError(f"{what}. With failOnDataLoss=false, the query continues {goes_on}{repair}")
+
+
+def check_log(log: BatchLog, place: LogLocation, settings: SourceSettings, start: int | None) -> bool:
+    """Check whether a log matches the query.
+
+    Args:
+        log: log.
+        place: location of the log.
+        settings: settings of the source.
+        start: number of messages that are certainly committed; None if unknown.
+
+    Returns:
+        True if the log was started with other queues or subscriptions: committed messages must be confirmed
+        before the new subscriptions.
+
+    Raises:
+        StateError: the log does not match, or cannot be checked.
+    """
+    state: Any = log.noted(STATE)
+    check_owner(log, place, state)
+    if start and not any(batch.end == start for batch in log.batches()):
+        refuse(
+            f"{start:,} messages of this query are committed, but the log at {log.path} does not have the "
+            "last of them: the log was removed or replaced. The broker may still hold these messages, and "
+            "the query would read them again. Restore the log",
+            "and may duplicate the last commit",
+            strict=place.strict,
+            checkpoint=place.checkpoint,
+        )
+        log.mark(start, start)
+    now = settings.described()
+    if state is None or {name: state.get(name) for name in now} == now:
+        return False
+    if start is None:
+        raise StateError(
+            "queue or subscription of this query changed, and pyspark before 4.2 does not report the "
+            "committed batches: start the query with its old options, let the query read all messages and "
+            "end, and begin a new checkpoint"
+        )
+    logger.info("queue or subscription changed: committed messages are confirmed first")
+    return True
+
+
+def check_checkpoint(place: LogLocation, start: int | None) -> None:
+    """Check that the query's checkpoint is the option ``checkpointLocation`` of its source.
+
+    Args:
+        place: location of the log.
+        start: number of messages that the query has read; None if the engine does not provide the number.
+
+    Raises:
+        StateError: the checkpoint belongs to another query, or to none.
+    """
+    if not place.checkpoint:
+        return
+    checkpoint = Checkpoint(place.checkpoint, place.source)
+    if not checkpoint.query():
+        raise StateError(
+            f"no query has its checkpoint in {place.checkpoint}, the checkpointLocation of readStream: "
+            "give readStream and writeStream the same checkpointLocation. Where pyarrow does not reach "
+            "Spark's checkpoint, give readStream the option logPath and no checkpointLocation"
+        )
+    planned = checkpoint.planned()
+    if planned is not None and start is not None and planned.end != start:
+        raise StateError(
+            f"this query has read {start:,} messages, and the query of checkpoint {place.checkpoint} has "
+            f"read {planned.end:,}: {OWN_CHECKPOINT}"
+        )
+
+
+def check_owner(log: BatchLog, place: LogLocation, state: Any) -> None:
+    """Check that the log belongs to this query.
+
+    Raises:
+        StateError: the log belongs to another query.
+    """
+    query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
+    owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
+    if query and owner and query != owner:
+        refuse(
+            f"the log at {log.path} belongs to query {owner}, and the checkpoint to query {query}: the "
+            "checkpoint was removed or replaced. The last commit of the other query would be read again. "
+            "Give the new query a logPath of its own, or restore the checkpoint",
+            "with this log, and may duplicate the last commit",
+            strict=place.strict,
+            checkpoint=place.checkpoint,
+        )
+
+
+def note_state(log: BatchLog, place: LogLocation, settings: SourceSettings) -> None:
+    """Record the settings that the log is used with from now on."""
+    query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
+    wanted = {"query": query, **settings.described()}
+    if log.noted(STATE) != wanted:
+        log.note(STATE, wanted)
+
+
+def repair(
+    checkpoint: str, *, log_path: str | None = None, source_name: str | None = None, really: bool = False
+) -> list[str]:
+    """Find problems that stop a stream or a batch read, and repair them.
+
+    A missing log is replaced by an empty log, so that the stream continues: unconfirmed messages arrive from
+    the broker in later batches, and the last committed batch may be repeated. A log of another query becomes
+    the log of this query. An unconfirmed batch read is abandoned, and its messages are part of the next read.
+    The query must not run meanwhile.
+
+    Args:
+        checkpoint: option ``checkpointLocation``.
+        log_path: option ``logPath``, if set.
+        source_name: option ``sourceName``, if set.
+        really: whether to repair the problems; if False, only report the problems.
+
+    Returns:
+        The problems and the repairs, a sentence for each; empty without problems.
+
+    Raises:
+        UsageError: the folder does not exist.
+        OSError: the log cannot be read.
+        StateError: the query is running; or a read cannot be abandoned, because only the read's folder has
+            the messages.
+    """
+    checkpoint = _checks.text("checkpoint", checkpoint, empty=False)
+    name = _checks.optional(_checks.text, "source_name", source_name) or ""
+    path = _checks.optional(_checks.text, "log_path", log_path)
+    really = _checks.boolean("really", really)
+    try:
+        files, root = filesystem(checkpoint)
+        kind = files.get_file_info(root).type.name
+    except (OSError, ValueError) as error:
+        raise UsageError(f"checkpoint cannot be read: {error}") from None
+    if kind != "Directory":
+        raise UsageError(f"folder {checkpoint} does not exist")
+    folder = path or f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
+    return [*_stream(Checkpoint(checkpoint, name), BatchLog(folder), really), *_reads(checkpoint, really)]
+
+
+def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
+    planned, query = checkpoint.planned(), checkpoint.query()
+    if planned is None and not log.exists():
+        return []
+    found: list[str] = []
+    if really:
+        log.acquire()
+    try:
+        state: Any = log.noted(STATE)
+        owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
+        if query and owner and owner != query:
+            found.append(
+                f"The log at {log.path} belongs to query {owner}, and the checkpoint to query {query}: the "
+                f"repair assigns the log to query {query}. The last commit of the other query may be "
+                "delivered again."
+            )
+            if really:
+                for batch in log.batches():
+                    log.remove(batch)
+                log.note(STATE, {**state, "query": query})
+        if planned is not None:
+            found += _gaps(planned, log, really)
+    finally:
+        log.release()
+    return found
+
+
+def _gaps(planned: PlannedBatch, log: BatchLog, really: bool) -> list[str]:
+    """Replace batches requested by Spark and absent from the log."""
+    start = planned.end if planned.committed or planned.start is None else planned.start
+    batches, whole = log.covering(start, planned.end)
+    known = {each.end for each in log.batches()}
+    if planned.committed or start == planned.end:
+        if planned.end in known or not planned.end:
+            return []
+        if really:
+            log.mark(planned.end, planned.end)
+        return [
+            f"{planned.end} messages are committed, and the log at {log.path} does not have the last of "
+            "these messages: the repair continues the log after them. The messages of the last commit may "
+            "be delivered again."
+        ]
+    if whole:
+        return []
+    edge = start
+    for batch in batches:
+        if batch.start > edge and really:
+            log.mark(edge, batch.start)
+        edge = max(edge, batch.end)
+    if edge < planned.end and really:
+        log.mark(edge, planned.end)
+    return [
+        f"Batch {planned.batch} has messages {start} to {planned.end}, and the log at {log.path} does not "
+        "have all of them: the batch continues with the messages in the log. A later batch has the "
+        "missing messages, if the broker still has them."
+    ]
+
+
+def _reads(checkpoint: str, really: bool) -> list[str]:
+    from bmq.spark.batch_reader import Reads
+
+    reads = Reads(checkpoint)
+    unconfirmed = reads.describe()
+    if unconfirmed is None:
+        return []
+    number, messages, stored = unconfirmed
+    if stored:
+        return [
+            f"Read {number} of {messages} messages is not confirmed, and the messages exist only in its "
+            "folder. The read stays: load and confirm it."
+        ]
+    if really:
+        reads.give_up()
+    return [
+        f"Read {number} of {messages} messages is not confirmed: the repair gives up the read. The "
+        "messages are in their queue."
+    ]

@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receives messages for batch reads and streams: sessions with their queues and subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+from bmq import admin
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
+from bmq.admin import Admin
+from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog, asking
+from bmq.arrow.consumer import ColumnConsumer, Taken
+from bmq.arrow.decoding import RecordBatch, TableDecoder
+from bmq.client.dead_letters import DeadLetter, Failure
+from bmq.client.internals import Drained
+from bmq.client.message import Message
+from bmq.client.queue import Queue
+from bmq.client.session import Session
+from bmq.errors import Error, StateError, TimedOut
+from bmq.protocol.client.core import SessionState
+from bmq.protocol.client.subscription import SubscriptionOptions
+from bmq.spark.connection import ConnectionSettings
+from bmq.spark.log import BatchLog, Source, raw_rows, raw_schema, texts_of
+from bmq.subscriptions import Expression, ExpressionInput
+from bmq.wire.printable import printable
+
+fs: Any = importlib.import_module("pyarrow.fs")
+
+__all__ = [
+    "DeadLetterWriter",
+    "DropCounts",
+    "ReadLimits",
+    "ReceivedMessages",
+    "SourceReceiver",
+    "SourceSettings",
+    "confirm_guids",
+    "dropped_since",
+    "look_for_others",
+]
+
+#: Timeout of a query, in seconds.
+PATIENCE = ANSWER_TIMEOUT
+
+_DEFAULT_APP = "__default"
+
+
+def admin_of(connection: ConnectionSettings) -> admin.connect:
+    """Prepare a connection for admin commands."""
+    security = connection.security
+    return admin.connect(
+        connection.broker,
+        credentials=security.source(),
+        ssl=security.context(),
+        server_hostname=security.tls_server_name or None,
+        timeout=PATIENCE,
+        process_name="bmq.spark",
+    )
+
+
+@asynccontextmanager
+async def _asking(connection: ConnectionSettings) -> AsyncGenerator[Admin]:
+    async with asking(partial(admin_of, connection)) as asked:
+        yield asked
+
+
+async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, list[str]]:
+    """Query the other readers of each queue; for a fanout queue, of the application.
+
+    Raises:
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
+    """
+    found: dict[str, list[str]] = {}
+    async with _asking(connection) as asked:
+        there = set(await asked.queues())
+        for uri in queues:
+            queue = asked.queue(uri)
+            if queue.uri not in there:
+                continue
+            app = queue.app_id or _DEFAULT_APP
+            readers = [
+                client.description
+                for client in (await queue.internals()).clients
+                if any(each.app_id == app and each.subscriptions for each in client.streams)
+            ]
+            if readers:
+                found[uri] = readers
+    return found
+
+
+class DropCounts(NamedTuple):
+    """A broker's counts of a queue since the broker's start.
+
+    Attributes:
+        dropped: messages that expired, or were delivered too often.
+        posted: accepted posts.
+    """
+
+    dropped: int
+    posted: int = 0
+
+
+async def dropped_totals(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, DropCounts]:
+    """Query the number of dropped messages of each queue; queues without statistics are omitted.
+
+    Raises:
+        Error: the broker cannot be reached, or does not answer the query.
+        TimeoutError: no answer in time.
+    """
+    async with _asking(connection) as asked:
+        statistics = {each.uri: each for each in (await asked.statistics()).queues}
+        known = {uri: statistics.get(asked.queue(uri).uri) for uri in queues}
+    return {
+        uri: DropCounts(each.expired + each.rejected, each.posted)
+        for uri, each in known.items()
+        if each is not None
+    }
+
+
+def newly_dropped(before: Mapping[str, DropCounts], now: Mapping[str, DropCounts]) -> dict[str, int]:
+    """Return the number of newly dropped messages by queue. A restarted broker counts from 0."""
+    more: dict[str, int] = {}
+    for uri, each in now.items():
+        known = before.get(uri, each)
+        restarted = each.dropped < known.dropped or each.posted < known.posted
+        more[uri] = each.dropped - (0 if restarted else known.dropped)
+    return {uri: count for uri, count in more.items() if count}
+
+
+logger = Log("bmq.spark")
+
+_MAX_UNCONFIRMED_BYTES = 1 << 40
+
+# Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
+_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """Settings of the source.
+
+    Attributes:
+        connection: connection to the broker.
+        queues: URIs of the queues.
+        subscriptions: expressions by name; "" for all messages.
+        priority: consumer priority.
+        max_unconfirmed: limit of delivered messages without a confirmation, for each subscription.
+        receivers: number of sessions that read all queues.
+        exclusive: whether other readers are refused.
+        dead_letters: URI of the queue for undecodable messages; "" for none.
+    """
+
+    connection: ConnectionSettings
+    queues: tuple[str, ...]
+    subscriptions: tuple[tuple[str, str], ...] = (("", ""),)
+    priority: int = 0
+    max_unconfirmed: int = 30_000
+    receivers: int = 1
+    exclusive: bool = False
+    dead_letters: str = ""
+
+    def described(self) -> dict[str, Any]:
+        """Return the settings that determine which messages are read, as JSON."""
+        return {"queues": list(self.queues), "subscriptions": [list(each) for each in self.subscriptions]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """End of a read, and its number of partitions.
+
+    Attributes:
+        max_messages: maximum number of messages of a read.
+        idle: seconds without a message after which the read ends in any case.
+        partitions: number of partitions of the stored rows.
+        on_store: whether messages are confirmed as soon as they are stored.
+    """
+
+    max_messages: int
+    idle: float
+    partitions: int
+    on_store: bool = False
+
+
+class ReceivedMessages(NamedTuple):
+    """Messages that arrived together.
+
+    Attributes:
+        messages: consumer of the messages.
+        queue: queue of the messages.
+        received: messages.
+        batch: a row for each message, as in logs.
+    """
+
+    messages: ColumnConsumer
+    queue: Queue
+    received: Taken
+    batch: RecordBatch
+
+    def part(self, start: int, stop: int) -> ReceivedMessages:
+        """Return a range of the messages."""
+        return self._replace(
+            received=self.received.part(start, stop), batch=self.batch.slice(start, stop - start)
+        )
+
+    def message(self, place: int) -> Message:
+        """Return a single message."""
+        (message,) = self.messages.line.messages_of(self.received, [place])
+        return message
+
+
+class _Consumer(NamedTuple):
+    messages: ColumnConsumer
+    queue: Queue
+    source: int
+
+
+class SourceReceiver:
+    """Receives from several queues, in the portal's loop.
+
+    Args:
+        settings: settings of the source.
+
+    Attributes:
+        schema: columns of the rows.
+        sessions: sessions, after opening.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        sources: list[Source] = [
+            (uri, name or None) for uri in settings.queues for name, _ in settings.subscriptions
+        ]
+        self.schema = raw_schema(sources)
+        self.sessions: list[Session] = []
+        self._consumers: list[_Consumer] = []
+        self._drained = Drained()
+        selects = any(expression for _, expression in settings.subscriptions)
+        self._backlog = InitialBacklog(
+            partial(admin_of, settings.connection), settings.queues, selects=selects
+        )
+        self._waiting: deque[ReceivedMessages] = deque()
+        self._rows = 0
+
+    async def open(self) -> None:
+        """Connect and subscribe.
+
+        Raises:
+            ConnectionFailed: the broker cannot be reached in time.
+            OpenQueueError, ConfigureQueueError: the broker refused.
+            RequestTimeout: the broker did not answer in time.
+        """
+        settings = self._settings
+        for _ in range(settings.receivers):
+            session = await settings.connection.open()
+            self.sessions.append(session)
+            source = 0
+            for uri in settings.queues:
+                queue = await session.open_queue(
+                    uri, read=True, priority=settings.priority, default_subscription=False
+                )
+                for _, expression in settings.subscriptions:
+                    limits = SubscriptionOptions(
+                        settings.max_unconfirmed, _MAX_UNCONFIRMED_BYTES, settings.priority
+                    )
+                    messages = ColumnConsumer(queue, _unwarned(expression), limits)
+                    messages.backlog = self._backlog
+                    await messages.open()
+                    self._consumers.append(_Consumer(messages, queue, source))
+                    source += 1
+        self._drained = Drained(*(each.queue for each in self._consumers))
+
+    @property
+    def buffered(self) -> int:
+        """Number of arrived messages that wait."""
+        return self._rows + sum(each.messages.buffered for each in self._consumers)
+
+    async def take(
+        self, limit: int, wait: float, *, drains: bool = False, held: Callable[[], int] = lambda: 0
+    ) -> list[ReceivedMessages]:
+        """Wait for messages.
+
+        Args:
+            limit: maximum number of messages.
+            wait: seconds to wait for the first message.
+            drains: whether the run ends with the messages that were in the queues at its start; see
+                :class:`InitialBacklog`. The wait then counts only with a connection, and with room in the
+                windows: a broker delivers nothing into a full window.
+            held: function that returns the number of messages taken and not confirmed.
+
+        Returns:
+            Messages in the order of arrival; none after the timeout, or at the end of the run.
+
+        Raises:
+            QueueClosed, SessionClosed: the connection is permanently lost.
+        """
+        now = asyncio.get_running_loop().time
+        if drains:
+            await self._backlog.ask(wait)
+        room = self._settings.max_unconfirmed * 4 // 5  # a broker resumes below 80 % of a full window
+        deadline, has_room = now() + wait, held() <= room
+        while self._rows < limit:
+            if not self._rows and drains and self._backlog.taken(self._drained.reconnected):
+                break
+            left = 0.0 if self._rows else deadline - now()
+            if not await self._receive(limit - self._rows, max(left, 0.0)) and left <= 0:
+                if self._rows or not drains:
+                    break
+                if self._drained.after_silence() and has_room:
+                    self._backlog.report(self._drained.reconnected)
+                    break
+                deadline, has_room = now() + wait, held() <= room
+        taken: list[ReceivedMessages] = []
+        while self._waiting and limit:
+            each = self._waiting.popleft()
+            count = each.batch.num_rows
+            if count > limit:
+                self._waiting.appendleft(each.part(limit, count))
+                each, count = each.part(0, limit), limit
+            taken.append(each)
+            limit -= count
+            self._rows -= count
+        return taken
+
+    async def _receive(self, limit: int, timeout: float) -> bool:
+        """Collect the messages of all consumers; wait only if no consumer has any."""
+        ready = [each for each in self._consumers if each.messages.buffered]
+        if ready:
+            for each in ready:
+                self._add(await each.messages.receive_columns(0.0, limit), each)
+            return True
+        if len(self._consumers) == 1:
+            (only,) = self._consumers
+            try:
+                self._add(await only.messages.receive_columns(timeout, limit), only)
+            except TimedOut:
+                return False
+            return True
+        tasks = [
+            asyncio.ensure_future(each.messages.receive_columns(None, limit)) for each in self._consumers
+        ]
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            # A task that was cancelled too late has nevertheless received messages.
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        received = False
+        for result, each in zip(results, self._consumers, strict=True):
+            if isinstance(result, Exception):
+                raise result
+            if not isinstance(result, BaseException):
+                self._add(result, each)
+                received = True
+        return received
+
+    def _add(self, received: Taken, each: _Consumer) -> None:
+        clock = asyncio.get_running_loop().time()
+        batch = raw_rows(received, clock, each.source, self.schema)
+        self._waiting.append(ReceivedMessages(each.messages, each.queue, received, batch))
+        self._rows += batch.num_rows
+
+    def confirm_taken(self) -> None:
+        """Confirm all messages that :meth:`take` has returned."""
+        for each in self._consumers:
+            waiting = [one.batch.num_rows for one in self._waiting if one.messages is each.messages]
+            each.messages.confirm(each.messages.unconfirmed - sum(waiting))
+
+    async def settle(self) -> bool:
+        """Close the queues; return whether the broker has certainly received all confirmations."""
+        try:
+            for queue in dict.fromkeys(each.queue for each in self._consumers):
+                await queue.close()  # the broker answers after all confirmations
+        except Error as error:
+            logger.debug("queues were not closed in order: %s", error)
+            return False
+        return all(
+            session.state is SessionState.STARTED and not session.stats().reconnects
+            for session in self.sessions
+        )
+
+    async def close(self) -> None:
+        """Send confirmations, return unconfirmed messages to the queue, and disconnect."""
+        for session in self.sessions:
+            await session.close(timeout=10)
+
+
+async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Collection[bytes]]) -> None:
+    """Confirm messages of earlier sessions, by the URI of their queue; unknown GUIDs are harmless.
+
+    Raises:
+        ConnectionFailed: the broker cannot be reached in time.
+        OpenQueueError, RequestTimeout: a queue cannot be opened or closed.
+        SessionClosed: the connection is permanently lost.
+    """
+    session = await connection.open()
+    try:
+        for uri, keys in guids.items():
+            if not keys:
+                continue
+            queue = await session.open_queue(uri, read=True, default_subscription=False)
+            every = list(keys)
+            for first in range(0, len(every), _ROWS):
+                queue.confirm(*texts_of(every[first : first + _ROWS]))
+                await asyncio.sleep(0)
+            await queue.close()  # the broker answers after all confirmations
+    finally:
+        await session.close(timeout=10)
+
+
+def _unwarned(expression: str) -> ExpressionInput:
+    """Return an expression of the options, which were checked when read.
+
+    With Spark's filters, an expression may always be true. A text beyond the limits stays text, to be split.
+    """
+    found = Expression(expression, strict=False) if expression else None
+    return found if found is None or found.error is None else expression
+
+
+class DeadLetterWriter:
+    """Posts unreadable messages to the queue for dead letters, if the settings name one.
+
+    Args:
+        settings: settings of the read.
+    """
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._decoder = TableDecoder(None, payload=False)
+        self._session: Session | None = None
+        self._letters: DeadLetter | None = None
+        self._limit = LogLimit(logger)
+
+    async def take(self, arrived: ReceivedMessages, places: Sequence[int] | None) -> set[int]:
+        """Put undecodable messages aside; return their positions after the broker's acknowledgement.
+
+        Args:
+            arrived: messages.
+            places: positions of the messages to examine; None for all.
+
+        Raises:
+            PostError: the broker refused a dead letter for good.
+            OpenQueueError: the queue for dead letters cannot be opened.
+            SessionClosed: the connection is permanently lost.
+        """
+        uri = self._settings.dead_letters
+        if not uri:
+            return set()
+        columns = arrived.received.columns
+        found: set[int] = set()
+        wanted = range(columns.count) if places is None else set(places)
+        first = 0
+        while first < columns.count:
+            decoded = self._decoder.decode(columns.part(first, columns.count))
+            for row, error in decoded.errors.items():
+                place = first + row
+                if place in wanted:
+                    message = arrived.message(place)
+                    self._limit.warning(
+                        "aside",
+                        "message %s of %s cannot be decoded, and is put aside in %s: %s",
+                        message.guid,
+                        arrived.queue.uri,
+                        uri,
+                        printable(error.reason),
+                    )
+                    await self._post(Failure(message, error, 0, None, "bmq.spark"))
+                    found.add(place)
+            first += decoded.rows
+        return found
+
+    async def _post(self, failure: Failure) -> None:
+        if self._session is None or self._letters is None:
+            self._session = await self._settings.connection.open()
+            queue = await self._session.open_queue(self._settings.dead_letters, write=True)
+            self._letters = DeadLetter(queue)
+        letters = self._letters
+        assert not isinstance(letters.queue, str)
+        await letters.post(failure, letters.queue, asyncio.sleep)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._session is not None:
+            await self._session.close(timeout=10)
+
+
+# File beside a log with the last counts of dropped messages.
+_DROPPED = "dropped.json"
+
+# Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
+_LEAVING = 5.0
+
+_PAUSE = 0.25
+
+
+async def look_for_others(settings: SourceSettings) -> None:
+    """Log other readers of the queues; for exclusive queues, wait until there are none.
+
+    Raises:
+        StateError: another reader uses an exclusive queue, or the broker does not answer the query.
+    """
+    deadline = asyncio.get_running_loop().time() + _LEAVING
+    while True:
+        try:
+            others = await other_readers(settings.connection, settings.queues)
+        except (Error, TimeoutError) as error:
+            why = str(error) or f"no answer in {PATIENCE:g} s"
+            if settings.exclusive:
+                raise StateError(f"option exclusive: other readers are unknown: {why}") from None
+            logger.info("the broker does not report other readers: %s", why)
+            return
+        if not others or not settings.exclusive or asyncio.get_running_loop().time() > deadline:
+            break
+        await asyncio.sleep(_PAUSE)
+    listed = "; ".join(f"{uri}: {', '.join(readers)}" for uri, readers in others.items())
+    if others and settings.exclusive:
+        raise StateError(f"option exclusive: other consumers read the same queue: {listed}")
+    if others:
+        logger.warning(
+            "other consumers read the same queue, and each message goes to only one reader: %s. To give "
+            "each reader a copy, read a fanout queue with separate applications",
+            listed,
+        )
+
+
+async def dropped_since(log: BatchLog, settings: SourceSettings) -> dict[str, int]:
+    """Return the number of messages dropped since the last call, by queue.
+
+    Args:
+        log: log beside which the counts are recorded.
+        settings: settings of the source.
+    """
+    given: Any = log.noted(_DROPPED)
+    noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    before = {uri: DropCounts(**each) for uri, each in noted.items()}
+    try:
+        now = await dropped_totals(settings.connection, settings.queues)
+    except (Error, TimeoutError) as error:
+        logger.debug("the broker does not report dropped messages: %s", error)
+        return {}
+    merged = {**before, **now}
+    if merged != before:
+        document = {uri: each._asdict() for uri, each in merged.items()}
+        await asyncio.to_thread(log.note, _DROPPED, document)
+    return newly_dropped(before, now)
