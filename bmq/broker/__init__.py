@@ -4,9 +4,9 @@
 :class:`Broker` is a TCP server in the running event loop; ``python -m bmq broker`` is the same as a process.
 """
 
-from bmq.broker._bounds import Bounds
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer, TagConsumerFilter
 from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
+from bmq.broker._node import Bounds
 from bmq.broker._posted import PostedMessage
 from bmq.broker._server import Broker
 from bmq.broker.clock import Clock, ManualClock

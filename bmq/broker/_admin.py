@@ -1,92 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admin commands: the commands of a real broker that make sense for a single node without files.
+"""Admin commands: the commands of a real broker that make sense for a cluster of one node without files.
 
-The result of a command is a dictionary in the shape of a real broker's JSON. The broker has no text for
-people: without an encoding, it answers with indented JSON, and with the plain text of a refusal.
+The result of a command is a dictionary in the shape of a real broker's JSON, as far as
+:mod:`bmq.admin.parsing` reads it. The broker has no text for people: without an encoding, it answers with
+indented JSON, and with the plain text of a refusal.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from bmq import _world
 from bmq._json import orjson
-from bmq.broker._admin_cluster import (
-    CLUSTER,
-    CLUSTER_COMMANDS,
-    cluster_list,
-    cluster_status,
-    print_subscriptions,
-    queue_helper,
-)
-from bmq.broker._admin_storage import (
-    STORAGE_COMMANDS,
-    Refusal,
-    broker_configuration,
-    change_partition,
-    list_tunables,
-    show_or_change_tunable,
-    storage_summary,
-    stored_queue,
-)
-from bmq.broker._app_delivery import AppDelivery
+from bmq._version import __version__
+from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
 from bmq.broker._domain_config import InvalidDomain
-from bmq.broker._handle import Handle, SubStream
+from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import CapacityMeter
+from bmq.wire.control.messages import Subscription
 from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable
 
 if TYPE_CHECKING:
-    from bmq.broker._node import Node
+    from bmq.broker._node import BrokerNode
 
-__all__ = ["COMMANDS", "run_command"]
+__all__ = ["run_command"]
 
 Result = dict[str, Any]
 
-#: The output of the command HELP.
-COMMANDS: dict[str, str] = {
-    "HELP": "Show this list",
-    "DOMAINS DOMAIN <name> INFOS": "Show a domain's configuration, its use of its limits, and its queues",
-    "DOMAINS DOMAIN <name> PURGE": "Delete all messages of all queues of a domain",
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>": "Delete all messages of an application of a "
-    "queue; '*' for all applications",
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS": "Show a queue's clients, consumers and routing",
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST [<appId>] <offset> <count>": "List messages. A negative "
-    "offset counts from the end; a negative count lists messages before the offset; UNLIMITED lists all",
-    "DOMAINS RECONFIGURE <domain>": "Load a domain's configuration anew",
-    "DOMAINS REMOVE <domain> [FINALIZE]": "Delete all queues of a domain and refuse its clients; FINALIZE "
-    "forgets the domain afterwards",
-    "DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)": "Forget where domains are; this broker remembers nothing",
-    "CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)": "Forget the files of domains; this broker remembers nothing",
-    **CLUSTER_COMMANDS,
-    "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": "Forget empty queues without clients",
-    "STAT SHOW": "Show the counts of posted, pushed and confirmed messages",
-    **STORAGE_COMMANDS,
-}
+#: The name of the only cluster, and the description of its only node.
+_CLUSTER = "local"
+_NODE = "[localhost, 0]"
 _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
-_KEY_BYTES = 5
-_NO_KEY = "0" * (2 * _KEY_BYTES)
 _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
 # A real broker's name for its role in a queue with local messages.
 _PRIMARY = 1
+_SUCCESS: Final[Result] = {"success": {}}
 
 
-def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
+class Refusal(Exception):
+    """The command cannot be carried out; the message is the answer."""
+
+
+def _undecodable(reason: str) -> Refusal:
+    return Refusal(f"Unable to decode command (rc: -1, error: '{reason}')")
+
+
+def run_command(node: BrokerNode, command: str, now: float) -> str:
     """Carry out a command and return the answer: JSON, or the plain text of a refusal of a text command.
 
     Args:
         node: the broker.
         command: the command.
         now: the time.
-        clients: number of the broker's clients.
     """
     # No command is longer, and splitting a longer text would waste memory.
     words = command.split() if len(command) <= _LONGEST_COMMAND else []
@@ -94,11 +68,11 @@ def run_command(node: Node, command: str, now: float, *, clients: int) -> str:
     if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
         encoding, words = words[1].upper(), words[2:]
     try:
-        result = _Commands(node, now, clients).run(words)
+        result = _run(_AdminCommands(node, now), words)
     except Refusal as failure:
+        if encoding == "TEXT":
+            return str(failure)
         result = {"error": {"message": str(failure)}}
-    if encoding == "TEXT" and "error" in result:
-        return str(result["error"]["message"])
     option = None if encoding == "JSON_COMPACT" else orjson.OPT_INDENT_2
     try:
         return orjson.dumps(result, option=option).decode()
@@ -119,87 +93,52 @@ def _encodable(value: Any) -> Any:
     return value
 
 
-def _undecodable(reason: str) -> Refusal:
-    return Refusal(f"Unable to decode command (rc: -1, error: '{reason}')")
+def _run(commands: _AdminCommands, words: list[str]) -> Result:
+    if not words:
+        raise _undecodable("Empty input")
+    heads = [word.upper() for word in words[:2]]
+    if heads == ["CLUSTERS", "CLUSTER"] and len(words) > 3 and words[2] != _CLUSTER:
+        raise Refusal(f"cluster '{words[2]}' not found !")
+    if heads[0] == "HELP":
+        return commands.help()
+    for syntax, (function, _) in _COMMANDS.items():
+        arguments = _arguments(syntax.split(), words)
+        if arguments is not None:
+            return function(commands, *arguments)
+    raise _undecodable(f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}')
 
 
-class _Commands:
+def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
+    """Return the arguments of a command, or None if the words are another command.
+
+    In the syntax, ``<name>`` and ``(<name>|ALL)`` are any word, ``[A|B]`` is one of two words, and everything
+    else is a keyword.
+    """
+    if len(syntax) != len(words):
+        return None
+    arguments: list[str] = []
+    for expected, word in zip(syntax, words, strict=True):
+        if expected[0] in "<(":
+            arguments.append(word)
+        elif word.upper() not in expected.strip("[]").split("|"):
+            return None
+        elif expected[0] == "[":
+            arguments.append(word.upper())
+    return arguments
+
+
+class _AdminCommands:
     """The commands, on one node at one time."""
 
-    def __init__(self, node: Node, now: float, clients: int) -> None:
+    def __init__(self, node: BrokerNode, now: float) -> None:
         self._node = node
         self._now = now
-        self._clients = clients
 
-    def run(self, words: list[str]) -> Result:
-        if not words:
-            raise _undecodable("Empty input")
-        match [word.upper() for word in words]:
-            case ["HELP", *_]:
-                return self._help()
-            case ["STAT", "SHOW"]:
-                return self._stats()
-            case ["STAT", *_]:
-                return self._tunables("STAT", words[1:])
-            case ["BROKERCONFIG", "DUMP"]:
-                return broker_configuration(self._node)
-            case ["DOMAINS", "RECONFIGURE", _]:
-                return self._reconfigure(words[2])
-            case ["DOMAINS", "REMOVE", _]:
-                return self._remove(words[2])
-            case ["DOMAINS", "REMOVE", _, "FINALIZE"]:
-                return self._finish_removal(words[2])
-            case ["DOMAINS", "RESOLVER", "CACHE_CLEAR", _] | ["CONFIGPROVIDER", "CACHE_CLEAR", _]:
-                return self._clear_cache(words[-1])
-            case ["DOMAINS", "DOMAIN", _, "INFOS"]:
-                return self._infos(words[2])
-            case ["DOMAINS", "DOMAIN", _, "PURGE"]:
-                return self._purge_domain(words[2])
-            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "PURGE", _]:
-                return self._purge_queue(words[2], words[4], words[6])
-            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "INTERNALS"]:
-                return self._internals(words[2], words[4])
-            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "LIST", offset, count]:
-                return self._list(words[2], words[4], None, offset, count)
-            case ["DOMAINS", "DOMAIN", _, "QUEUE", _, "LIST", _, offset, count]:
-                return self._list(words[2], words[4], words[6], offset, count)
-            case ["CLUSTERS", "LIST"]:
-                return cluster_list()
-            case ["CLUSTERS", "CLUSTER", _, *_] if len(words) > 3 and words[2] != CLUSTER:
-                raise Refusal(f"cluster '{words[2]}' not found !")
-            case ["CLUSTERS", "CLUSTER", _, "STATUS"]:
-                return cluster_status(self._node, self._keys())
-            case ["CLUSTERS", "CLUSTER", _, "QUEUEHELPER"]:
-                return queue_helper(self._node, self._keys())
-            case ["CLUSTERS", "CLUSTER", _, "FORCE_GC_QUEUES"]:
-                self._node.forget_idle()
-                return {"success": {}}
-            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "REPLICATION", *_]:
-                return self._tunables("REPLICATION", words[5:])
-            case ["CLUSTERS", "CLUSTER", _, "STATE", "ELECTOR", *_]:
-                return self._tunables("ELECTOR", words[5:])
-            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "SUMMARY"]:
-                return storage_summary(self._node, self._stored(self._node.queues.values()))
-            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "PARTITION", _, "SUMMARY"]:
-                return storage_summary(self._node, self._stored(self._node.queues.values()), words[5])
-            case [
-                "CLUSTERS",
-                "CLUSTER",
-                _,
-                "STORAGE",
-                "PARTITION",
-                _,
-                "ENABLE" | "DISABLE" | "ROLLOVER" as action,
-            ]:
-                return change_partition(self._node, words[5], action)
-            case ["CLUSTERS", "CLUSTER", _, "STORAGE", "DOMAIN", _, "QUEUE_STATUS"]:
-                return self._queue_status(words[5])
-            case _:
-                raise _undecodable(
-                    f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}'
-                )
+    def help(self) -> Result:
+        commands = [{"command": syntax, "description": text} for syntax, (_, text) in _COMMANDS.items()]
+        return {"help": {"commands": commands, "isPlumbing": False}}
 
-    # ---- finding
+    # ---- domains
 
     def _domain(self, name: str) -> Domain:
         try:
@@ -209,6 +148,62 @@ class _Commands:
                 raise Refusal(f"Domain '{name}' doesn't exist") from error
             raise Refusal(str(error)) from error
 
+    def _loaded(self, name: str) -> Domain:
+        domain = self._node.domains.get(name)
+        if domain is None:
+            raise Refusal(f"Domain '{name}' doesn't exist")
+        return domain
+
+    def infos(self, name: str) -> Result:
+        domain = self._domain(name)
+        parameters = domain.config.parameters()
+        if not parameters["subscriptions"]:
+            del parameters["subscriptions"]
+        storages = sorted(domain.queues.values(), key=lambda queue: queue.store.usage.bytes, reverse=True)
+        return {
+            "domainInfo": {
+                "name": domain.config.name,
+                "configJson": orjson.dumps(parameters, option=orjson.OPT_INDENT_2).decode() + "\n",
+                "clusterName": _CLUSTER,
+                "capacityMeter": _meter(domain.usage),
+                "queueUris": sorted(domain.queues),
+                "storageContent": _stored(storages),
+            }
+        }
+
+    def reconfigure(self, name: str) -> Result:
+        domain = self._domain(name)
+        try:
+            self._node.configure(domain, self._node.source.load(name))
+        except (Unavailable, InvalidDomain) as error:
+            raise Refusal(f"Couldn't reconfigure domain '{name}': {error}") from error
+        return _SUCCESS
+
+    def remove(self, name: str) -> Result:
+        """Refuse opens from now on, also if open queues prevent the removal, as a real broker does."""
+        domain = self._domain(name)
+        domain.removing = True
+        if any(queue.handles for queue in domain.queues.values()):
+            raise Refusal(f"Trying to remove the domain '{name}' while there are queues opened or opening")
+        result = self.purge_domain(name)
+        for queue in list(domain.queues.values()):
+            self._node.forget(queue)
+        domain.removed = True
+        return result
+
+    def finish_removal(self, name: str) -> Result:
+        if not self._loaded(name).removed:
+            raise Refusal(f"First round of DOMAINS REMOVE '{name}' is not completed.")
+        self._node.forget_domain(name)
+        return _SUCCESS
+
+    def clear_cache(self, name: str) -> Result:
+        if name.upper() != "ALL":
+            self._loaded(name)
+        return _SUCCESS
+
+    # ---- queues
+
     def _queue(self, domain_name: str, name: str) -> BrokerQueue:
         domain = self._domain(domain_name)
         uri = f"bmq://{domain.config.name}/{name}"
@@ -217,133 +212,47 @@ class _Commands:
             raise Refusal(f"Queue was not found in a storage '{uri}'")
         return queue
 
-    def _keys(self) -> dict[str, str]:
-        return {uri: _key(uri) for uri in self._node.queues}
+    def purge_domain(self, name: str) -> Result:
+        purged = [self._purged(queue, None) for queue in self._domain(name).queues.values()]
+        return {"purgedQueues": {"queues": purged}}
 
-    # ---- commands
+    def purge_queue(self, domain: str, name: str, app_id: str) -> Result:
+        queue = self._queue(domain, name)
+        app = queue.apps.get(app_id)
+        if app_id == "*":
+            purged = self._purged(queue, None)
+        elif app is None or not app.bit:
+            purged = {"error": {"message": _unknown_app(queue, app_id)}}
+        else:
+            purged = self._purged(queue, app)
+        return {"purgedQueues": {"queues": [purged]}}
 
-    def _help(self) -> Result:
-        commands = [{"command": c, "description": d} for c, d in COMMANDS.items()]
-        return {"help": {"commands": commands, "isPlumbing": False}}
-
-    def _reconfigure(self, name: str) -> Result:
-        domain = self._domain(name)
-        try:
-            self._node.configure(domain, self._node.source.load(name))
-        except (Unavailable, InvalidDomain) as error:
-            raise Refusal(f"Couldn't reconfigure domain '{name}': {error}") from error
-        return {"success": {}}
-
-    def _infos(self, name: str) -> Result:
-        domain = self._domain(name)
-        parameters = domain.config.parameters()
-        if not parameters["subscriptions"]:
-            del parameters["subscriptions"]
-        storages = sorted(domain.queues.values(), key=lambda q: q.store.usage.bytes, reverse=True)
+    def _purged(self, queue: BrokerQueue, app: AppDelivery | None) -> Result:
+        messages, size = queue.purge(app)
+        for each in queue.apps.values():
+            self._node.touch(queue, each)
         return {
-            "domainInfo": {
-                "name": domain.config.name,
-                "configJson": orjson.dumps(parameters, option=orjson.OPT_INDENT_2).decode() + "\n",
-                "clusterName": CLUSTER,
-                "capacityMeter": _meter(f"domain [bmq://{domain.config.name}]", domain.usage),
-                "queueUris": sorted(domain.queues),
-                "storageContent": {"storages": self._stored(storages)},
+            "queue": {
+                "queueUri": queue.uri,
+                "appId": app.app_id if app is not None else "",
+                "numMessagesPurged": messages,
+                "numBytesPurged": size,
             }
         }
 
-    def _stored(self, queues: Iterable[BrokerQueue]) -> list[Result]:
-        return [
-            stored_queue(
-                queue.uri,
-                _key(queue.uri),
-                len(queue.store),
-                queue.store.usage.bytes,
-                queue.domain.config.file_backed,
-            )
-            for queue in queues
-        ]
+    def list_all(self, domain: str, name: str, offset: str, count: str) -> Result:
+        return self.list_for(domain, name, "", offset, count)
 
-    def _queue_status(self, name: str) -> Result:
-        domain = self._node.domains.get(name)
-        if domain is None:
-            raise Refusal(f"Unknown domain '{name}'")
-        return {"storageContent": {"storages": self._stored(domain.queues.values())}}
-
-    def _remove(self, name: str) -> Result:
-        """Refuse opens from now on, also if open queues prevent the removal, as a real broker does."""
-        domain = self._domain(name)
-        domain.removing = True
-        if any(queue.handles for queue in domain.queues.values()):
-            raise Refusal(f"Trying to remove the domain '{name}' while there are queues opened or opening")
-        purged = [{"queue": self._purged(queue, None)} for queue in domain.queues.values()]
-        for queue in list(domain.queues.values()):
-            self._node.forget(queue)
-        domain.removed = True
-        return {"purgedQueues": {"queues": purged}}
-
-    def _finish_removal(self, name: str) -> Result:
-        domain = self._node.domains.get(name)
-        if domain is None:
-            raise Refusal(f"Domain '{name}' doesn't exist")
-        if not domain.removed:
-            raise Refusal(f"First round of DOMAINS REMOVE '{name}' is not completed.")
-        self._node.forget_domain(name)
-        return {"success": {}}
-
-    def _clear_cache(self, name: str) -> Result:
-        if name.upper() != "ALL" and name not in self._node.domains:
-            raise Refusal(f"Domain '{name}' doesn't exist")
-        return {"success": {}}
-
-    def _tunables(self, scope: str, words: list[str]) -> Result:
-        actions = ("GET", "SET") if scope == "STAT" else ("GET", "GET_ALL", "SET", "SET_ALL")
-        match [words[0].upper(), *words[1:]] if words else []:
-            case ["LIST_TUNABLES"]:
-                return list_tunables(self._node, scope)
-            case [action, name] if action in actions and action.startswith("GET"):
-                return show_or_change_tunable(self._node, scope, name, None)
-            case [action, name, value] if action in actions and action.startswith("SET"):
-                return show_or_change_tunable(self._node, scope, name, value)
-            case _:
-                raise _undecodable(f"Invalid {scope} subcommand: {' '.join(words)}")
-
-    def _purge_domain(self, name: str) -> Result:
-        queues = self._domain(name).queues.values()
-        purged = [{"queue": self._purged(queue, None)} for queue in list(queues)]
-        return {"purgedQueues": {"queues": purged}}
-
-    def _purge_queue(self, domain: str, name: str, app_id: str) -> Result:
+    def list_for(self, domain: str, name: str, app_id: str, offset: str, count: str) -> Result:
         queue = self._queue(domain, name)
-        if app_id == "*":
-            return {"purgedQueues": {"queues": [{"queue": self._purged(queue, None)}]}}
         app = queue.apps.get(app_id)
-        if app is None or not app.bit:
-            message = f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'."
-            return {"purgedQueues": {"queues": [{"error": {"message": message}}]}}
-        return {"purgedQueues": {"queues": [{"queue": self._purged(queue, app_id)}]}}
-
-    def _purged(self, queue: BrokerQueue, app_id: str | None) -> Result:
-        messages, size = queue.purge(queue.apps[app_id] if app_id else None)
-        for app in queue.apps.values():
-            self._node.touch(queue, app)
-        return {
-            "queueUri": queue.uri,
-            "appId": app_id or "",
-            "appKey": _key(f"{queue.uri}?id={app_id}") if app_id else _NO_KEY,
-            "numMessagesPurged": messages,
-            "numBytesPurged": size,
-        }
-
-    def _list(self, domain: str, name: str, app_id: str | None, offset: str, count: str) -> Result:
-        queue = self._queue(domain, name)
-        app = queue.apps.get(app_id) if app_id else None
         if app_id and app is None:
-            raise Refusal(f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'.")
+            raise Refusal(_unknown_app(queue, app_id))
         total = len(queue.store) if app is None else sum(1 for m in queue.store if m.pending & app.bit)
         start = _integer(offset, "offset")
         if start < 0:
             start = max(0, total + start)
-        length = total if count == "UNLIMITED" else _integer(count, "count")
+        length = total if count.upper() == "UNLIMITED" else _integer(count, "count")
         if length < 0:
             start, length = max(0, start + length), min(start, -length)
         stop = min(start + length, total)
@@ -372,62 +281,288 @@ class _Commands:
             }
         }
 
-    def _internals(self, domain: str, name: str) -> Result:
+    def internals(self, domain: str, name: str) -> Result:
         queue = self._queue(domain, name)
-        meter = _meter(f"queue [{queue.uri}]", queue.store.usage)
-        meter["parent"] = _meter(f"domain [bmq://{queue.domain.config.name}]", queue.domain.usage)
-        authorized = [app for app in queue.apps.values() if app.bit]
-        state = {
-            "uri": queue.uri,
-            "key": _key(queue.uri),
-            "partitionId": 0,
-            "storage": {
-                "numMessages": len(queue.store),
-                "numBytes": queue.store.usage.bytes,
-                "virtualStorages": [
-                    {
-                        "appId": app.app_id,
-                        "appKey": _key(f"{queue.uri}?id={app.app_id}"),
-                        "numMessages": sum(1 for m in queue.store if m.pending & app.bit),
-                    }
-                    for app in authorized
-                ],
-            },
-            "capacityMeter": meter,
-            "handles": [_handle(handle) for handle in queue.handles],
-        }
+        # In front of the handles: the routing decides the limits of their subscriptions.
+        consumers = [_consumer_state(app) for app in queue.apps.values()]
         return {
             "queueInternals": {
-                "state": state,
+                "state": {
+                    "uri": queue.uri,
+                    "storage": {
+                        "numMessages": len(queue.store),
+                        "numBytes": queue.store.usage.bytes,
+                        "virtualStorages": [
+                            {
+                                "appId": app.app_id,
+                                "numMessages": sum(1 for m in queue.store if m.pending & app.bit),
+                            }
+                            for app in queue.authorized
+                        ],
+                    },
+                    "capacityMeter": _meter(queue.store.usage),
+                    "handles": [_handle(handle) for handle in queue.handles],
+                },
                 "queue": {
                     "localQueue": {
                         "queueEngine": {
-                            "fanout": {
-                                "maxConsumers": queue.domain.config.max_consumers,
-                                "mode": queue.domain.config.mode.value,
-                                "consumerStates": [_app(queue, name) for name in queue.apps],
-                            }
+                            "fanout": {"mode": queue.domain.config.mode.value, "consumerStates": consumers}
                         }
                     }
                 },
             }
         }
 
-    def _stats(self) -> Result:
+    # ---- the cluster
+
+    def clusters(self) -> Result:
+        node = {"hostName": "localhost", "nodeId": 0, "dataCenter": "UNSPECIFIED"}
+        return {"clusterList": {"clusters": [{"locality": "member", "name": _CLUSTER, "nodes": [node]}]}}
+
+    def cluster_status(self, _: str) -> Result:
+        queues = self._node.queues.values()
+        partition = {
+            "numQueuesMapped": len(queues),
+            "numActiveQueues": sum(1 for queue in queues if queue.handles),
+            "primaryNode": _NODE,
+            "primaryStatus": "ACTIVE",
+        }
+        node = {"description": _NODE, "status": "E_AVAILABLE", "primaryForPartitionIds": [0]}
+        return {
+            "clusterStatus": {
+                "name": _CLUSTER,
+                "description": f"{_CLUSTER} (cluster)",
+                "selfNodeDescription": _NODE,
+                "isHealthy": True,
+                "nodeStatuses": {"nodes": [node]},
+                "electorInfo": {"electorState": "LEADER", "leaderNode": _NODE},
+                "partitionsInfo": {"partitions": [partition]},
+            }
+        }
+
+    def queue_helper(self, _: str) -> Result:
+        domains = {domain.config.name: len(domain.queues) for domain in self._node.domains.values()}
+        return {
+            "clusterQueueHelper": {
+                "clusterName": _CLUSTER,
+                "domains": [
+                    {"name": name, "numAssignedQueues": count, "loaded": True}
+                    for name, count in domains.items()
+                ],
+                "queues": [{"uri": uri, "partitionId": 0} for uri in self._node.queues],
+            }
+        }
+
+    def forget_idle(self, _: str) -> Result:
+        self._node.forget_idle()
+        return _SUCCESS
+
+    def storage(self, cluster: str) -> Result:
+        return self.partition_storage(cluster, "0")
+
+    def partition_storage(self, _: str, partition: str) -> Result:
+        _check_partition(partition)
+        queues = self._node.queues.values()
+        empty = {"positionBytes": 0, "sizeBytes": 0, "outstandingBytes": 0}
+        summary: Result = {
+            "primaryNodeDescription": _NODE,
+            "primaryLeaseId": 1,
+            "sequenceNum": sum(queue.posted for queue in queues),
+            "isAvailable": self._node.available,
+            "fileSets": [],
+            "activeFileSet": {"dataFile": empty, "journalFile": empty, "qlistFile": empty},
+            "totalMappedBytes": 0,
+            "numOutstandingRecords": sum(len(queue.store) for queue in queues),
+            "numUnreceiptedMessages": 0,
+            "naglePacketCount": 0,
+            "storageContent": _stored(queues),
+        }
+        store = {"partitionId": 0, "state": "open", "summary": summary}
+        return {"clusterStorageSummary": {"clusterFileStoreLocation": "", "fileStores": [store]}}
+
+    def change_partition(self, _: str, partition: str, action: str) -> Result:
+        # Messages are in memory: a rollover has nothing to copy.
+        _check_partition(partition, lowest=-1 if action == "ROLLOVER" else 0)
+        if action != "ROLLOVER":
+            self._node.available = action == "ENABLE"
+        return _SUCCESS
+
+    def queue_status(self, _: str, name: str) -> Result:
+        domain = self._node.domains.get(name)
+        if domain is None:
+            raise Refusal(f"Unknown domain '{name}'")
+        return {"storageContent": _stored(domain.queues.values())}
+
+    # ---- settings
+
+    def configuration(self) -> Result:
+        configuration = {
+            "brokerInstanceName": "embedded",
+            "brokerVersion": 999999,
+            "configVersion": 999999,
+            "etcDir": str(self._node.source.missing),
+            "hostName": "localhost",
+            "hostTags": f"bmq {__version__}",
+        }
+        return {"brokerConfig": {"asJSON": orjson.dumps(configuration, option=orjson.OPT_INDENT_2).decode()}}
+
+    def list_quorum(self, _: str, *, scope: str) -> Result:
+        peers = "have consensus" if scope == "ELECTOR" else "persist each message"
+        description = f"non-negative integer count of the number of peers required to {peers}"
+        value = {"theInteger": self._node.quorums[scope]}
+        return {"tunables": {"tunables": [{"name": "QUORUM", "value": value, "description": description}]}}
+
+    def show_quorum(self, _: str, __: str, name: str, *, scope: str) -> Result:
+        if name.upper() != "QUORUM":
+            raise _unsupported(name)
+        value = {"theInteger": self._node.quorums[scope]}
+        return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
+
+    def change_quorum(self, _: str, __: str, name: str, text: str, *, scope: str) -> Result:
+        """Remember a value, without effect in a cluster of one node."""
+        if name.upper() != "QUORUM":
+            raise Refusal(f"Unknown tunable name '{name}'")
+        value = int(text) if text.isdecimal() and len(text) < 20 else -1
+        if not 0 <= value < _INT64:
+            raise Refusal(
+                "The QUORUM tunable must be a non-negative integer, but instead the following was "
+                f"specified: {text}"
+            )
+        old, self._node.quorums[scope] = self._node.quorums[scope], value
+        return {
+            "tunableConfirmation": {
+                "name": "Quorum",
+                "oldValue": {"theInteger": old},
+                "newValue": {"theInteger": value},
+            }
+        }
+
+    # ---- statistics
+
+    def list_statistics_settings(self) -> Result:
+        return {"tunables": {"tunables": []}}
+
+    def show_statistics_setting(self, name: str) -> Result:
+        raise Refusal(f"StatConsumer '{_stat_consumer(name)}' does not exist")
+
+    def change_statistics_setting(self, name: str, _: str) -> Result:
+        raise Refusal(f"No configuration found for StatConsumer '{_stat_consumer(name)}'")
+
+    def statistics(self) -> Result:
         domains: dict[str, Any] = {}
         for queue in self._node.queues.values():
             entry: dict[str, Any] = {"values": _queue_values(queue)}
             if queue.fanout:
-                entry["appIds"] = {
-                    app.app_id: {"values": _app_values(app)} for app in queue.apps.values() if app.bit
-                }
+                entry["appIds"] = {app.app_id: {"values": _app_values(app)} for app in queue.authorized}
             domains.setdefault(queue.domain.config.name, {})[queue.uri] = entry
         stats = {
             "_timestamp": _world.now().strftime("%d%b%Y_%H:%M:%S.%f").upper(),
             "domainQueues": {"domains": domains},
-            "clients": {"connected": self._clients},
+            "clients": {"connected": len(self._node.clients)},
         }
         return {"stats": orjson.dumps(stats).decode()}
+
+
+#: The function of each command, and its line in the output of HELP.
+_COMMANDS: Final[dict[str, tuple[Callable[..., Result], str]]] = {
+    "HELP": (_AdminCommands.help, "Show this list"),
+    "DOMAINS DOMAIN <name> INFOS": (
+        _AdminCommands.infos,
+        "Show a domain's configuration, its use of its limits, and its queues",
+    ),
+    "DOMAINS DOMAIN <name> PURGE": (
+        _AdminCommands.purge_domain,
+        "Delete all messages of all queues of a domain",
+    ),
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>": (
+        _AdminCommands.purge_queue,
+        "Delete all messages of an application of a queue; '*' for all applications",
+    ),
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS": (
+        _AdminCommands.internals,
+        "Show a queue's clients, consumers and routing",
+    ),
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <offset> <count>": (
+        _AdminCommands.list_all,
+        "List messages. A negative offset counts from the end; a negative count lists messages before the "
+        "offset; UNLIMITED lists all",
+    ),
+    "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <appId> <offset> <count>": (
+        _AdminCommands.list_for,
+        "List messages that an application has not confirmed",
+    ),
+    "DOMAINS RECONFIGURE <domain>": (_AdminCommands.reconfigure, "Load a domain's configuration anew"),
+    "DOMAINS REMOVE <domain>": (
+        _AdminCommands.remove,
+        "Delete all queues of a domain and refuse its clients",
+    ),
+    "DOMAINS REMOVE <domain> FINALIZE": (_AdminCommands.finish_removal, "Forget a removed domain"),
+    "DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)": (
+        _AdminCommands.clear_cache,
+        "Forget where domains are; this broker remembers nothing",
+    ),
+    "CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)": (
+        _AdminCommands.clear_cache,
+        "Forget the files of domains; this broker remembers nothing",
+    ),
+    "CLUSTERS LIST": (_AdminCommands.clusters, "List all active clusters"),
+    "CLUSTERS CLUSTER <name> STATUS": (
+        _AdminCommands.cluster_status,
+        "Show the state of a cluster and of its nodes",
+    ),
+    "CLUSTERS CLUSTER <name> QUEUEHELPER": (
+        _AdminCommands.queue_helper,
+        "Show the domains and the queues that a cluster knows",
+    ),
+    "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": (
+        _AdminCommands.forget_idle,
+        "Forget empty queues without clients",
+    ),
+    "CLUSTERS CLUSTER <name> STORAGE SUMMARY": (_AdminCommands.storage, "Show the storage of a cluster"),
+    "CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY": (
+        _AdminCommands.partition_storage,
+        "Show the storage of a partition",
+    ),
+    "CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) [ENABLE|DISABLE|ROLLOVER]": (
+        _AdminCommands.change_partition,
+        "Have a partition accept or refuse posts, or continue with new files; without files no effect",
+    ),
+    "CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain_name> QUEUE_STATUS": (
+        _AdminCommands.queue_status,
+        "Show the queues of a domain in the storage",
+    ),
+    "BROKERCONFIG DUMP": (_AdminCommands.configuration, "Show the broker's configuration"),
+    "STAT SHOW": (_AdminCommands.statistics, "Show the counts of posted, pushed and confirmed messages"),
+    "STAT LIST_TUNABLES": (
+        _AdminCommands.list_statistics_settings,
+        "Show all settings of the statistics; this broker has none",
+    ),
+    "STAT GET <parameter>": (
+        _AdminCommands.show_statistics_setting,
+        "Show a setting of the statistics; this broker has none",
+    ),
+    "STAT SET <parameter> <value>": (
+        _AdminCommands.change_statistics_setting,
+        "Change a setting of the statistics; this broker has none",
+    ),
+}
+for _place, _scope in (("STORAGE", "REPLICATION"), ("STATE", "ELECTOR")):
+    _prefix, _what = f"CLUSTERS CLUSTER <name> {_place} {_scope}", _scope.lower()
+    _COMMANDS[f"{_prefix} LIST_TUNABLES"] = (
+        partial(_AdminCommands.list_quorum, scope=_scope),
+        f"Show all settings of the {_what}",
+    )
+    _COMMANDS[f"{_prefix} [GET|GET_ALL] <parameter>"] = (
+        partial(_AdminCommands.show_quorum, scope=_scope),
+        f"Show a setting of the {_what}",
+    )
+    _COMMANDS[f"{_prefix} [SET|SET_ALL] <parameter> <value>"] = (
+        partial(_AdminCommands.change_quorum, scope=_scope),
+        f"Change a setting of the {_what}; remembered without effect",
+    )
+
+
+# ---- arguments, and their refusals
 
 
 def _integer(text: str, what: str) -> int:
@@ -437,73 +572,125 @@ def _integer(text: str, what: str) -> int:
             return number
     except ValueError:
         pass
-    raise _undecodable(f"Invalid {what}: {text}")
+    raise _undecodable(f"Invalid {what}: {text.upper()}")
 
 
-def _key(text: str) -> str:
-    """Return an imitation of the random key of a queue or application in a real broker."""
-    return hashlib.sha256(text.encode()).hexdigest()[: 2 * _KEY_BYTES].upper()
+def _check_partition(text: str, *, lowest: int = 0) -> None:
+    try:
+        number = int(text) if text.upper() != "ALL" else -1
+    except ValueError:
+        raise _undecodable(
+            "Invalid <partitionId> in command CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId>: "
+            f"{text}"
+        ) from None
+    if number > 0:
+        raise Refusal(f"Too high partitionId value: '{number}'")
+    if number < lowest:
+        raise Refusal(f"Too low partitionId value: '{number}'")
 
 
-def _meter(name: str, usage: CapacityMeter) -> Result:
+def _unknown_app(queue: BrokerQueue, app_id: str) -> str:
+    return f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'."
+
+
+def _unsupported(name: str) -> Refusal:
+    return Refusal(
+        f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported tunables."
+    )
+
+
+def _stat_consumer(name: str) -> str:
+    """Return the consumer of statistics of a setting, as a real broker names it."""
+    consumer, dot, setting = name.rpartition(".")
+    if not consumer or not dot or setting.upper() != "PUBLISHINTERVAL":
+        raise _unsupported(name)
+    return consumer
+
+
+# ---- parts of answers
+
+
+def _stored(queues: Iterable[BrokerQueue]) -> Result:
     return {
-        "name": name,
-        "isDisabled": False,
-        "numMessages": usage.messages,
-        "messageCapacity": usage.limits.messages,
-        "numMessagesReserved": 0,
-        "numBytes": usage.bytes,
-        "byteCapacity": usage.limits.bytes,
-        "numBytesReserved": 0,
+        "storages": [
+            {
+                "queueUri": queue.uri,
+                "partitionId": 0,
+                "numMessages": len(queue.store),
+                "numBytes": queue.store.usage.bytes,
+                "isPersistent": queue.domain.config.file_backed,
+            }
+            for queue in queues
+        ]
     }
 
 
-def _handle(handle: Handle) -> Result:
+def _meter(usage: CapacityMeter) -> Result:
+    return {
+        "numMessages": usage.messages,
+        "messageCapacity": usage.limits.messages,
+        "numBytes": usage.bytes,
+        "byteCapacity": usage.limits.bytes,
+    }
+
+
+def _handle(handle: QueueHandle) -> Result:
     readers = sum(stream.readers for stream in handle.streams.values())
     writers = sum(stream.writers for stream in handle.streams.values())
     return {
         "clientDescription": handle.description,
-        "parametersJson": f'[ uri = "{handle.queue.uri}" qId = {handle.q_id} '
+        "parametersJson": f'[ uri = "{handle.queue.uri}" qId = {handle.q_id % 2**32} '
         f"readCount = {readers} writeCount = {writers} ]",
-        "isClientClusterMember": False,
         "subStreams": [_sub_stream(stream) for stream in handle.streams.values()],
     }
 
 
 def _sub_stream(stream: SubStream) -> Result:
     return {
-        "subId": stream.sub_id,
         "appId": printable(stream.app_id),
-        "parametersJson": print_subscriptions(stream.app_id, stream.subscriptions),
-        "unconfirmedMonitors": [_monitor(subscriber) for subscriber in stream.subscribers()],
+        "parametersJson": _printed_subscriptions(stream.app_id, stream.subscriptions),
+        "unconfirmedMonitors": [_monitor(subscriber) for subscriber in stream.subscribers.values()],
         "numUnconfirmedMessages": len(stream.unconfirmed),
     }
 
 
-def _monitor(subscriber: Subscriber[SubStream]) -> Result:
-    def state(used: int, limit: int) -> str:
-        return "STATE_FULL" if used >= limit else "STATE_NORMAL"
+def _printed_subscriptions(app_id: str, subscriptions: tuple[Subscription, ...]) -> str:
+    """Return the subscriptions of a client for one application, in a real broker's format."""
+    printed = [
+        f"[ sId = {each.s_id} expression = [ version = {each.expression.version.name} "
+        f'text = "{printable(each.expression.text)}" ] consumers = [ '
+        + "".join(
+            f"[ maxUnconfirmedMessages = {info.max_unconfirmed_messages} "
+            f"maxUnconfirmedBytes = {info.max_unconfirmed_bytes} "
+            f"consumerPriority = {info.consumer_priority} "
+            f"consumerPriorityCount = {info.consumer_priority_count} ] "
+            for info in each.consumers
+        )
+        + "] ] "
+        for each in subscriptions
+    ]
+    return f'[ appId = "{printable(app_id)}" subscriptions = [ {"".join(printed)}] ]'
 
+
+def _monitor(subscriber: Subscriber) -> Result:
     return {
         "state": "STATE_FULL" if subscriber.full else "STATE_NORMAL",
-        "messagesState": state(subscriber.messages, subscriber.max_messages),
         "numMessages": subscriber.messages,
         "messagesCapacity": subscriber.max_messages,
-        "bytesState": state(subscriber.bytes, subscriber.max_bytes),
-        "numBytes": subscriber.bytes,
+        "numBytes": subscriber.size,
         "bytesCapacity": subscriber.max_bytes,
     }
 
 
-def _app(queue: BrokerQueue, app_id: str) -> Result:
-    app = queue.apps[app_id]
-    status = "alive" if app.routing.groups else "registered"
+def _consumer_state(app: AppDelivery) -> Result:
+    groups = app.routing.groups
+    status = "alive" if groups else "registered"
     return {
-        "appId": printable(app_id),
+        "appId": printable(app.app_id),
         "status": status if app.bit else "unauthorized",
-        "isAtEndOfStorage": app.resume is None and not app.aside and queue.position is None,
+        "isAtEndOfStorage": app.resume is None and not app.aside and app.queue.position is None,
         "appState": {
-            "appId": printable(app_id),
+            "appId": printable(app.app_id),
             "numConsumers": sum(1 for stream in app.streams if stream.subscriptions),
             "redeliveryListLength": len(app.redelivery),
             "putAsideListLength": len(app.aside),
@@ -515,7 +702,7 @@ def _app(queue: BrokerQueue, app_id: str) -> Result:
                         "count": subscriber.count,
                         "expression": printable(group.text),
                     }
-                    for group in app.routing.groups
+                    for group in groups
                     for subscriber in group.members
                 ]
             },
@@ -523,58 +710,56 @@ def _app(queue: BrokerQueue, app_id: str) -> Result:
     }
 
 
-_VALUES: dict[str, Callable[[BrokerQueue], int]] = {
-    "queue_producers_count": lambda q: sum(s.writers for h in q.handles for s in h.streams.values()),
-    "queue_consumers_count": lambda q: sum(s.readers for h in q.handles for s in h.streams.values()),
-    "queue_content_msgs": lambda q: len(q.store),
-    "queue_content_bytes": lambda q: q.store.usage.bytes,
-    "queue_cfg_msgs": lambda q: q.store.usage.limits.messages,
-    "queue_cfg_bytes": lambda q: q.store.usage.limits.bytes,
-    "queue_msgs_current": lambda q: len(q.store),
-    "queue_bytes_current": lambda q: q.store.usage.bytes,
-    "queue_history_abs": lambda q: q.store.remembered,
-    "queue_role": lambda q: _PRIMARY,
-    # Messages are acknowledged on arrival.
-    "queue_ack_time_avg": lambda q: 0,
-    "queue_ack_time_max": lambda q: 0,
-    "queue_nack_noquorum_msgs": lambda q: 0,
-    "queue_nack_noquorum_msgs_abs": lambda q: 0,
-}
-# A real broker has each counter twice: since its start, and since the last printed statistics. The embedded
-# broker prints none.
-_TOTALS: dict[str, Callable[[BrokerQueue], int]] = {
-    "queue_put_msgs": lambda q: q.posted,
-    "queue_put_bytes": lambda q: q.posted_bytes,
-    "queue_push_msgs": lambda q: q.pushed,
-    "queue_push_bytes": lambda q: q.pushed_bytes,
-    "queue_ack_msgs": lambda q: q.acknowledged,
-    "queue_nack_msgs": lambda q: q.refused,
-    "queue_confirm_msgs": lambda q: q.confirmed,
-    "queue_reject_msgs": lambda q: q.poisoned,
-    "queue_gc_msgs": lambda q: q.expired,
-}
-
-
 def _queue_values(queue: BrokerQueue) -> dict[str, int]:
-    values = {name: value(queue) for name, value in _VALUES.items()}
-    for name, value in _TOTALS.items():
-        values[name] = values[f"{name}_abs"] = value(queue)
-    return {**values, **_times(list(queue.apps.values()))}
+    streams = [stream for handle in queue.handles for stream in handle.streams.values()]
+    usage = queue.store.usage
+    values = {
+        "queue_producers_count": sum(stream.writers for stream in streams),
+        "queue_consumers_count": sum(stream.readers for stream in streams),
+        "queue_cfg_msgs": usage.limits.messages,
+        "queue_cfg_bytes": usage.limits.bytes,
+        "queue_history_abs": len(queue.store.remembered),
+        "queue_role": _PRIMARY,
+        # Messages are acknowledged on arrival.
+        "queue_ack_time_avg": 0,
+        "queue_ack_time_max": 0,
+    }
+    totals = {
+        "queue_put_msgs": queue.posted,
+        "queue_put_bytes": queue.posted_bytes,
+        "queue_push_msgs": queue.pushed,
+        "queue_push_bytes": queue.pushed_bytes,
+        "queue_ack_msgs": queue.acknowledged,
+        "queue_nack_msgs": queue.refused,
+        "queue_nack_noquorum_msgs": 0,
+        "queue_confirm_msgs": queue.confirmed,
+        "queue_reject_msgs": queue.poisoned,
+        "queue_gc_msgs": queue.expired,
+    }
+    # A real broker has each counter twice: since its start, and since the last printed statistics. The
+    # embedded broker prints none.
+    for name, value in totals.items():
+        values[name] = values[f"{name}_abs"] = value
+    return values | _content(usage.messages, usage.bytes) | _times(queue.apps.values())
 
 
 def _app_values(app: AppDelivery) -> dict[str, int]:
     waiting = [message.size for message in app.queue.store if message.pending & app.bit]
+    return _content(len(waiting), sum(waiting)) | _times([app])
+
+
+def _content(messages: int, size: int) -> dict[str, int]:
     return {
-        "queue_content_msgs": len(waiting),
-        "queue_content_bytes": sum(waiting),
-        "queue_msgs_current": len(waiting),
-        "queue_bytes_current": sum(waiting),
-        **_times([app]),
+        "queue_content_msgs": messages,
+        "queue_content_bytes": size,
+        "queue_msgs_current": messages,
+        "queue_bytes_current": size,
     }
 
 
-def _times(apps: list[AppDelivery]) -> dict[str, int]:
+def _times(apps: Iterable[AppDelivery]) -> dict[str, int]:
     """Means and maxima over applications, in nanoseconds."""
+    apps = list(apps)
     values: dict[str, int] = {}
     for name, each in (
         ("queue_queue_time", [app.queue_times for app in apps]),

@@ -6,15 +6,15 @@ Checks, their order, statuses and texts follow a real broker (openQueue, configu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bmq._logging import Log
 from bmq.broker._domain import Unavailable
 from bmq.broker._domain_config import DomainConfig
-from bmq.broker._handle import Handle, SubStream
+from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._queue import BrokerQueue
-from bmq.broker._uri_problem import uri_problem
 from bmq.errors import InvalidURI
 from bmq.protocol.broker.inflation import Exhausted
 from bmq.protocol.broker.output import BrokerOutput
@@ -39,7 +39,7 @@ from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._node import Node
+    from bmq.broker._node import BrokerNode
 
 __all__ = ["ConnectedClient"]
 
@@ -54,6 +54,12 @@ _INVALID, _REFUSED, _UNKNOWN = (
 )
 _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
+
+_SCHEME = "bmq://"
+_ILLEGAL_IN_DOMAIN = re.compile(r"[^-a-zA-Z0-9._]")
+_ILLEGAL_IN_TIER = re.compile(r"[^-a-zA-Z0-9]")
+_ILLEGAL_IN_NAME = re.compile(r"[^-a-zA-Z0-9_.]")
+_LONGEST_QUEUE_NAME = 64
 
 _log = Log("bmq.broker")
 
@@ -72,18 +78,16 @@ class ConnectedClient:
         description: name of the client, for logs and admin commands.
     """
 
-    def __init__(self, node: Node, output: BrokerOutput, *, new_properties: bool, description: str) -> None:
+    def __init__(
+        self, node: BrokerNode, output: BrokerOutput, *, new_properties: bool, description: str
+    ) -> None:
         self.node = node
         self.output = output
         self.new_properties = new_properties
         self.description = description
-        #: Index in the node's list of clients; None outside of the list.
-        self.place: int | None = None
-        self.handles: dict[int, Handle] = {}
-        # (qId as in the binary headers, subId) -> stream, for confirms.
+        # By qId, and by qId and subId, as in the binary headers.
+        self.handles: dict[int, QueueHandle] = {}
         self._streams: dict[tuple[int, int], SubStream] = {}
-        # qId as in the binary headers -> handle, for posts.
-        self._writers: dict[int, Handle] = {}
         # How many bytes were decompressed for a queue and not posted yet.
         self._ahead: dict[int, int] = {}
         # Number of open streams; number of opens so far with an appId unknown to the domain.
@@ -98,7 +102,7 @@ class ConnectedClient:
         try:
             uri = QueueUri.parse(wanted.uri)
         except InvalidURI as error:
-            return _status(_REFUSED, uri_problem(wanted.uri) or str(error))
+            return _status(_REFUSED, _uri_problem(wanted.uri) or str(error))
         problem = _check_parameters(wanted)
         if problem:
             return _status(_INVALID, problem)
@@ -115,7 +119,7 @@ class ConnectedClient:
         if domain.removing:
             return _status(_REFUSED, "Domain is removing or removed", -10)
         info = wanted.sub_id_info or _DEFAULT
-        handle, most = self.handles.get(wanted.q_id), self.node.bounds.queues_per_connection
+        handle, most = self.handles.get(_signed(wanted.q_id)), self.node.bounds.queues_per_connection
         if self._opened >= most and (handle is None or info.app_id not in handle.streams):
             return _status(_REFUSED, f"This connection has {most} queues open, the limit of this broker", -1)
         queue = self.node.queue(domain, uri)
@@ -140,7 +144,7 @@ class ConnectedClient:
                 return _status(_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
             if not queue.fanout and info.app_id != DEFAULT_APP_ID:
                 return _status(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
-        handle = self.handles.get(wanted.q_id)
+        handle = self.handles.get(_signed(wanted.q_id))
         if handle is not None and handle.queue is not queue:
             return _status(_INVALID, "queueId is already in use for a different queue", -1)
         if wanted.flags & QueueFlags.ADMIN:
@@ -159,16 +163,16 @@ class ConnectedClient:
         return None
 
     def _open(self, queue: BrokerQueue, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
-        handle = self.handles.get(wanted.q_id)
+        handle = self.handles.get(_signed(wanted.q_id))
         if handle is None:
-            handle = Handle(
+            handle = QueueHandle(
                 queue,
-                wanted.q_id,
+                _signed(wanted.q_id),
                 self.output,
                 new_properties=self.new_properties,
                 description=self.description,
             )
-            self.handles[wanted.q_id] = self._writers[handle.q_id] = handle
+            self.handles[handle.q_id] = handle
             queue.handles[handle] = None
             self.node.in_use(queue)
         stream = handle.streams.get(info.app_id)
@@ -204,7 +208,7 @@ class ConnectedClient:
 
         No message is delivered before the next :meth:`Node.deliver`, so that the answer goes out first.
         """
-        handle = self.handles.get(q_id)
+        handle = self.handles.get(_signed(q_id))
         if handle is None:
             return _status(_UNKNOWN, "No queue with specified Id")
         stream = handle.streams.get(parameters.app_id)
@@ -227,7 +231,7 @@ class ConnectedClient:
                 _REFUSED, f"{count} subscriptions of a consumer are more than the {most} of this broker", -1
             )
         stream.configure(parameters.subscriptions)
-        app.change()
+        app.changed = True
         self.node.touch(handle.queue, app)
         return None
 
@@ -239,7 +243,7 @@ class ConnectedClient:
             return _status(_INVALID, "At least one of [read|write|admin]Count must be > 0")
         if min(wanted.read_count, wanted.write_count, wanted.admin_count) < 0:
             return _status(_INVALID, _NEGATIVE)
-        handle = self.handles.get(wanted.q_id)
+        handle = self.handles.get(_signed(wanted.q_id))
         if handle is None:
             return _status(_UNKNOWN, "No queue with specified Id")
         sub_id = (wanted.sub_id_info or _DEFAULT).sub_id
@@ -278,15 +282,14 @@ class ConnectedClient:
         self._opened -= 1
         self._streams.pop((stream.handle.q_id, stream.sub_id), None)
 
-    def _close(self, handles: list[Handle], now: float) -> None:
+    def _close(self, handles: list[QueueHandle], now: float) -> None:
         """Close handles; afterwards unconfirmed messages go to other clients, queue by queue."""
         left: dict[BrokerQueue, list[SubStream]] = {}
         for handle in handles:
             handle.closing = True
             left.setdefault(handle.queue, []).extend(handle.streams.values())
             handle.queue.handles.pop(handle, None)
-            self.handles.pop(handle.key, None)
-            self._writers.pop(handle.q_id, None)
+            self.handles.pop(handle.q_id, None)
             for stream in handle.streams.values():
                 self._count_out(stream, stream.readers, stream.writers)
                 self._forget(stream)
@@ -305,7 +308,7 @@ class ConnectedClient:
         """Post messages to one queue; see :meth:`BrokerQueue.post`."""
         if self._ahead:
             self._ahead.clear()
-        handle = self._writers.get(q_id)
+        handle = self.handles.get(q_id)
         if handle is None:
             self.refuse(q_id, puts)
             return
@@ -320,7 +323,7 @@ class ConnectedClient:
         A real broker remembers GUIDs until their acknowledgements, and sends one acknowledgement for each. A
         refusal is sent for each message, and so is each acknowledgement of a broadcast queue.
         """
-        handle = self._writers.get(q_id)
+        handle = self.handles.get(q_id)
         if handle is None or handle.queue.broadcast:
             return puts
         asked: set[bytes] = set()
@@ -339,7 +342,7 @@ class ConnectedClient:
         Raises:
             ProtocolError: the data cannot be decompressed.
         """
-        handle = self._writers.get(q_id)
+        handle = self.handles.get(q_id)
         if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
             return None
         self.node.budget.tick(now)
@@ -357,17 +360,18 @@ class ConnectedClient:
 
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
         """Confirm messages by (qId, GUID, subId); unknown messages are ignored without an answer."""
-        q_id_before = sub_id_before = -1
-        # Messages of one stream, in sequence.
-        runs: list[tuple[int, int, list[bytes]]] = []
+        # The messages of one stream, in sequence.
+        runs: list[tuple[tuple[int, int], list[bytes]]] = []
+        key_before: tuple[int, int] | None = None
         guids: list[bytes] = []
         for q_id, guid, sub_id in confirms:
-            if q_id != q_id_before or sub_id != sub_id_before:
-                q_id_before, sub_id_before, guids = q_id, sub_id, []
-                runs.append((q_id, sub_id, guids))
+            key = (q_id, sub_id)
+            if key != key_before:
+                key_before, guids = key, []
+                runs.append((key, guids))
             guids.append(guid)
-        for q_id, sub_id, guids in runs:
-            stream = self._streams.get((q_id, sub_id))
+        for key, guids in runs:
+            stream = self._streams.get(key)
             app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
             if app is not None and stream is not None:
                 self.node.touch(app.queue, None)
@@ -397,7 +401,7 @@ class ConnectedClient:
         """Take part in routing only while the connection accepts data."""
         for handle in self.handles.values():
             for stream in handle.streams.values():
-                for subscriber in stream.subscribers():
+                for subscriber in stream.subscribers.values():
                     group = subscriber.group
                     if group is None or stream.app is None or stream.app.changed:
                         continue
@@ -405,6 +409,45 @@ class ConnectedClient:
                         group.withdraw(subscriber)
                     elif group.admit(subscriber):
                         self.node.touch(handle.queue, stream.app)
+
+
+def _signed(q_id: int) -> int:
+    """Return a qId as in the binary headers: queue ids are unsigned in requests, and signed there."""
+    return q_id - 2**32 if q_id >= 2**31 else q_id
+
+
+def _uri_problem(uri: str) -> str:
+    """Return the text for a bad queue URI; "" when it finds nothing wrong."""
+    if not uri.startswith(_SCHEME):
+        return f'Invalid scheme: uri must start with "{_SCHEME}"'
+    authority, slash, path = uri[len(_SCHEME) :].partition("/")
+    domain, has_tier, tier = authority.partition(".~")
+    if not domain:
+        return "Missing domain"
+    if bad := _ILLEGAL_IN_DOMAIN.search(domain):
+        return f"Domain parsing failed: unsupported char (int){ord(bad[0])}"
+    if has_tier and not tier:
+        return "Empty tier"
+    if bad := _ILLEGAL_IN_TIER.search(tier):
+        return f"Tier parsing failed: unsupported char (int){ord(bad[0])}"
+    queue, question, query = path.partition("?")
+    if not slash or not queue:
+        return "Missing queue"
+    if bad := _ILLEGAL_IN_NAME.search(queue):
+        return f"Path parsing failed: unsupported char (int){ord(bad[0])}"
+    if question:
+        key, equals, app_id = query.partition("=")
+        if not equals:
+            return "Query parsing failed: no separator found"
+        if not app_id:
+            return 'Query parsing failed: missing value after "="'
+        if key != "id":
+            return f'Query parsing failed: unsupported query "{key}"'
+        if bad := _ILLEGAL_IN_NAME.search(app_id):
+            return f"Query parsing failed: unsupported char (int){ord(bad[0])}"
+    if len(queue) > _LONGEST_QUEUE_NAME:
+        return f"Queue name exceeds {_LONGEST_QUEUE_NAME} characters"
+    return ""
 
 
 def _check_parameters(wanted: QueueHandleParameters) -> str:

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from bmq._logging import Log
-from bmq.broker._schedule import Schedule
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
-from bmq.protocol.broker.settings import BrokerSettings
 
-__all__ = ["BrokerConnection", "Host"]
+if TYPE_CHECKING:
+    from bmq.broker._server import Broker
+
+__all__ = ["BrokerConnection"]
 
 _log = Log("bmq.broker")
 
@@ -25,45 +26,6 @@ _SMALL = 32 * 1024
 _REFUSAL_PAUSE = 0.25
 
 
-class Host(Protocol):
-    """The broker of a connection."""
-
-    @property
-    def settings(self) -> BrokerSettings:
-        """The settings of sessions."""
-        ...
-
-    @property
-    def schedule(self) -> Schedule:
-        """The broker's later work."""
-        ...
-
-    @property
-    def answer_delay(self) -> float:
-        """Seconds until a client's first message is answered, for tests of failures."""
-        ...
-
-    def begin(self, connection: BrokerConnection) -> BrokerSession:
-        """Make the session of a new connection."""
-        ...
-
-    def begun(self, connection: BrokerConnection) -> None:
-        """Note that a connection has its session."""
-        ...
-
-    def end(self, connection: BrokerConnection) -> None:
-        """Note the end of a connection."""
-        ...
-
-    def deliver(self) -> None:
-        """Deliver all deliverable messages."""
-        ...
-
-    def note_refusal(self, peer: str) -> None:
-        """Note wrong credentials."""
-        ...
-
-
 class BrokerConnection(asyncio.Protocol):
     """A client's connection.
 
@@ -73,10 +35,10 @@ class BrokerConnection(asyncio.Protocol):
     otherwise queues would grow by megabytes before a consumer receives anything.
     """
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._schedule = host.schedule
-        self.output = BrokerOutput(host.settings.high_water, self._wake)
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._scheduler = broker._scheduler
+        self.output = BrokerOutput(broker._settings.high_water, self._wake)
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
@@ -100,12 +62,12 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin a session."""
         self.transport = cast("asyncio.Transport", transport)
-        high = self._host.settings.high_water
+        high = self._broker._settings.high_water
         self.transport.set_write_buffer_limits(high=high, low=high // 4)
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if address else "a client"
-        self.session = self._host.begin(self)
-        self._host.begun(self)
+        self.session = self._broker._begin(self)
+        self._broker.faults.apply_to(self)
         self._note_deadline(self.session)
         _log.info("%s connected", self.peer)
 
@@ -117,17 +79,17 @@ class BrokerConnection(asyncio.Protocol):
         if self._held is not None:
             self._held.append(data)
             return
-        delay = self._host.answer_delay
+        delay = self._broker.faults.negotiation_delay
         if delay and session.negotiating:
             self._held = [data]
-            self._schedule.do_later(delay, self._release)
+            self._scheduler.do_later(delay, self._release)
             self._update_reading()
             return
-        session.receive(data, self._schedule.clock())
+        session.receive(data, self._scheduler.clock())
         self._after_work(session)
         if len(data) > _SMALL:
             if not self._taken:
-                self._schedule.next_turn(self._end_turn)
+                self._scheduler.next_turn(self._end_turn)
             self._taken += len(data)
             if self._taken > _READ_AT_ONCE and not self._sated:
                 self._sated = True
@@ -144,8 +106,8 @@ class BrokerConnection(asyncio.Protocol):
         deadline = session.next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline
-            self._schedule.note_deadline(self, deadline)
-        self._schedule.update()
+            self._scheduler.note_deadline(self, deadline)
+        self._scheduler.update()
 
     def tick(self, now: float) -> None:
         """Do the due work of the session."""
@@ -161,15 +123,15 @@ class BrokerConnection(asyncio.Protocol):
             if session.refused and not self._withheld:
                 # A wrong guess costs time. After the answer the connection ends.
                 self._withheld = True
-                self._host.note_refusal(self.peer)
-                self._schedule.do_later(_REFUSAL_PAUSE, self._refuse)
+                self._broker._note_refusal(self.peer)
+                self._scheduler.do_later(_REFUSAL_PAUSE, self._refuse)
             elif not self._withheld:
                 self.close()
         elif session.events_left == 0 and not session.waiting:
             self.cut()
         elif session.waiting:
             self._update_reading()
-            self._schedule.soon(self._go_on)
+            self._scheduler.soon(self._go_on)
 
     def _go_on(self) -> None:
         """Continue with waiting input after other clients, if the client reads the answers."""
@@ -177,7 +139,7 @@ class BrokerConnection(asyncio.Protocol):
         if session is None or transport is None or transport.is_closing() or not session.waiting:
             return
         if self._listening:
-            session.resume(self._schedule.clock())
+            session.resume(self._scheduler.clock())
             self._after_work(session)
             self._update_reading()
 
@@ -190,7 +152,7 @@ class BrokerConnection(asyncio.Protocol):
     def _release(self) -> None:
         held, self._held = self._held, None
         if self.transport is not None and not self.transport.is_closing() and self.session is not None:
-            self.session.receive(b"".join(held or ()), self._schedule.clock())
+            self.session.receive(b"".join(held or ()), self._scheduler.clock())
             self._after_work(self.session)
             self._update_reading()
 
@@ -207,9 +169,9 @@ class BrokerConnection(asyncio.Protocol):
         self._listening = True
         self._update_reading()
         if self.session is not None and self.session.waiting:
-            self._schedule.soon(self._go_on)
+            self._scheduler.soon(self._go_on)
         self.output.accept(True)
-        self._host.deliver()
+        self._broker._deliver()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session, unless :meth:`drop` has ended it."""
@@ -217,9 +179,9 @@ class BrokerConnection(asyncio.Protocol):
         if session is None:
             return
         _log.info("%s disconnected%s", self.peer, f": {exc}" if exc else "")
-        self._host.end(self)
-        session.channel_down(self._schedule.clock())
-        self._schedule.update()
+        self._broker._end(self)
+        session.channel_down(self._scheduler.clock())
+        self._scheduler.update()
         self.output.discard()
 
     @property
@@ -248,7 +210,7 @@ class BrokerConnection(asyncio.Protocol):
     # ---- output
 
     def _wake(self) -> None:
-        self._schedule.flush_later(self)
+        self._scheduler.flush_later(self)
 
     def flush(self) -> None:
         """Write the pending output."""
@@ -259,7 +221,7 @@ class BrokerConnection(asyncio.Protocol):
             transport.write(data)
         if not output.accepting and self._listening and transport.get_write_buffer_size() < output.high_water:
             output.accept(True)
-            self._host.deliver()
+            self._broker._deliver()
 
     def cut(self) -> None:
         """Abort the connection; unwritten output is lost."""

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bmq import _checks
-from bmq.wire.properties import PlainValue
+from bmq._logging import Log
+from bmq.wire.message import NO_PROPERTIES
+from bmq.wire.properties import PlainValue, Properties
 
-__all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsumerFilter"]
+if TYPE_CHECKING:
+    from bmq.broker._routing import Subscriber
+    from bmq.broker._storage import MessageRecord
+
+__all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsumerFilter", "passes"]
+
+_log = Log("bmq.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +89,23 @@ _NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
 CONSUMER_FILTERS: Final[Mapping[str, Callable[[Mapping[str, Mapping[str, str]]], ConsumerFilter]]] = {
     "tags": TagConsumerFilter
 }
+
+
+def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: MessageRecord) -> bool:
+    """Ask a filter; an exception in the filter is logged, and the message passes."""
+    stream, group = subscriber.stream, subscriber.group
+    handle = stream.handle
+    consumer = FilteredConsumer(
+        queue=handle.queue.uri,
+        app_id=stream.app_id if handle.queue.fanout else "",
+        expression="" if group is None else group.text,
+        client=handle.description,
+    )
+    try:
+        properties = NO_PROPERTIES
+        if message.flags:
+            properties = Properties(message.data, new=message.schema_id != 0)
+        return consumer_filter(consumer, properties)
+    except Exception:
+        _log.exception("the consumer filter of %s failed; the message is delivered", handle.queue.uri)
+        return True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bmq.broker._domain_config import DomainConfig, InvalidDomain, Redirect, parse_domain
 from bmq.broker._queue import BrokerQueue
-from bmq.broker._storage import DomainUse
+from bmq.broker._storage import CapacityMeter
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression
 from bmq.wire.control.messages import Status, StatusCategory
@@ -34,17 +34,20 @@ class Unavailable(Exception):
         self.missing = (category, code) == (StatusCategory.E_UNKNOWN, _MISSING)
 
 
-class Domain(DomainUse):
+class Domain:
     """A domain in use.
 
     Attributes:
+        config: the configuration.
+        usage: the stored messages and bytes of all queues.
         queues: the queues by canonical URI.
         removing: whether the removal of the domain has begun; its queues cannot be opened.
         removed: whether the first part of the removal has ended.
     """
 
     def __init__(self, config: DomainConfig) -> None:
-        super().__init__(config)
+        self.config = config
+        self.usage = CapacityMeter(config.domain_limits)
         self.queues: dict[str, BrokerQueue] = {}
         self.removing = self.removed = False
 
@@ -59,9 +62,8 @@ class Domain(DomainUse):
         if config.file_backed is not self.config.file_backed:
             raise InvalidDomain(config.name, "storage.config", "cannot be changed", decodes=True)
         if config != self.config:
-            self.removing = self.removed = (
-                False  # as in a real broker, which does not undo a removal otherwise
-            )
+            # As in a real broker, which does not undo a removal otherwise.
+            self.removing = self.removed = False
         self.config = config
         self.usage.limits = config.domain_limits
         for queue in self.queues.values():

@@ -7,7 +7,7 @@ faults inside the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bmq import _checks
@@ -18,10 +18,8 @@ from bmq.wire.put import Put
 
 if TYPE_CHECKING:
     from bmq.broker._connection import BrokerConnection
-    from bmq.broker._handle import Handle, SubStream
-    from bmq.broker._node import Node
-    from bmq.broker._posted import Posts
-    from bmq.broker._schedule import Schedule
+    from bmq.broker._handle import QueueHandle, SubStream
+    from bmq.broker._server import Broker
 
 __all__ = ["Faults"]
 
@@ -66,13 +64,8 @@ class Faults:
     faults. ``count`` is the number of repetitions; None is always.
     """
 
-    def __init__(
-        self, node: Node, connections: Collection[BrokerConnection], posts: Posts | None, schedule: Schedule
-    ) -> None:
-        self._node = node
-        self._connections = connections
-        self._posts = posts
-        self._schedule = schedule
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._ack_delay = 0.0
         self._lost_acks = _Countdown(0)
         self._nacks: tuple[_Countdown, int] = (_Countdown(0), 0)
@@ -84,7 +77,6 @@ class Faults:
         self._deaf = False
         #: Seconds of the broker's clock until a client's first message is answered.
         self.negotiation_delay = 0.0
-        self._attach()
 
     # ---- switched on by users
 
@@ -112,7 +104,7 @@ class Faults:
         if status is AckStatus.SUCCESS:
             raise UsageError("the status must be a negative acknowledgement, not SUCCESS")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
-        self._attach()
+        self.attach()
 
     def duplicate_pushes(self, count: int | None = None) -> None:
         """Send messages to consumers twice."""
@@ -129,7 +121,7 @@ class Faults:
             count: number of confirmations.
         """
         self._lost_confirms = _Countdown(_checks.integer("count", count))
-        self._attach()
+        self.attach()
 
     def refuse_open(
         self,
@@ -150,7 +142,7 @@ class Faults:
             count: number of requests.
         """
         self._opens = _Countdown(count), _status(category, code, message), _checks.text("uri", uri)
-        self._attach()
+        self.attach()
 
     def refuse_negotiation(
         self,
@@ -174,7 +166,7 @@ class Faults:
 
     def disconnect(self) -> None:
         """Cut all connections now, as a crash would."""
-        for connection in list(self._connections):
+        for connection in list(self._broker._connections):
             connection.cut()
 
     def stop_reading(self) -> None:
@@ -198,20 +190,15 @@ class Faults:
         self._negotiations = _Countdown(0), Status()
         self._events = None
         self._deaf = False
-        self._attach()
+        self.attach()
         self._apply()
 
     # ---- for the broker
 
-    def attach_to(self, node: Node) -> None:
-        """Apply the faults to another node of the broker."""
-        self._node = node
-        self._attach()
-
-    def _attach(self) -> None:
-        node = self._node
-        wanted = self._nacks[0].left != 0 or self._posts is not None
-        node.intercept_post = self._intercept_post if wanted else None
+    def attach(self) -> None:
+        """Apply the faults to the node of the broker."""
+        node = self._broker._node
+        node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
         node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
         node.intercept_confirm = self._intercept_confirm if self._lost_confirms.left else None
 
@@ -231,7 +218,7 @@ class Faults:
         connection.read(not self._deaf)
 
     def _apply(self) -> None:
-        for connection in list(self._connections):
+        for connection in list(self._broker._connections):
             self.apply_to(connection)
 
     def _ack_through(self, connection: BrokerConnection) -> Callable[[int, int, bytes, int], None]:
@@ -241,7 +228,9 @@ class Faults:
             if self._lost_acks:
                 return
             if self._ack_delay:
-                self._schedule.do_later(self._ack_delay, lambda: add(status, correlation_id, guid, queue_id))
+                self._broker._scheduler.do_later(
+                    self._ack_delay, lambda: add(status, correlation_id, guid, queue_id)
+                )
             else:
                 add(status, correlation_id, guid, queue_id)
 
@@ -273,7 +262,7 @@ class Faults:
                 rest.append(guid)
         return rest
 
-    def _intercept_post(self, handle: Handle, puts: Iterable[Put]) -> list[Put]:
+    def _intercept_post(self, handle: QueueHandle, puts: Iterable[Put]) -> list[Put]:
         happens, status = self._nacks
         rest: list[Put] = []
         for put in puts:
@@ -283,10 +272,4 @@ class Faults:
                 handle.output.ack(status, correlation_id, guid, handle.q_id)
             else:
                 rest.append(put)
-        if self._posts is not None:
-            store = handle.queue.store
-            if not (store.usage.full() or store.domain.full()):
-                known, gone = store.messages, store.history.guids
-                new = {put[2]: put for put in rest if put[2] not in known and put[2] not in gone}
-                self._posts.add(handle.queue.uri, new.values())
         return rest

@@ -3,79 +3,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from bmq._logging import Log
-from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer
-from bmq.broker._routing import CompiledSubscription, Subscriber, compile_subscriptions
+from bmq.broker._consumer_filter import passes
+from bmq.broker._routing import Subscriber
 from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.inflation import for_old_client
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
-from bmq.wire.properties import PlainValue, Properties
 from bmq.wire.push import encode_push_head, encode_push_run
 
 if TYPE_CHECKING:
-    from bmq.broker._app_delivery import AppDelivery
+    from bmq.broker._delivery import AppDelivery
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["Handle", "PushRun", "SubStream", "passes"]
-
-_log = Log("bmq.broker")
+__all__ = ["PushRun", "QueueHandle", "SubStream"]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
-_NO_PROPERTIES: Final[Mapping[str, PlainValue]] = {}
 
 
+@dataclass(slots=True, eq=False)
 class SubStream:
     """One application of a queue, as opened by one client.
 
     Attributes:
         handle: the client's handle of the queue.
-        app: the application; None for a write-only stream.
         app_id: the application id.
         sub_id: the client's number for the application.
+        app: the application; None for a write-only stream.
         readers: number of times the stream is open for reading.
         writers: number of times the stream is open for writing.
         subscriptions: the client's latest configuration.
-        compiled: the same subscriptions, compiled for routing.
+        subscribers: the subscriptions by id, including those without a part in routing.
+        active: the subscriptions of the configuration that have a consumer.
         unconfirmed: delivered messages in the order of delivery, with the time of delivery.
         last_sent: time and GUID of the latest message sent out of order; None after the confirmation.
-        consumer_filter: the domain's filter, called before each delivery; None without a filter.
     """
 
-    __slots__ = (
-        "_subscribers",
-        "app",
-        "app_id",
-        "compiled",
-        "consumer_filter",
-        "handle",
-        "last_sent",
-        "readers",
-        "sub_id",
-        "subscriptions",
-        "unconfirmed",
-        "writers",
+    handle: QueueHandle
+    app_id: str
+    sub_id: int
+    app: AppDelivery | None = None
+    readers: int = 0
+    writers: int = 0
+    subscriptions: tuple[Subscription, ...] = ()
+    subscribers: dict[int, Subscriber] = field(default_factory=dict[int, Subscriber])
+    active: dict[int, Subscriber] = field(default_factory=dict[int, Subscriber])
+    unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber, float]] = field(
+        default_factory=dict[bytes, tuple[MessageRecord, Subscriber, float]]
     )
-
-    def __init__(self, handle: Handle, app_id: str, sub_id: int) -> None:
-        self.handle = handle
-        self.app_id = app_id
-        self.sub_id = sub_id
-        self.app: AppDelivery | None = None
-        self.readers = 0
-        self.writers = 0
-        self.subscriptions: tuple[Subscription, ...] = ()
-        self.compiled: tuple[CompiledSubscription, ...] = ()
-        self.unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber[SubStream], float]] = {}
-        self.last_sent: tuple[float, bytes] | None = None
-        self.consumer_filter: ConsumerFilter | None = handle.queue.consumer_filter
-        self._subscribers: dict[int, Subscriber[SubStream]] = {}
+    last_sent: tuple[float, bytes] | None = None
 
     @property
     def open(self) -> bool:
@@ -85,32 +66,28 @@ class SubStream:
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
         """Replace the subscriptions; call :meth:`AppDelivery.change` afterwards."""
         self.subscriptions = subscriptions
-        self.compiled = compile_subscriptions(subscriptions)
-
-    def subscriber(self, s_id: int) -> Subscriber[SubStream]:
-        """Return the subscriber of a subscription id. The subscriber's counts survive a reconfiguration."""
-        found = self._subscribers.get(s_id)
-        if found is None:
-            found = self._subscribers[s_id] = Subscriber(self, s_id)
-        return found
-
-    def subscribers(self) -> list[Subscriber[SubStream]]:
-        """Return every subscriber, including subscribers without a part in routing."""
-        return list(self._subscribers.values())
+        self.active.clear()
+        for subscription in subscriptions:
+            s_id = subscription.s_id
+            subscriber = self.subscribers.get(s_id) or Subscriber(self, s_id)
+            if subscriber.configure(subscription):
+                self.subscribers[s_id] = subscriber
+                self.active[s_id] = subscriber
 
     def close(self) -> None:
         """Drop all references once the stream is closed and has no unconfirmed messages."""
         self.app = None
-        self._subscribers.clear()
+        self.subscribers.clear()
+        self.active.clear()
 
     def forget_subscribers(self) -> None:
         """Drop subscribers without a configuration and without unconfirmed messages."""
         wanted = {s.s_id for s in self.subscriptions}
-        for s_id, subscriber in list(self._subscribers.items()):
+        for s_id, subscriber in list(self.subscribers.items()):
             if s_id not in wanted and not subscriber.messages:
-                del self._subscribers[s_id]
+                del self.subscribers[s_id]
 
-    def take(self, subscriber: Subscriber[SubStream], message: MessageRecord, now: float) -> bool:
+    def take(self, subscriber: Subscriber, message: MessageRecord, now: float) -> bool:
         """Count a message as delivered to a subscriber.
 
         Returns:
@@ -119,15 +96,16 @@ class SubStream:
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
             return False
-        if self.consumer_filter is not None and not passes(self.consumer_filter, subscriber, message):
+        queue = self.handle.queue
+        if queue.consumer_filter is not None and not passes(queue.consumer_filter, subscriber, message):
             assert self.app is not None
-            self.handle.queue.effort.dropped.append((self.app, message))
+            queue.effort.dropped.append((self.app, message))
             return False
         unconfirmed[guid] = (message, subscriber, now)
         subscriber.messages += 1
-        subscriber.bytes += message.size
+        subscriber.size += message.size
         group = subscriber.group
-        if subscriber.messages >= subscriber.max_messages or subscriber.bytes >= subscriber.max_bytes:
+        if subscriber.messages >= subscriber.max_messages or subscriber.size >= subscriber.max_bytes:
             subscriber.full = True
             if group is not None:
                 group.withdraw(subscriber)
@@ -139,25 +117,16 @@ class SubStream:
                 group.first = subscriber.after
         return True
 
-    def settle(self, guid: bytes) -> tuple[MessageRecord, Subscriber[SubStream], float] | None:
-        """Remove a delivered message; return the message, its subscriber, and the time of delivery."""
-        entry = self.unconfirmed.pop(guid, None)
-        if entry is not None:
-            message, subscriber, _ = entry
-            subscriber.messages -= 1
-            subscriber.bytes -= message.size
-        return entry
 
-
-class Handle:
+class QueueHandle:
     """A queue opened by one client, under the client's number for the queue.
 
     Attributes:
         queue: the queue.
-        key: the client's number.
-        q_id: the same number as in the binary headers.
+        q_id: the client's number, as in the binary headers.
         output: receives PUSH and ACK messages for the client.
         new_properties: whether the client reads properties in the new encoding.
+        description: name of the client, for logs and admin commands.
         streams: streams by application id.
         closing: whether the client has sent the final close.
         put_schemas: the queue's schema number for each schema number of the client.
@@ -167,7 +136,6 @@ class Handle:
     __slots__ = (
         "closing",
         "description",
-        "key",
         "new_properties",
         "output",
         "push_schemas",
@@ -181,9 +149,7 @@ class Handle:
         self, queue: BrokerQueue, q_id: int, output: BrokerOutput, *, new_properties: bool, description: str
     ) -> None:
         self.queue = queue
-        self.key = q_id
-        # Queue ids are unsigned in openQueue, and signed in the binary headers.
-        self.q_id = q_id - 2**32 if q_id >= 2**31 else q_id
+        self.q_id = q_id
         self.output = output
         self.new_properties = new_properties
         self.description = description
@@ -196,7 +162,7 @@ class Handle:
     def writable(self) -> bool:
         """Whether the client may post."""
         stream = self.streams.get(DEFAULT_APP_ID)
-        return stream is not None and stream.writers > 0
+        return stream is not None and stream.writers > 0 and not self.closing
 
     def push(self, message: MessageRecord, options: bytes, *, out_of_order: bool) -> None:
         """Send a message to the client; ``options`` name the matching subscriptions."""
@@ -237,7 +203,7 @@ class PushRun:
 
     __slots__ = ("handle", "messages", "room", "together")
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: QueueHandle) -> None:
         output = handle.output
         self.handle = handle
         self.messages: list[tuple[bytes, bytes, bytes, int, int, int]] = []
@@ -263,23 +229,3 @@ class PushRun:
             self.handle.output.add_pushes(*encode_push_run(self.handle.q_id, self.messages))
             self.messages.clear()
         self.room = self.handle.output.room
-
-
-def passes(
-    consumer_filter: ConsumerFilter, subscriber: Subscriber[SubStream], message: MessageRecord
-) -> bool:
-    """Ask a filter; an exception in the filter is logged, and the message passes."""
-    stream, group = subscriber.stream, subscriber.group
-    handle = stream.handle
-    consumer = FilteredConsumer(
-        queue=handle.queue.uri,
-        app_id=stream.app_id if handle.queue.fanout else "",
-        expression="" if group is None else group.text,
-        client=handle.description,
-    )
-    try:
-        properties = Properties(message.data, new=message.schema_id != 0) if message.flags else _NO_PROPERTIES
-        return consumer_filter(consumer, properties)
-    except Exception:
-        _log.exception("the consumer filter of %s failed; the message is delivered", handle.queue.uri)
-        return True

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of a broker, without sockets and clients: domains, queues, and timed work."""
+"""The broker behind the sessions, without sockets: domains, queues, clients, and timed work."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 
-from bmq.broker._app_delivery import AppDelivery, Effort
-from bmq.broker._bounds import Bounds
+from bmq import _checks
+from bmq.broker._admin import run_command
+from bmq.broker._connected_client import ConnectedClient
+from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
 from bmq.broker._domain_config import DomainConfig
-from bmq.broker._handle import Handle, SubStream
+from bmq.broker._handle import QueueHandle, SubStream
+from bmq.broker._posted import PostedMessage
 from bmq.broker._queue import NEVER, BrokerQueue
+from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
+from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control.messages import QueueHandleParameters, Status
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Node"]
+__all__ = ["Bounds", "BrokerNode"]
 
 #: Seconds after which empty queues without clients are forgotten.
 QUEUE_KEEPALIVE = 1800.0
@@ -27,8 +33,37 @@ _EXPIRED_AT_ONCE = 1000
 _QUEUES_AT_ONCE = 10_000
 
 
-class Node:
-    """The domains and queues of one broker; :class:`~bmq.broker._backend.Backend` adds the clients.
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of a broker and of each connection.
+
+    Attributes:
+        connections: number of connections; further connections are closed at once.
+        queues: number of queues in all domains together.
+        idle_queues: number of empty queues without clients; beyond the limit the oldest are forgotten.
+        queues_per_connection: number of open queues of a connection; each application counts separately.
+        subscriptions: number of subscriptions of a consumer.
+        listed: number of messages in the output of an admin command LIST.
+
+    Raises:
+        UsageError: a limit is not an integer, or less than 1.
+    """
+
+    connections: int = 20_000
+    queues: int = 100_000
+    idle_queues: int = 10_000
+    queues_per_connection: int = 20_000
+    subscriptions: int = 1_000
+    listed: int = 10_000
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = _checks.integer(f"a broker's limit of {each.name}", getattr(self, each.name), 1)
+            object.__setattr__(self, each.name, value)
+
+
+class BrokerNode:
+    """The domains, queues and connected clients of one broker.
 
     Time is a parameter everywhere, in seconds of any clock that does not go backwards.
 
@@ -36,32 +71,42 @@ class Node:
         source: the source of domains.
         history_limit: GUIDs of deleted messages that each queue remembers, at most.
         bounds: limits for clients.
+        posts: receives the posts to all queues, for tests; None to keep none.
     """
 
     def __init__(
-        self, source: DomainSource, *, history_limit: int = 1_000_000, bounds: Bounds | None = None
+        self,
+        source: DomainSource,
+        *,
+        history_limit: int = 1_000_000,
+        bounds: Bounds | None = None,
+        posts: deque[PostedMessage] | None = None,
     ) -> None:
         self.source = source
         self.history_limit = history_limit
         self.bounds = bounds or Bounds()
+        self.posts = posts
         #: Limits of decompression for clients.
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, BrokerQueue] = {}
+        #: The negotiated sessions.
+        self.clients: dict[ConnectedClient, None] = {}
         self.stopping = False
         #: Settings of admin commands, remembered without effect: the state of the partition, and how many
         #: nodes must agree, by scope.
         self.available = True
         self.quorums = {"ELECTOR": 1, "REPLICATION": 1}
-        #: Set by tests of failures: the answer to an open, and the posts to store.
+        #: Set by tests of failures: the answer to an open, the messages to confirm, and the posts to store.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
-        self.intercept_post: Callable[[Handle, list[Put]], list[Put]] | None = None
-        self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
-        self._effort = Effort()
-        self._going_on = False
+        self.intercept_post: Callable[[QueueHandle, list[Put]], list[Put]] | None = None
+        #: The work done so far, and the deliveries that are paused.
+        self.work = Effort()
         #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.
         self.postpone: Callable[[], None] | None = None
+        self._going_on = False
+        self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
         # Time of the next look at a queue: within a second after activity, then at the next expiry.
         self._deadlines: Deadlines[BrokerQueue] = Deadlines()
         # Empty queues without clients, the oldest first: queues without any post, and the rest.
@@ -73,7 +118,27 @@ class Node:
     @property
     def effort(self) -> int:
         """The work done so far: a number of steps, each of some microseconds."""
-        return self._effort.spent
+        return self.work.spent
+
+    # ---- clients
+
+    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ConnectedClient:
+        """Make the broker's side of a negotiated session."""
+        client = ConnectedClient(self, output, new_properties=new_properties, description=description)
+        self.clients[client] = None
+        return client
+
+    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
+        """Close all open queues of a client; see :meth:`ConnectedClient.drop`."""
+        if isinstance(client, ConnectedClient) and client in self.clients:
+            del self.clients[client]
+            client.drop(now, lost=lost)
+
+    def admin(self, command: str, now: float) -> str:
+        """Carry out an admin command and return the answer."""
+        text = run_command(self, command, now)
+        self.deliver(now)
+        return text
 
     # ---- domains and queues
 
@@ -117,7 +182,7 @@ class Node:
             limit = domain.config.max_queues
             if (limit and len(domain.queues) >= limit) or len(self.queues) >= self.bounds.queues:
                 return None
-            queue = BrokerQueue(real, domain, self.waiting, self.history_limit, self.budget, self._effort)
+            queue = BrokerQueue(real, domain, self)
             domain.queues[queue.uri] = self.queues[queue.uri] = queue
         return queue
 
@@ -171,7 +236,7 @@ class Node:
     def deliver(self, now: float) -> None:
         """Deliver for all queues noted by :meth:`touch`. Call after each chunk of input."""
         self.budget.tick(now)
-        touched, effort = self._touched, self._effort
+        touched, effort = self._touched, self.work
         effort.enough = effort.spent + _EFFORT_AT_ONCE
         soon = int(now) + 1  # a message lives whole seconds
         while touched:
@@ -199,7 +264,7 @@ class Node:
         self.deliver(now)
 
     def _slice(self, now: float) -> None:
-        effort = self._effort
+        effort = self.work
         effort.enough = effort.spent + _EFFORT_AT_ONCE
         while effort.unfinished and effort.spent <= effort.enough:
             unfinished = effort.unfinished.popleft()
@@ -242,7 +307,9 @@ class Node:
             for app in queue.apps.values():
                 self.touch(queue, app)
         queue.tidy(now)
-        deadline = now if expired == _EXPIRED_AT_ONCE else queue.next_deadline()
+        deadline = (
+            now if expired == _EXPIRED_AT_ONCE else queue.store.next_deadline(queue.domain.config.message_ttl)
+        )
         if queue.idle_since is not None and not queue.store:
             forgotten = queue.idle_since + QUEUE_KEEPALIVE
             if now >= forgotten:
@@ -263,7 +330,7 @@ class Node:
         """Return to the state of a real broker restarted with its files; call without clients."""
         self.stopping = self._going_on = False
         self.waiting.clear()
-        while self._effort.unfinished:
-            self._effort.unfinished.pop().postponed = False
+        while self.work.unfinished:
+            self.work.unfinished.pop().postponed = False
         for queue in self.queues.values():
             queue.recover()

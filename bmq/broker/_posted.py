@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +12,8 @@ from bmq.wire.constants import PutFlags
 from bmq.wire.guid import guid_to_text
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
-from bmq.wire.put import Put
 
-__all__ = ["PostedMessage", "Posts", "told"]
+__all__ = ["PostedMessage", "told"]
 
 _SHOWN: Final = 10
 _SHOWN_BYTES: Final = 60
@@ -42,6 +40,22 @@ class PostedMessage:
         more = "..." if len(self.payload) > len(shown) else ""
         return f"{self.guid} {shown!r}{more} {dict(self.properties)}"
 
+    @classmethod
+    def read(
+        cls, queue_uri: str, guid: bytes, data: bytes, size: int, flags: int, schema_id: int, compression: int
+    ) -> PostedMessage:
+        """Return the message of a PUT; ``data`` has padding after ``size`` bytes."""
+        try:
+            properties, payload = split_application_data(
+                data[:size],
+                has_properties=bool(flags & PutFlags.MESSAGE_PROPERTIES),
+                schema_id=schema_id,
+                compression=compression,
+            )
+        except ProtocolError:  # a broker stores an unreadable message all the same
+            properties, payload = NO_PROPERTIES, bytes(data[:size])
+        return cls(queue_uri, guid_to_text(guid), payload, properties)
+
     def has(self, payload: bytes | None, properties: Mapping[str, PropertyInput]) -> bool:
         """Whether the message has this payload, if given, and at least these properties."""
         if payload is not None and self.payload != payload:
@@ -51,39 +65,6 @@ class PostedMessage:
             and self.properties[name] == (value.value if isinstance(value, PropertyValue) else value)
             for name, value in properties.items()
         )
-
-
-class Posts:
-    """The latest posts to a broker.
-
-    Args:
-        limit: number of posts to keep.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._kept: deque[PostedMessage] = deque(maxlen=limit)
-
-    def add(self, queue_uri: str, puts: Iterable[Put]) -> None:
-        """Keep messages of a PUT event."""
-        for flags, _, guid, schema_id, compression, _, size, data in puts:
-            try:
-                properties, payload = split_application_data(
-                    data[:size],
-                    has_properties=bool(flags & PutFlags.MESSAGE_PROPERTIES),
-                    schema_id=schema_id,
-                    compression=compression,
-                )
-            except ProtocolError:  # A broker stores an unreadable message all the same.
-                properties, payload = NO_PROPERTIES, bytes(data[:size])
-            self._kept.append(PostedMessage(queue_uri, guid_to_text(guid), payload, properties))
-
-    def to(self, queue_uri: str) -> list[PostedMessage]:
-        """Return the posts to one queue, oldest first."""
-        return [each for each in self._kept if each.queue_uri == queue_uri]
-
-    def queues(self) -> list[str]:
-        """Return the queues with posts."""
-        return list(dict.fromkeys(each.queue_uri for each in self._kept))
 
 
 def told(messages: list[PostedMessage]) -> str:

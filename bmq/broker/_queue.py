@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bmq.broker._app_delivery import AppDelivery, Effort
+from bmq.broker._consumer_filter import passes
+from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain_config import DomainConfig, Mode
-from bmq.broker._handle import Handle, PushRun, SubStream, passes
+from bmq.broker._handle import PushRun, QueueHandle, SubStream
+from bmq.broker._posted import PostedMessage
 from bmq.broker._routing import Subscriber, compile_expression
-from bmq.broker._storage import DomainUse, MessageRecord, MessageStore, property_lookup, shrink
-from bmq.protocol.broker.inflation import InflationBudget
-from bmq.protocol.deadlines import Deadlines
+from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.subscriptions import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
@@ -20,6 +20,8 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.broker._domain import Domain
+    from bmq.broker._node import BrokerNode
     from bmq.wire.put import Put
 
 __all__ = ["NEVER", "BrokerQueue"]
@@ -42,61 +44,55 @@ class BrokerQueue:
         uri: canonical URI.
         domain: the domain.
         apps: applications by name, including opened applications unknown to the domain.
+        authorized: applications of the domain.
         handles: clients of the queue, in the order of opening.
         store: the messages.
         position: first message not considered by any application; None if every message was considered.
-        waiting: applications with a delay before their next redelivery.
-        authorized: applications of the domain.
+        waiting: applications with a delay before their next redelivery, of all queues.
         budget: limits for decompression.
         effort: counter of the work done.
         postponed: whether deliveries are paused to give the remaining clients a turn.
         writers: number of openings for writing.
         consumer_filter: the domain's filter, called before each delivery; None without a filter.
+        posts: the latest posts to all queues, for tests; None if they are not kept.
         idle_since: time when the last client left; None while a client has the queue open.
         deadline: time of the node's next look at the queue.
         posted, acknowledged, refused, pushed, confirmed, expired, poisoned: numbers of messages so far.
         posted_bytes, pushed_bytes: numbers of bytes so far.
     """
 
-    def __init__(
-        self,
-        uri: QueueUri,
-        domain: DomainUse,
-        waiting: Deadlines[AppDelivery],
-        history_limit: int,
-        budget: InflationBudget,
-        effort: Effort,
-    ) -> None:
-        self.waiting = waiting
-        self.budget = budget
-        self.effort = effort
-        self.postponed = False
+    def __init__(self, uri: QueueUri, domain: Domain, node: BrokerNode) -> None:
         self.uri = uri.canonical
-        self.name = uri.queue
         self.domain = domain
+        self.waiting, self.budget = node.waiting, node.budget
+        self.effort, self.posts = node.work, node.posts
+        self.postponed = False
         self.apps: dict[str, AppDelivery] = {}
         self.authorized: list[AppDelivery] = []
-        self.handles: dict[Handle, None] = {}
+        self.handles: dict[QueueHandle, None] = {}
         self.writers = 0
         self.position: MessageRecord | None = None
         self.idle_since: float | None = None
         self.deadline = NEVER
-        self.posted = self.posted_bytes = self.acknowledged = self.refused = 0
-        self.pushed = self.pushed_bytes = self.confirmed = self.expired = self.poisoned = 0
+        self.posted: int = 0
+        self.posted_bytes: int = 0
+        self.acknowledged: int = 0
+        self.refused: int = 0
+        self.pushed: int = 0
+        self.pushed_bytes: int = 0
+        self.confirmed: int = 0
+        self.expired: int = 0
+        self.poisoned: int = 0
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
         self._mask = 0
-        self.broadcast = domain.config.mode is Mode.BROADCAST
-        self.fanout = domain.config.mode is Mode.FANOUT
-        self.consumer_filter = domain.config.consumer_filter
-        self.store: MessageStore = MessageStore(
-            domain.config.queue_limits,
-            domain.usage,
-            domain.config.deduplication_time_ms / 1000,
-            history_limit,
-        )
-        self.configure(domain.config)
+        config = domain.config
+        self.broadcast = config.mode is Mode.BROADCAST
+        self.fanout = config.mode is Mode.FANOUT
+        window = config.deduplication_time_ms / 1000
+        self.store: MessageStore = MessageStore(config.queue_limits, domain.usage, window, node.history_limit)
+        self.configure(config)
 
     # ---- configuration
 
@@ -104,7 +100,7 @@ class BrokerQueue:
         """Use another configuration of the domain, for messages posted from now on."""
         names = config.app_ids if self.fanout else (DEFAULT_APP_ID,)
         for app_id in names:
-            app = self.apps.setdefault(app_id, AppDelivery(self, app_id, 0))
+            app = self.app_for(app_id)
             if not app.bit:
                 app.bit = self._next_bit
                 self._next_bit <<= 1
@@ -126,24 +122,21 @@ class BrokerQueue:
                 self._filters.append((app.bit, app.matcher))
         self._mask = sum(app.bit for app in self.authorized)
         self.consumer_filter = config.consumer_filter
-        for app in self.apps.values():
-            for stream in app.streams:
-                stream.consumer_filter = config.consumer_filter
         self.store.usage.limits = config.queue_limits
-        self.store.set_window(config.deduplication_time_ms / 1000)
+        self.store.window = config.deduplication_time_ms / 1000
 
     def app_for(self, app_id: str) -> AppDelivery:
         """Return an application, even if unknown to the domain."""
         app = self.apps.get(app_id)
         if app is None:
-            app = self.apps[app_id] = AppDelivery(self, app_id, 0)
+            app = self.apps[app_id] = AppDelivery(self, app_id)
         return app
 
     # ---- posting
 
-    def post(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
+    def post(self, handle: QueueHandle, puts: Iterable[Put], now: float) -> None:
         """Store and acknowledge messages of one client. :meth:`deliver` delivers the messages."""
-        if not handle.writable or handle.closing:
+        if not handle.writable:
             for _, correlation_id, guid, *_ in puts:
                 self.refused += 1
                 handle.output.ack(_REFUSED, correlation_id, guid, handle.q_id)
@@ -154,7 +147,7 @@ class BrokerQueue:
         store, mask, filters = self.store, self._mask, self._filters
         output = handle.output
         append, ack, q_id = store.append, output.ack, handle.q_id
-        messages, gone = store.messages, store.history.guids
+        messages, gone, posts = store.messages, store.remembered, self.posts
         usage, domain = store.usage, store.domain
         limits, domain_limits = usage.limits, domain.limits
         # GUIDs with the usual acknowledgement, to be encoded together.
@@ -167,7 +160,7 @@ class BrokerQueue:
                 properties = flags & _PROPERTIES
                 if compression and properties and not schema_id:
                     # Still compressed, because the decompressed data had no room.
-                    status = usage.full() or domain.full() or _LIMIT_BYTES
+                    status = store.full() or _LIMIT_BYTES
                     pending = 0
                 elif filters:
                     lookup = property_lookup(data, properties, schema_id)
@@ -182,7 +175,7 @@ class BrokerQueue:
                         or domain.messages > domain_limits.messages
                         or domain.bytes > domain_limits.bytes
                     ):
-                        status = usage.full() or domain.full()
+                        status = store.full()
                     if not status:
                         if schema_id > 1:
                             schema_id = self._schema(handle, schema_id)
@@ -195,6 +188,10 @@ class BrokerQueue:
                 if not status:
                     posted += 1
                     posted_bytes += size
+                    if posts is not None:
+                        posts.append(
+                            PostedMessage.read(self.uri, guid, data, size, flags, schema_id, compression)
+                        )
             if not status and not correlation_id:
                 if flags & _ACK_REQUESTED:
                     accepted.append(guid)
@@ -214,7 +211,7 @@ class BrokerQueue:
         self.posted_bytes += posted_bytes
         self.acknowledged += acknowledged
 
-    def _schema(self, handle: Handle, schema_id: int) -> int:
+    def _schema(self, handle: QueueHandle, schema_id: int) -> int:
         """Return the queue's own schema id for a client's schema id.
 
         Every client numbers its schemas independently; for consumers the numbers of a queue must be unique.
@@ -228,13 +225,13 @@ class BrokerQueue:
             own = handle.put_schemas[number] = self._schemas
         return own << 1
 
-    def room(self, handle: Handle, ahead: int) -> bool:
+    def room(self, handle: QueueHandle, ahead: int) -> bool:
         """Whether a client's message has room after ``ahead`` more bytes are stored."""
-        if not handle.writable or handle.closing:
+        if not handle.writable:
             return False
-        return self.broadcast or not (self.store.usage.full(ahead) or self.store.domain.full(ahead))
+        return self.broadcast or not self.store.full(ahead)
 
-    def _post_broadcast(self, handle: Handle, puts: Iterable[Put], now: float) -> None:
+    def _post_broadcast(self, handle: QueueHandle, puts: Iterable[Put], now: float) -> None:
         app = self.apps[DEFAULT_APP_ID]
         for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
             if compression and flags & _PROPERTIES and not schema_id:
@@ -243,6 +240,10 @@ class BrokerQueue:
                 continue
             self.posted += 1
             self.posted_bytes += size
+            if self.posts is not None:
+                self.posts.append(
+                    PostedMessage.read(self.uri, guid, data, size, flags, schema_id, compression)
+                )
             if flags & _ACK_REQUESTED:
                 self.acknowledged += 1
                 handle.output.ack(0, correlation_id, guid, handle.q_id)
@@ -251,7 +252,7 @@ class BrokerQueue:
             message = MessageRecord(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
             if app.matcher is not None and app.matcher(message.lookup) is not True:
                 continue
-            for subscriber in app.routing.receivers(message):
+            for subscriber in app.routing.candidates(message):
                 if self.consumer_filter is not None and not passes(self.consumer_filter, subscriber, message):
                     continue
                 self.count_pushes(app, 1, size, 0.0, 0.0)
@@ -275,7 +276,7 @@ class BrokerQueue:
                 return
             effort.spent += cost
             stopped = 0
-            targets: list[tuple[AppDelivery, Subscriber[SubStream]]] = []
+            targets: list[tuple[AppDelivery, Subscriber]] = []
             for app, select in selecting:
                 if app.behind:
                     if app.resume is None:
@@ -307,7 +308,7 @@ class BrokerQueue:
             return
         count = size = 0
         first = arrivals = 0.0
-        runs: dict[Handle, PushRun] = {}
+        runs: dict[QueueHandle, PushRun] = {}
         try:
             while (message := self.position) is not None:
                 if message.pending & bit:
@@ -346,13 +347,13 @@ class BrokerQueue:
             if count:
                 self.count_pushes(app, count, size, count * now - arrivals, now - first)
 
-    def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber[SubStream]]]) -> None:
+    def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
         """Push a message once to each client, with the ids of all matching subscriptions of the client."""
         if len(targets) == 1:
             subscriber = targets[0][1]
             subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
             return
-        by_handle: dict[Handle, list[int]] = {}
+        by_handle: dict[QueueHandle, list[int]] = {}
         for _, subscriber in targets:
             by_handle.setdefault(subscriber.stream.handle, []).append(subscriber.s_id)
         for handle, s_ids in by_handle.items():
@@ -362,7 +363,10 @@ class BrokerQueue:
         """Count deliveries of messages, with the waiting times."""
         self.pushed += count
         self.pushed_bytes += size
-        app.queue_times.add(waited, count, longest)
+        times = app.queue_times
+        times.count += count
+        times.seconds += waited
+        times.longest = max(times.longest, longest)
 
     def serve(self, app: AppDelivery, now: float) -> None:
         """Deliver one application's waiting messages, then new messages."""
@@ -439,13 +443,7 @@ class BrokerQueue:
         for message in self.store:
             message.attempts = None
         self.position = self.store.first
-        self.store.history.clear()
-
-    def next_deadline(self) -> float:
-        """Return the time of the next expiry."""
-        oldest = self.store.first
-        expiry = NEVER if oldest is None else int(oldest.arrival) + self.domain.config.message_ttl + 1
-        return min(expiry, self.store.history.next_deadline() or NEVER)
+        self.store.forget_remembered()
 
     def tidy(self, now: float) -> None:
         """Forget GUIDs older than the deduplication window, and release unused memory."""
@@ -466,9 +464,9 @@ class BrokerQueue:
             for stream in gone:
                 stream.configure(())
                 app.streams.pop(stream, None)
-                for subscriber in stream.subscribers():
+                for subscriber in stream.subscribers.values():
                     subscriber.leave()
-            app.change()
+            app.changed = True
             for stream in gone:
                 app.release(stream)
             if not app.bit and not app.streams:

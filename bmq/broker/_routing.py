@@ -25,8 +25,9 @@ equalities of one property, as in consumer groups, become one lookup
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from bmq._caches import Cache
 from bmq.broker._storage import MessageRecord, property_values
@@ -39,24 +40,16 @@ from bmq.wire.control.messages import (
 )
 from bmq.wire.options import encode_sub_queue_ids
 
-__all__ = [
-    "NOBODY",
-    "UNMATCHED",
-    "Blocked",
-    "CompiledSubscription",
-    "Group",
-    "Routing",
-    "Subscriber",
-    "compile_expression",
-    "compile_subscriptions",
-]
+if TYPE_CHECKING:
+    from bmq.broker._handle import SubStream
+
+__all__ = ["NOBODY", "Blocked", "ExpressionGroup", "Routing", "Subscriber", "compile_expression"]
 
 #: Part of the limits to which unconfirmed messages have to fall before delivery resumes.
 _LOW_WATERMARK = 0.8
 
-Blocked = tuple["Group[Any]", ...]
 #: A message waits until a group of the tuple has room. Empty: no present group matches the message.
-UNMATCHED: Final[Blocked] = ()
+Blocked = tuple["ExpressionGroup", ...]
 
 
 _compiled: Cache[str, Evaluator] = Cache("compiled expressions", 4096)
@@ -83,7 +76,7 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
     return found
 
 
-def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
+def _compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
     """Return a function that returns the index of the first matching expression, or -1; "" always matches.
 
     The function takes the result of :func:`bmq.broker._storage.property_values`.
@@ -95,121 +88,89 @@ def compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
     return found
 
 
-class Stream(Hashable, Protocol):
-    """A consumer, as routing knows it."""
+@dataclass(slots=True, eq=False)
+class Subscriber:
+    """A subscription of a consumer, with the counts of unconfirmed messages.
 
-    @property
-    def open(self) -> bool:
-        """Whether messages may be sent to the consumer."""
-        ...
-
-    @property
-    def compiled(self) -> tuple[CompiledSubscription, ...]:
-        """The subscriptions of the consumer."""
-        ...
-
-    def subscriber(self, s_id: int) -> Subscriber[Self]:
-        """Return the subscriber of a subscription id."""
-        ...
-
-
-S = TypeVar("S", bound=Stream)
-
-
-class Subscriber(Generic[S]):
-    """A subscription of a consumer, with the unconfirmed messages.
+    The counts survive a reconfiguration, and a withdrawn subscription stays until its messages are confirmed.
 
     Attributes:
         stream: the consumer.
         s_id: the subscription id.
         option: the PUSH option with the id.
         messages: number of unconfirmed messages.
-        bytes: unconfirmed bytes of application data.
+        size: unconfirmed bytes of application data.
         full: whether a limit was reached, without a fall to 80 % of the limits since.
+        key: version and text of the expression.
+        matcher: evaluator of the expression; None if every message matches.
+        consumer: limits and priority of the consumer with the highest priority.
+        count: number of consumers with this priority: the messages in a turn.
+        turns: messages left in the present turn.
         group: the group, while the subscriber takes part in routing.
         after: the next member in the round robin, while the subscriber has room; otherwise None. With links
             in both directions, joining and leaving take the same time with any number of members.
         before: the previous member in the round robin.
     """
 
-    __slots__ = (
-        "after",
-        "before",
-        "bytes",
-        "count",
-        "full",
-        "group",
-        "low_bytes",
-        "low_messages",
-        "max_bytes",
-        "max_messages",
-        "messages",
-        "option",
-        "s_id",
-        "stream",
-        "turns",
-    )
+    stream: SubStream
+    s_id: int
+    option: bytes = b""
+    messages: int = 0
+    size: int = 0
+    full: bool = False
+    key: tuple[int, str] = (0, "")
+    matcher: Evaluator | None = None
+    consumer: ConsumerInfo = field(default_factory=ConsumerInfo)
+    count: int = 1
+    turns: int = 1
+    max_messages: int = 0
+    max_bytes: int = 0
+    low_messages: int = 0
+    low_bytes: int = 0
+    group: ExpressionGroup | None = None
+    after: Subscriber | None = None
+    before: Subscriber | None = None
 
-    def __init__(self, stream: S, s_id: int) -> None:
-        self.stream = stream
-        self.s_id = s_id
-        self.option = encode_sub_queue_ids((s_id,))
-        self.messages = 0
-        self.bytes = 0
-        self.full = False
-        self.group: Group[S] | None = None
-        self.after: Subscriber[S] | None = None
-        self.before: Subscriber[S] | None = None
-        self.count = self.turns = 1
-        self.max_messages = self.max_bytes = self.low_messages = self.low_bytes = 0
+    def __post_init__(self) -> None:
+        self.option = encode_sub_queue_ids((self.s_id,))
+
+    def configure(self, subscription: Subscription) -> bool:
+        """Take over a subscription; return False without a consumer: then the subscriber takes no part."""
+        valid: Sequence[ConsumerInfo] = [
+            each for each in subscription.consumers if each.consumer_priority != INVALID_CONSUMER_PRIORITY
+        ]
+        if not valid:
+            return False
+        self.consumer = top = max(valid, key=lambda each: each.consumer_priority)
+        self.count = sum(
+            each.consumer_priority_count for each in valid if each.consumer_priority == top.consumer_priority
+        )
+        self.key = (int(subscription.expression.version), subscription.expression.text)
+        self.matcher = compile_expression(*self.key)
+        return True
+
+    def join(self, group: ExpressionGroup) -> None:
+        """Become a member of a group, with new limits and a new turn.
+
+        Usage is compared anew: a subscriber that was full takes part again if it has any room.
+        """
+        self.max_messages = self.consumer.max_unconfirmed_messages
+        self.max_bytes = self.consumer.max_unconfirmed_bytes
+        self.low_messages = math.ceil(self.max_messages * _LOW_WATERMARK)
+        self.low_bytes = math.ceil(self.max_bytes * _LOW_WATERMARK)
+        self.turns = self.count
+        self.full = self.messages >= self.max_messages or self.size >= self.max_bytes
+        self.group = group
+        group.members.append(self)
+        group.admit(self)
 
     def leave(self) -> None:
         """Leave the group, when all groups are about to be rebuilt."""
         self.group = self.after = self.before = None
 
-    def limit(self, consumer: ConsumerInfo, count: int) -> None:
-        """Set the limits of unconfirmed messages and bytes, and the number of messages in a turn.
 
-        Usage is compared anew: a subscriber that was full takes part again if it has any room.
-        """
-        self.max_messages = consumer.max_unconfirmed_messages
-        self.max_bytes = consumer.max_unconfirmed_bytes
-        self.low_messages = math.ceil(self.max_messages * _LOW_WATERMARK)
-        self.low_bytes = math.ceil(self.max_bytes * _LOW_WATERMARK)
-        self.count = self.turns = count
-        self.full = self.messages >= self.max_messages or self.bytes >= self.max_bytes
-
-
-class CompiledSubscription(NamedTuple):
-    """A subscription of a client, compiled for routing.
-
-    Attributes:
-        s_id: the subscription id.
-        key: version and text of the expression.
-        matcher: evaluator of the expression; None if every message matches.
-        consumer: limits and priority of the consumer with the highest priority.
-        weight: number of consumers with this priority.
-    """
-
-    s_id: int
-    key: tuple[int, str]
-    matcher: Evaluator | None
-    consumer: ConsumerInfo
-    weight: int
-
-
-def compile_subscriptions(subscriptions: Iterable[Subscription]) -> tuple[CompiledSubscription, ...]:
-    """Return the compiled subscriptions; subscriptions without a consumer take no part."""
-    found: list[CompiledSubscription] = []
-    for subscription in subscriptions:
-        top = _strongest(subscription)
-        if top is not None:
-            key = (int(subscription.expression.version), subscription.expression.text)
-            found.append(CompiledSubscription(subscription.s_id, key, compile_expression(*key), *top))
-    return tuple(found)
-
-
-class Group(Generic[S]):
+@dataclass(slots=True, eq=False)
+class ExpressionGroup:
     """The subscribers with an equal expression, and the priority of the expression.
 
     Attributes:
@@ -221,17 +182,14 @@ class Group(Generic[S]):
         full: whether a message matched while no member had room, and no member has had room since.
     """
 
-    __slots__ = ("first", "full", "matcher", "members", "priority", "text")
+    text: str
+    matcher: Evaluator | None
+    priority: int
+    members: list[Subscriber] = field(default_factory=list["Subscriber"])
+    first: Subscriber | None = None
+    full: bool = False
 
-    def __init__(self, text: str, matcher: Evaluator | None, priority: int) -> None:
-        self.text = text
-        self.matcher = matcher
-        self.priority = priority
-        self.members: list[Subscriber[S]] = []
-        self.first: Subscriber[S] | None = None
-        self.full = False
-
-    def admit(self, subscriber: Subscriber[S]) -> bool:
+    def admit(self, subscriber: Subscriber) -> bool:
         """Add a subscriber to the round robin; return False without room, or if already a member."""
         if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
             return False
@@ -244,7 +202,7 @@ class Group(Generic[S]):
         self.full = False
         return True
 
-    def withdraw(self, subscriber: Subscriber[S]) -> None:
+    def withdraw(self, subscriber: Subscriber) -> None:
         """Remove a subscriber from the round robin."""
         after, before = subscriber.after, subscriber.before
         if after is None or before is None:
@@ -258,7 +216,7 @@ class Group(Generic[S]):
         subscriber.after = subscriber.before = None
 
 
-class Routing(Generic[S]):
+class Routing:
     """The routing table of an application, rebuilt whenever a consumer of the application changes.
 
     Args:
@@ -273,28 +231,23 @@ class Routing(Generic[S]):
 
     __slots__ = ("_by_stream", "_first", "_likely", "cost", "groups", "levels", "only")
 
-    def __init__(self, streams: Iterable[S] = ()) -> None:
-        wanted: dict[tuple[int, str], list[tuple[CompiledSubscription, Subscriber[S]]]] = {}
+    def __init__(self, streams: Iterable[SubStream] = ()) -> None:
+        wanted: dict[tuple[int, str], list[Subscriber]] = {}
         for stream in streams:
-            for choice in stream.compiled:
-                wanted.setdefault(choice.key, []).append((choice, stream.subscriber(choice.s_id)))
-        levels: dict[int, list[Group[S]]] = {}
-        for (_, text), entries in wanted.items():
-            priority = max(choice.consumer.consumer_priority for choice, _ in entries)
-            group: Group[S] = Group(text, entries[0][0].matcher, priority)
-            for choice, subscriber in entries:
-                if choice.consumer.consumer_priority == priority:
-                    subscriber.limit(choice.consumer, choice.weight)
-                    subscriber.group = group
-                    group.members.append(subscriber)
-                    group.admit(subscriber)
-                else:
-                    # Takes no part while a subscription with the same expression has a higher priority.
-                    subscriber.group = None
+            for subscriber in stream.active.values():
+                wanted.setdefault(subscriber.key, []).append(subscriber)
+        levels: dict[int, list[ExpressionGroup]] = {}
+        self._by_stream: dict[SubStream, list[Subscriber]] = {}
+        for (_, text), subscribers in wanted.items():
+            priority = max(each.consumer.consumer_priority for each in subscribers)
+            group = ExpressionGroup(text, subscribers[0].matcher, priority)
+            for subscriber in subscribers:
+                # The others take no part while a subscription with the same expression has a higher priority.
+                if subscriber.consumer.consumer_priority == priority:
+                    subscriber.join(group)
             levels.setdefault(priority, []).append(group)
-        self.levels: list[list[Group[S]]] = [levels[priority] for priority in sorted(levels, reverse=True)]
-        self.groups: list[Group[S]] = [group for level in self.levels for group in level]
-        self._by_stream: dict[S, list[Subscriber[S]]] = {}
+        self.levels = [levels[priority] for priority in sorted(levels, reverse=True)]
+        self.groups = [group for level in self.levels for group in level]
         for group in self.groups:
             for subscriber in group.members:
                 self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
@@ -304,11 +257,11 @@ class Routing(Generic[S]):
         self.cost = 0 if self.only is not None else self._likely.most
         self._first: Callable[[Mapping[str, Any]], int] | None = None
         if self._likely.finds_none and 1 < len(self.groups) <= _CHAIN:
-            self._first = compile_first(
+            self._first = _compile_first(
                 tuple(group.text if group.matcher is not None else "" for group in self.groups)
             )
 
-    def select(self, message: MessageRecord) -> Subscriber[S] | Blocked | None:
+    def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return the receiver of a message, or the groups that the message waits for.
 
         None if no subscriber has room: then no further message needs to be considered before one has room.
@@ -360,20 +313,8 @@ class Routing(Generic[S]):
             if group.full and (group.matcher is None or group.matcher(lookup) is True)
         )
 
-    def candidates(self, message: MessageRecord) -> Iterator[Subscriber[S]]:
+    def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield, for each consumer, the first active subscription that matches and has room."""
-        lookup = message.lookup
-        for subscribers in self._by_stream.values():
-            for subscriber in subscribers:
-                group = subscriber.group
-                if group is None or subscriber.full or not subscriber.stream.open:
-                    continue
-                if group.matcher is None or group.matcher(lookup) is True:
-                    yield subscriber
-                    break
-
-    def receivers(self, message: MessageRecord) -> Iterator[Subscriber[S]]:
-        """Yield the receivers of a message of a broadcast queue, where no message is ever unconfirmed."""
         for subscribers in self._by_stream.values():
             for subscriber in subscribers:
                 group = subscriber.group
@@ -385,16 +326,4 @@ class Routing(Generic[S]):
 
 
 #: The routing of an application without consumers.
-NOBODY: Final[Routing[Any]] = Routing()
-
-
-def _strongest(subscription: Subscription) -> tuple[ConsumerInfo, int] | None:
-    """Return the consumer of the highest priority and its count; None if the stream is deconfigured."""
-    valid: Sequence[ConsumerInfo] = [
-        c for c in subscription.consumers if c.consumer_priority != INVALID_CONSUMER_PRIORITY
-    ]
-    if not valid:
-        return None
-    top = max(valid, key=lambda c: c.consumer_priority)
-    count = sum(c.consumer_priority_count for c in valid if c.consumer_priority == top.consumer_priority)
-    return top, count
+NOBODY: Final[Routing] = Routing()

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded broker: a TCP server around a :class:`~bmq.broker._hub.Hub`."""
+"""The embedded broker: a TCP server around a :class:`~bmq.broker._node.BrokerNode`."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -14,19 +18,25 @@ from typing import Any, cast
 
 from bmq import _checks, _world
 from bmq._live import live
+from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.broker._bounds import Bounds
 from bmq.broker._builtin import builtin_domains
+from bmq.broker._connection import BrokerConnection
 from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
-from bmq.broker._hub import Hub
-from bmq.broker._posted import PostedMessage, Posts, told
+from bmq.broker._faults import Faults
+from bmq.broker._node import Bounds, BrokerNode
+from bmq.broker._posted import PostedMessage, told
+from bmq.broker._scheduler import Scheduler
 from bmq.broker._views import QueuesView
 from bmq.broker.clock import Clock
 from bmq.broker.listener import Listener, Listening, SimulatedListener
 from bmq.errors import StateError
+from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Action, Authentication, BrokerSettings
+from bmq.wire.guid import GuidGenerator, client_id_from
+from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
@@ -36,6 +46,8 @@ _log = Log("bmq.broker")
 
 _LAST_PORT = 65535
 _PATHS: Any = (str, os.PathLike)
+#: Seconds for which a stopping broker waits until clients have read all sent data.
+_PATIENCE = 1.0
 
 
 @live
@@ -142,19 +154,27 @@ class Broker:
         self.host = host
         self._ssl = ssl
         posts_kept = _checks.integer("posts_kept", posts_kept, 0, sys.maxsize)
-        self._hub = Hub(
-            settings,
-            DomainSource(configured, directory),
-            clock=self.clock,
-            history=_checks.integer("deduplication_history", deduplication_history),
-            bounds=Bounds() if bounds is None else _checks.choice("bounds", bounds, Bounds),
-            posts=Posts(posts_kept) if posts_kept else None,
-            ssl=ssl,
-            authorize=authorize,
-        )
-        self.faults = self._hub.faults
-        self._listener: Listening | None = None
+        self._posts: deque[PostedMessage] | None = deque(maxlen=posts_kept) if posts_kept else None
+        self._source = DomainSource(configured, directory)
+        self._history = _checks.integer("deduplication_history", deduplication_history)
+        self._bounds = Bounds() if bounds is None else _checks.choice("bounds", bounds, Bounds)
         self._port = port
+        self._listener: Listening | None = None
+        self._connections: dict[BrokerConnection, None] = {}
+        # Unfinished connections: establishing TLS takes a while.
+        self._arriving: dict[BrokerConnection, None] = {}
+        self._crowded = False
+        self._all_gone = asyncio.Event()
+        self._sessions = 0
+        self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
+        self._authorize = authorize
+        self._refusals = LogLimit(_log)
+        self.faults = Faults(self)
+        self._settings = replace(
+            settings, admit=self.faults.admit, authorize=None if authorize is None else self._authorizes
+        )
+        self._node = self._new_node()
+        self._scheduler = Scheduler(self.clock, self._node)
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add or change a domain: later posts and opens follow the new configuration.
@@ -164,20 +184,22 @@ class Broker:
                 mode or kind of storage would change.
         """
         check_subscriptions(_checks.choice("config", config, DomainConfig))
-        loaded = self._hub.node.domains.get(config.name)
+        loaded = self._node.domains.get(config.name)
         if loaded is not None:
-            self._hub.node.configure(loaded, config)
-            self._hub.deliver()
-        self._hub.source.configured[config.name] = config
+            self._node.configure(loaded, config)
+            self._deliver()
+        self._source.configured[config.name] = config
 
     def admin(self, command: str) -> str:
         """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
-        return self._hub.admin(_checks.text("command", command))
+        text = self._node.admin(_checks.text("command", command), self._scheduler.clock())
+        self._scheduler.update()
+        return text
 
     @property
     def queues(self) -> QueuesView:
         """The contents of the queues, by URI."""
-        return QueuesView(self._hub.node)
+        return QueuesView(self._node)
 
     # ---- for tests
 
@@ -188,12 +210,13 @@ class Broker:
             StateError: the broker keeps no posts: ``Broker(posts_kept=...)``.
             InvalidURI: the URI is not legal.
         """
-        if self._hub.posts is None:
+        if self._posts is None:
             raise StateError(
                 "the broker keeps no posts: start it with Broker(posts_kept=1000), as the fixture "
                 "bmq_broker does"
             )
-        return self._hub.posts.to(QueueUri.parse(uri).canonical)
+        name = QueueUri.parse(uri).canonical
+        return [each for each in self._posts if each.queue_uri == name]
 
     def assert_posted(
         self,
@@ -231,8 +254,7 @@ class Broker:
             wanted += f" {payload!r}"
         if properties:
             wanted += f" with {_described(properties)}"
-        assert self._hub.posts is not None
-        others = ", ".join(self._hub.posts.queues()) or "none"
+        others = ", ".join(dict.fromkeys(each.queue_uri for each in self._posts or ())) or "none"
         raise AssertionError(
             f"expected {wanted} in {uri}, found {len(found)} of {len(posted)} posted "
             f"messages:\n{told(posted)}\n(queues with posts: {others})"
@@ -255,10 +277,10 @@ class Broker:
         timeout = _checks.seconds("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
-                while name not in self._hub.node.queues or len(self.queues[name]):
-                    await self._hub.schedule.change()
+                while name not in self._node.queues or len(self.queues[name]):
+                    await self._scheduler.change()
         except TimeoutError:
-            if name not in self._hub.node.queues:
+            if name not in self._node.queues:
                 known = ", ".join(self.queues) or "none"
                 raise AssertionError(
                     f"the broker has no queue {name} after {timeout:g} s; its queues: {known}"
@@ -307,20 +329,19 @@ class Broker:
         """
         if self._listener is not None:
             raise StateError("the broker is running")
-        hub = self._hub
-        hub.schedule.attach(running_loop())
+        self._scheduler.attach(running_loop())
         listener = self._new_listener()
         await listener.start(self.host, self._port)
         self._listener = listener
         self._port = listener.port
-        hub.schedule.begin()
+        self._scheduler.begin()
         if self._port:
             _log.info("listening on %s", self.uri)
 
     def _new_listener(self) -> Listening:
         if _world.current().simulated:
-            return SimulatedListener(self._hub.accept)
-        return Listener(self._hub.welcome)
+            return SimulatedListener(self._accept)
+        return Listener(self._welcome)
 
     async def stop(self, *, graceful: bool = True) -> None:
         """Disconnect all clients and stop listening. Stored messages stay for a later :meth:`start`.
@@ -339,13 +360,16 @@ class Broker:
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        self._hub.node.stopping = True
-        self._hub.schedule.end()
+        self._node.stopping = True
+        self._scheduler.end()
         try:
             await listener.stop()
-            await self._hub.disconnect(graceful=graceful)
+            await self._disconnect(graceful=graceful)
         finally:
-            self._hub.dismiss()
+            # A cancelled call leaves connections.
+            for connection in list(self._connections):
+                connection.drop()
+            self._node.recover()
         _log.info("stopped")
 
     async def restart(self, *, keep: bool = True, graceful: bool = True) -> None:
@@ -359,7 +383,7 @@ class Broker:
         keep = _checks.boolean("keep", keep)
         await self.stop(graceful=graceful)
         if not keep:
-            self._hub.renew()
+            self._renew()
         await self.start()
 
     async def __aenter__(self) -> Broker:
@@ -370,6 +394,162 @@ class Broker:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self.stop()
+
+    # ---- the node
+
+    def _new_node(self) -> BrokerNode:
+        node = BrokerNode(self._source, history_limit=self._history, bounds=self._bounds, posts=self._posts)
+        node.postpone = lambda: self._scheduler.soon(self._go_on)
+        self._node = node
+        self.faults.attach()
+        return node
+
+    def _renew(self) -> None:
+        """Forget all messages: a new node takes the place of the old one."""
+        self._scheduler.node = self._new_node()
+
+    def _go_on(self) -> None:
+        self._node.go_on(self._scheduler.clock())
+        self._scheduler.update()
+
+    def _deliver(self) -> None:
+        """Deliver all deliverable messages."""
+        self._node.deliver(self._scheduler.clock())
+        self._scheduler.update()
+
+    # ---- connections
+
+    async def _welcome(self, sock: socket.socket) -> None:
+        """Make a connection from an accepted socket."""
+        if len(self._connections) + len(self._arriving) >= self._bounds.connections:
+            if not self._crowded:
+                self._crowded = True
+                _log.warning(
+                    "%d connections are open, the limit of this broker: further connections are closed at "
+                    "once",
+                    self._bounds.connections,
+                )
+            sock.close()
+            return
+        self._crowded = False
+        connection = BrokerConnection(self)
+        self._arriving[connection] = None
+        timeout = self._settings.handshake_timeout if self._ssl is not None else None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, sock, ssl=self._ssl, ssl_handshake_timeout=timeout
+            )
+        except OSError as error:
+            _log.info("a connection failed before it was established: %s", printable(error))
+        except asyncio.CancelledError:
+            # Begun and dropped in one turn of the event loop: uvloop closes the socket without a callback.
+            if connection in self._connections:
+                connection.connection_lost(None)
+            raise
+        finally:
+            self._arriving.pop(connection, None)
+
+    def _accept(self) -> BrokerConnection:
+        """Make a connection accepted by the event loop."""
+        return BrokerConnection(self)
+
+    async def _disconnect(self, *, graceful: bool) -> None:
+        """End all connections; stored messages stay.
+
+        Args:
+            graceful: whether unconfirmed messages return without counting as a failed delivery.
+        """
+        self._all_gone = asyncio.Event()
+        for connection in list(self._connections):
+            if connection.session is not None:
+                connection.session.shut_down(self._scheduler.clock())
+            if graceful:
+                connection.close()
+            else:
+                connection.cut()
+        if self._connections:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                # A client without reads would keep the connection open for ever.
+                for connection in list(self._connections):
+                    connection.cut()
+                await self._all_gone.wait()
+
+    def _begin(self, connection: BrokerConnection) -> BrokerSession:
+        """Make the session of a new connection."""
+        self._sessions += 1
+        self._arriving.pop(connection, None)
+        self._connections[connection] = None
+        return BrokerSession(
+            self._settings,
+            self._node,
+            connection.output,
+            session_id=self._sessions,
+            peer=connection.peer,
+            now=self._scheduler.clock(),
+            guids=self._guids,
+        )
+
+    def _end(self, connection: BrokerConnection) -> None:
+        """Note the end of a connection."""
+        self._connections.pop(connection, None)
+        self._scheduler.note_deadline(connection, None)
+        if not self._connections:
+            self._all_gone.set()
+
+    def _authorizes(self, action: Action) -> bool:
+        """Return whether a client may perform an action. Without a clear yes, the answer is no."""
+        assert self._authorize is not None
+        try:
+            answer = cast("object", self._authorize(action))
+        except Exception as error:
+            self._refusals.log(
+                logging.ERROR,
+                "failed",
+                "authorize failed with %s; refused: %s",
+                printable(f"{type(error).__name__}: {error}"),
+                printable(action),
+            )
+            return False
+        if not isinstance(answer, bool):
+            self._refusals.error(
+                "answer",
+                "authorize must return True or False, and returned %s; refused: %s",
+                _checks.shown(answer),
+                printable(action),
+            )
+        return answer is True
+
+    def _note_refusal(self, peer: str) -> None:
+        """Log wrong credentials: the first line of each host at once, then a line a minute with a count."""
+        host = peer.rpartition(":")[0]
+        self._refusals.warning(host, "%s sent wrong credentials", peer)
+
+    def _abandon(self, forget: float) -> None:
+        """Drop all state except stored messages, as the end of a process does.
+
+        Args:
+            forget: seconds; messages from this last period were not stored yet, and are lost.
+        """
+        now = self._scheduler.clock()
+        self._node.stopping = True
+        for connection in list(self._connections):
+            connection.transport = None
+            if connection.session is not None:
+                connection.session.shut_down(now)
+                connection.session.channel_down(now)
+            connection.output.discard()
+        self._connections.clear()
+        self._arriving.clear()
+        self._scheduler.abandon()
+        self._all_gone = asyncio.Event()
+        if forget > 0:
+            for queue in self._node.queues.values():
+                for message in [each for each in queue.store if each.arrival >= now - forget]:
+                    queue.drop(message)
+        self._node.recover()
 
 
 def _described(properties: Mapping[str, PropertyInput]) -> str:

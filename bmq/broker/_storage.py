@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from bmq.broker._domain_config import DomainConfig, Limits
-from bmq.broker._history import History
+from bmq.broker._domain_config import Limits
 from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import first_properties, plain_values
@@ -21,10 +21,12 @@ __all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", 
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-#: A growing dictionary takes 40 to 110 bytes an item; a dictionary with more bytes an item has shrunk.
+#: A growing dictionary takes 40 to 110 bytes an item, and a growing set 30 to 130. One with more bytes an
+#: item has shrunk, and is copied.
 _ROOMY: Final = 400
 
 
+@dataclass(slots=True, eq=False)
 class MessageRecord:
     """One stored message.
 
@@ -42,44 +44,18 @@ class MessageRecord:
         next: the next stored message.
     """
 
-    __slots__ = (
-        "_lookup",
-        "arrival",
-        "attempts",
-        "compression",
-        "data",
-        "flags",
-        "guid",
-        "next",
-        "pending",
-        "previous",
-        "schema_id",
-        "size",
-    )
-
-    def __init__(
-        self,
-        guid: bytes,
-        data: bytes,
-        size: int,
-        flags: int,
-        schema_id: int,
-        compression: int,
-        arrival: float,
-        pending: int,
-    ) -> None:
-        self.guid = guid
-        self.data = data
-        self.size = size
-        self.flags = flags
-        self.schema_id = schema_id
-        self.compression = compression
-        self.arrival = arrival
-        self.pending = pending
-        self.attempts: dict[int, int] | None = None
-        self.previous: MessageRecord | None = None
-        self.next: MessageRecord | None = None
-        self._lookup: Lookup | None = None
+    guid: bytes
+    data: bytes
+    size: int
+    flags: int
+    schema_id: int
+    compression: int
+    arrival: float
+    pending: int
+    attempts: dict[int, int] | None = None
+    previous: MessageRecord | None = None
+    next: MessageRecord | None = None
+    _lookup: Lookup | None = None
 
     @property
     def lookup(self) -> Lookup:
@@ -90,7 +66,7 @@ class MessageRecord:
         return found
 
 
-class _Looked(dict[str, Any]):
+class _LazyProperties(dict[str, Any]):
     """Properties read on access; None for a missing property."""
 
     def __init__(self, get: Lookup) -> None:
@@ -105,7 +81,7 @@ def property_values(data: bytes, flags: int, schema_id: int) -> Mapping[str, Any
     if not flags:
         return {}
     values = plain_values(data, schema_id != 0)
-    return values if values is not None else _Looked(_lookup(data, schema_id))
+    return values if values is not None else _LazyProperties(_lookup(data, schema_id))
 
 
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
@@ -117,7 +93,6 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
 
 
 def _lookup(data: bytes, schema_id: int) -> Lookup:
-    """Return the same for properties read on access."""
     try:
         return lookup(first_properties(data, schema_id != 0))
     except ProtocolError:
@@ -147,19 +122,6 @@ class CapacityMeter:
         return 0
 
 
-class DomainUse:
-    """The part of a domain that its queues share.
-
-    Attributes:
-        config: the configuration.
-        usage: the stored messages and bytes of all queues.
-    """
-
-    def __init__(self, config: DomainConfig) -> None:
-        self.config = config
-        self.usage = CapacityMeter(config.domain_limits)
-
-
 def shrink(table: dict[_Key, _Value]) -> None:
     """Release unused memory of a dictionary, which otherwise keeps the memory of its largest size."""
     if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
@@ -169,7 +131,9 @@ def shrink(table: dict[_Key, _Value]) -> None:
 
 
 class MessageStore:
-    """The messages of one queue, their quota, and recent GUIDs.
+    """The messages of one queue, their quota, and the GUIDs of deleted messages.
+
+    A repeated post of a remembered GUID is not stored again.
 
     Args:
         limits: the queue's limits.
@@ -179,20 +143,37 @@ class MessageStore:
 
     Attributes:
         messages: the stored messages, by GUID.
-        history: the GUIDs of deleted messages.
+        remembered: the GUIDs of deleted messages; :meth:`forget` may replace the set.
         first: the oldest message.
         last: the newest message.
     """
 
-    __slots__ = ("domain", "first", "history", "last", "messages", "usage")
+    __slots__ = (
+        "_history_limit",
+        "_oldest",
+        "_seconds",
+        "domain",
+        "first",
+        "last",
+        "messages",
+        "remembered",
+        "usage",
+        "window",
+    )
 
     def __init__(self, limits: Limits, domain: CapacityMeter, window: float, history_limit: int) -> None:
         self.usage = CapacityMeter(limits)
         self.domain = domain
+        self.window = window
         self.first: MessageRecord | None = None
         self.last: MessageRecord | None = None
         self.messages: dict[bytes, MessageRecord] = {}
-        self.history = History(window, history_limit)
+        self.remembered: set[bytes] = set()
+        self._history_limit = history_limit
+        # The same GUIDs by the second of arrival: the GUIDs of a second are forgotten together.
+        self._seconds: dict[int, list[bytes]] = {}
+        # GUIDs of earlier arrivals are not remembered any more.
+        self._oldest = float("-inf")
 
     def __len__(self) -> int:
         return self.usage.messages
@@ -206,16 +187,11 @@ class MessageStore:
 
     def __contains__(self, guid: bytes) -> bool:
         """Whether a message with the GUID is stored or remembered."""
-        return guid in self.messages or guid in self.history
+        return guid in self.messages or guid in self.remembered
 
-    @property
-    def remembered(self) -> int:
-        """Number of remembered GUIDs of deleted messages."""
-        return len(self.history)
-
-    def get(self, guid: bytes) -> MessageRecord | None:
-        """Return a stored message."""
-        return self.messages.get(guid)
+    def full(self, ahead: int = 0) -> int:
+        """Return the wire status of one more message in the queue and its domain; 0 if both have room."""
+        return self.usage.full(ahead) or self.domain.full(ahead)
 
     def append(self, message: MessageRecord) -> None:
         """Store a message with a new GUID."""
@@ -246,14 +222,54 @@ class MessageStore:
             following.previous = previous
         # A reference to the message must not keep its neighbours alive.
         message.previous = message.next = None
-        guid = message.guid
-        del self.messages[guid]
-        self.history.add(guid, message.arrival)
+        del self.messages[message.guid]
+        self.remember(message.guid, message.arrival)
         usage, domain, size = self.usage, self.domain, message.size
         usage.messages -= 1
         usage.bytes -= size
         domain.messages -= 1
         domain.bytes -= size
+
+    def remember(self, guid: bytes, arrival: float) -> None:
+        """Remember the GUID of a deleted message that arrived at ``arrival``."""
+        second = int(arrival)
+        if not self.window or second < self._oldest:
+            return
+        self.remembered.add(guid)
+        try:
+            self._seconds[second].append(guid)
+        except KeyError:
+            self._seconds[second] = [guid]
+
+    def forget(self, now: float) -> None:
+        """Drop GUIDs from before the window, and the oldest beyond the limit; release unused memory."""
+        oldest = self._oldest = now - self.window - 1
+        for second in [second for second in self._seconds if second < oldest]:
+            self.remembered.difference_update(self._seconds.pop(second))
+        while (excess := len(self.remembered) - self._history_limit) > 0:
+            second = min(self._seconds)
+            guids = self._seconds[second]
+            self.remembered.difference_update(guids[:excess])
+            del guids[:excess]
+            if not guids:
+                del self._seconds[second]
+        if sys.getsizeof(self.remembered) > _ROOMY * (len(self.remembered) + 1):
+            self.remembered = set(self.remembered)
+        shrink(self.messages)
+
+    def forget_remembered(self) -> None:
+        """Forget the GUIDs of all deleted messages."""
+        self.remembered = set()
+        self._seconds = {}
+
+    def next_deadline(self, ttl: int) -> float:
+        """Return the time of the next expiry of a message or a GUID; infinite without any."""
+        deadline = float("inf")
+        if self.first is not None:
+            deadline = int(self.first.arrival) + ttl + 1
+        if self._seconds:
+            deadline = min(deadline, min(self._seconds) + self.window + 2)
+        return deadline
 
     def expired(self, now: float, ttl: int) -> MessageRecord | None:
         """Return the oldest message if older than ``ttl`` whole seconds."""
@@ -262,18 +278,9 @@ class MessageStore:
             return oldest
         return None
 
-    def forget(self, now: float) -> None:
-        """Drop expired GUIDs, and the oldest beyond the limit; release unused memory."""
-        self.history.forget(now)
-        shrink(self.messages)
-
-    def set_window(self, window: float) -> None:
-        """Change for how long GUIDs are remembered."""
-        self.history.window = window
-
     def clear(self) -> None:
         """Drop every message and all memory of GUIDs."""
         while self.first is not None:
             self.remove(self.first)
         self.messages.clear()
-        self.history.clear()
+        self.forget_remembered()

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from bmq.broker._app_delivery import AppDelivery
-from bmq.broker._node import Node
+from bmq.broker._delivery import AppDelivery
+from bmq.broker._node import BrokerNode
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._storage import MessageRecord
 from bmq.errors import InvalidURI
@@ -170,7 +170,7 @@ class QueueView:
     def message(self, guid: str) -> MessageView | None:
         """Return a stored message by its GUID; None if not stored."""
         try:
-            found = self._queue.store.get(bytes.fromhex(guid))
+            found = self._queue.store.messages.get(bytes.fromhex(guid))
         except ValueError:
             return None
         return None if found is None else self._stored(found)
@@ -190,7 +190,7 @@ class QueueView:
             ProtocolError: the message cannot be read.
         """
         try:
-            found = self._queue.store.get(bytes.fromhex(guid))
+            found = self._queue.store.messages.get(bytes.fromhex(guid))
         except ValueError:
             return None
         if found is None:
@@ -302,7 +302,7 @@ class QueueView:
 class QueuesView(Mapping[str, QueueView]):
     """The queues of a broker by URI. A URI with ``?id=`` finds the same queue."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: BrokerNode) -> None:
         self._node = node
 
     def __getitem__(self, uri: str) -> QueueView:

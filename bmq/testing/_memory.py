@@ -79,8 +79,8 @@ class MemoryBroker(Broker):
         options.setdefault("builtin", False)
         super().__init__(**options)
         for name, domain in _lasting().items():
-            self._hub.source.configured.setdefault(name, domain)
-        self._sockets = Listener(self._hub.welcome)
+            self._source.configured.setdefault(name, domain)
+        self._sockets = Listener(self._welcome)
 
     def _new_listener(self) -> Listening:
         return _Door(self._sockets)
@@ -95,7 +95,7 @@ class MemoryBroker(Broker):
 
     def accept(self) -> asyncio.Protocol:
         """Make the broker's side of a connection."""
-        return self._hub.accept()
+        return self._accept()
 
 
 @cache

@@ -18,8 +18,8 @@ class MortalBroker(Broker):
             forget: seconds; messages that arrived within this time were not stored yet, and are lost.
         """
         self._listener = None
-        self._hub.abandon(forget)
+        self._abandon(forget)
 
     def forget(self) -> None:
         """Lose all messages, between two runs."""
-        self._hub.renew()
+        self._renew()

@@ -242,13 +242,13 @@ async def test_a_broker_without_other_nodes_is_asked_once_more_at_most() -> None
         async with bmq.connect(broker.uri) as session:
             queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
             asked: list[str] = []
-            answer = broker._hub.node.admin
+            answer = broker._node.admin
 
             def listen(command: str, now: float) -> str:
                 asked.append(command.removeprefix("ENCODING JSON_COMPACT "))
                 return answer(command, now)
 
-            broker._hub.node.admin = listen  # type: ignore[method-assign]
+            broker._node.admin = listen  # type: ignore[method-assign]
             standing = await admin.queue(queue.uri).standing()
             await admin.queue(queue.uri).depth()
         assert standing.is_primary

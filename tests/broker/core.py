@@ -7,10 +7,10 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from bmq.broker._backend import Backend
 from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain import DomainSource
 from bmq.broker._domain_config import DomainConfig
+from bmq.broker._node import BrokerNode
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings
@@ -53,7 +53,7 @@ class Core:
     ) -> None:
         configured = builtin_domains() | {d.name: d for d in domains}
         self.source = DomainSource(configured)
-        self.node = Backend(self.source, **options)
+        self.node = BrokerNode(self.source, **options)
         self.settings = settings or BrokerSettings()
         self.now = 1000.0
         self.guids = GuidGenerator(b"broker")

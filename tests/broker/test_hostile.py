@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bmq._json import orjson
-from bmq.broker._bounds import Bounds
 from bmq.broker._domain import DomainSource
+from bmq.broker._node import Bounds
 from bmq.errors import UsageError
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags

@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bmq.broker._history import History
+from bmq.broker import Limits
+from bmq.broker._storage import CapacityMeter, MessageRecord, MessageStore
 from tests.broker.core import PRIORITY, Core, CoreClient, domain, subscription
 
 COUNT = 20_000
@@ -86,10 +87,10 @@ def test_guids_take_little_memory_and_none_after_their_window() -> None:
     with traced():
         before, blocks = memory(), sys.getallocatedblocks()
         drain(core, fill(core, peer, COUNT))
-        assert sum(queue.store.remembered for queue in core.node.queues.values()) == COUNT
+        assert sum(len(queue.store.remembered) for queue in core.node.queues.values()) == COUNT
         assert memory() - before < COUNT * 150
         core.advance(WINDOW)
-        assert sum(queue.store.remembered for queue in core.node.queues.values()) == 0
+        assert sum(len(queue.store.remembered) for queue in core.node.queues.values()) == 0
         assert memory() - before < 50_000
         assert sys.getallocatedblocks() - blocks < 500
 
@@ -112,7 +113,10 @@ def test_memory_of_a_client_is_freed_with_it() -> None:
     reader.consume(PRIORITY)
     reader.open(PRIORITY, write=True)
     reader.confirm(*reader.put(*[PAYLOAD] * 10)[:5])
-    gone = [weakref.ref(each) for each in (reader.session, core.node.clients[0], core.node.queues[PRIORITY])]
+    gone = [
+        weakref.ref(each)
+        for each in (reader.session, next(iter(core.node.clients)), core.node.queues[PRIORITY])
+    ]
     gc.collect()
     gc.disable()
     try:
@@ -144,10 +148,21 @@ def test_memory_of_expired_messages_is_freed_while_others_stay() -> None:
         assert memory() - before < filled / 5
 
 
+def store(window: float, limit: int) -> MessageStore:
+    return MessageStore(Limits(), CapacityMeter(Limits()), window, limit)
+
+
+def pass_through(store: MessageStore, guid: bytes, arrival: float) -> None:
+    """Store a message that arrived then, and delete it."""
+    message = MessageRecord(guid, b"", 0, 0, 0, 0, arrival, 1)
+    store.append(message)
+    store.remove(message)
+
+
 def test_every_guid_of_the_window_is_known_and_no_other() -> None:
-    """The history against a dictionary: many seconds, pauses, messages that stay long."""
+    """The store against a dictionary: many seconds, pauses, messages that stay long."""
     chance = random.Random(1)
-    history = History(20, 10**6)
+    known = store(20, 10**6)
     now = 1000.0
     stored: list[tuple[bytes, float]] = []
     arrivals: dict[bytes, float] = {}
@@ -158,40 +173,37 @@ def test_every_guid_of_the_window_is_known_and_no_other() -> None:
             stored.append((guid, now))
             arrivals[guid] = now
         chance.shuffle(stored)
-        history.forget(now)
+        known.forget(now)
         for guid, arrival in stored[len(stored) // 3 :]:
-            history.add(guid, arrival)
+            pass_through(known, guid, arrival)
         del stored[len(stored) // 3 :]
         waiting = {guid for guid, _ in stored}
         for guid, arrival in arrivals.items():
-            known = guid not in waiting and int(arrival) >= now - 21
-            assert (guid in history) is known
-        assert os.urandom(16) not in history
-    deadline = history.next_deadline()
-    assert deadline is not None
-    assert now < deadline <= now + 22
-    history.forget(now + 22)
-    assert len(history) == 0
-    assert history.next_deadline() is None
+            assert (guid in known) is (guid not in waiting and int(arrival) >= now - 21)
+        assert os.urandom(16) not in known
+    assert now < known.next_deadline(300) <= now + 22
+    known.forget(now + 22)
+    assert not known.remembered
+    assert known.next_deadline(300) == float("inf")
 
 
 def test_of_too_many_guids_the_oldest_are_forgotten() -> None:
-    history = History(20, 3)
+    known = store(20, 3)
     guids = [bytes([number]) * 16 for number in range(6)]
     for guid, arrival in zip(guids, (5.0, 3.0, 3.5, 4.0, 5.5, 5.5), strict=True):
-        history.add(guid, arrival)
-    history.forget(6.0)
-    assert [guid in history for guid in guids] == [True, False, False, False, True, True]
+        pass_through(known, guid, arrival)
+    known.forget(6.0)
+    assert [guid in known for guid in guids] == [True, False, False, False, True, True]
 
 
 def test_changing_the_window_and_purging_release_memory() -> None:
-    history = History(10, 10**6)
-    history.add(b"a" * 16, 100.0)
-    history.clear()
-    assert b"a" * 16 not in history
-    history.window = 0
-    history.add(b"a" * 16, 101.0)
-    assert b"a" * 16 not in history
-    history.window = 10
-    history.add(b"b" * 16, 99.0)
-    assert b"b" * 16 in history
+    known = store(10, 10**6)
+    pass_through(known, b"a" * 16, 100.0)
+    known.clear()
+    assert b"a" * 16 not in known
+    known.window = 0
+    pass_through(known, b"a" * 16, 101.0)
+    assert b"a" * 16 not in known
+    known.window = 10
+    pass_through(known, b"b" * 16, 99.0)
+    assert b"b" * 16 in known

@@ -26,9 +26,9 @@ from typing import Any
 
 import pytest
 
-from bmq.broker._backend import Backend
 from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain import DomainSource
+from bmq.broker._node import BrokerNode
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
@@ -100,7 +100,7 @@ def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversat
         max_missed_heartbeats=said[0].max_missed_heartbeats,
         authentication=Authentication({"user": "secret"}, anonymous=True),
     )
-    node = Backend(DomainSource(builtin_domains(), missing=Path("/etc/local/bmq")))
+    node = BrokerNode(DomainSource(builtin_domains(), missing=Path("/etc/local/bmq")))
     guids = GuidGenerator(OUR_CLIENT_ID)
     theirs: dict[int, Conversation] = {}
     ours: dict[int, Conversation] = {}

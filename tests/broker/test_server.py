@@ -232,7 +232,7 @@ async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -
         for _ in range(40):
             sender.put(*[b"x" * 50_000] * 10)
             await sender.acks(10)
-        (connection,) = [c for c in small._hub.connections if not c.output.accepting]
+        (connection,) = [c for c in small._connections if not c.output.accepting]
         assert connection.transport is not None
         held = connection.transport.get_write_buffer_size() + connection.output.size
         assert held < 1_000_000
@@ -328,7 +328,7 @@ async def test_guessing_a_password_takes_time_and_is_logged_once(caplog: pytest.
         for guess in (b"open sesame", b"let me in"):
             peer = await connect(broker.port)
             asked = asyncio.ensure_future(peer.authenticate("BASIC", b"user:" + guess))
-            while not broker._hub.schedule._actions:  # noqa: ASYNC110
+            while not broker._scheduler._actions:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             other = await connect(broker.port)
             right = await other.authenticate("BASIC", b"user:secret")
@@ -353,7 +353,7 @@ async def test_credentials_expire_by_the_clock_of_the_broker() -> None:
         await peer.authenticate("BASIC", b"user:secret")
         await peer.negotiate()
         clock.advance(59)
-        assert broker._hub.connections
+        assert broker._connections
         clock.advance(2)
         await peer.ended()
 
@@ -393,7 +393,7 @@ def planned() -> int:
 async def test_an_idle_broker_never_wakes_up(broker: Broker) -> None:
     assert planned() == 0
     stranger = await connect(broker.port)
-    await eventually(lambda: bool(broker._hub.connections))
+    await eventually(lambda: bool(broker._connections))
     assert planned() == 1, "who does not say who it is, is not waited for long"
     await stranger.negotiate()
     await stranger.consume(PRIORITY)
@@ -422,7 +422,7 @@ async def test_domains_are_given_as_objects(broker: Broker) -> None:
     assert isinstance(await peer.open("bmq://my.domain/q", write=True), OpenQueueResponse)
     with pytest.raises(InvalidDomain, match="mode"):
         broker.add_domain(DomainConfig("my.domain", Mode.PRIORITY))
-    assert broker._hub.source.load("my.domain").mode is Mode.FANOUT
+    assert broker._source.load("my.domain").mode is Mode.FANOUT
 
 
 async def test_domains_are_given_as_dictionaries() -> None:
@@ -474,7 +474,7 @@ async def test_late_acks_follow_the_clock_of_the_broker() -> None:
         (second,) = peer.put(b"prompt")
         assert [ack.guid for ack in await peer.acks(1)] == [second]
         clock.advance(4)
-        assert not any(connection.output.take() for connection in broker._hub.connections)
+        assert not any(connection.output.take() for connection in broker._connections)
         clock.advance(1)
         assert len(await peer.acks(1)) == 1
 
@@ -551,7 +551,7 @@ async def test_slow_negotiations_follow_the_clock_of_the_broker() -> None:
         broker.faults.delay_negotiation(30)
         peer = await connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await eventually(lambda: any(connection.waiting for connection in broker._hub.connections))
+        await eventually(lambda: any(connection.waiting for connection in broker._connections))
         assert not waiting.done()
         clock.advance(30)
         assert (await waiting).result == Status()
@@ -613,7 +613,7 @@ async def test_broker_logs_connecting_and_leaving_clients(
     with caplog.at_level(logging.INFO, logger="bmq.broker"):
         peer = await client(broker.port)
         await peer.close()
-        await eventually(lambda: not broker._hub.connections)
+        await eventually(lambda: not broker._connections)
     text = " ".join(caplog.messages)
     assert "connected" in text
     assert "disconnected" in text
@@ -656,7 +656,7 @@ async def test_excess_connections_are_closed_at_once(caplog: pytest.LogCaptureFi
         (line,) = [each for each in caplog.messages if "the limit of this broker" in each]
         assert "3 connections" in line
         await peers.pop().close()
-        await eventually(lambda: len(broker._hub.connections) == 2)
+        await eventually(lambda: len(broker._connections) == 2)
         assert isinstance(await (await client(broker.port)).open(PRIORITY, write=True), OpenQueueResponse)
 
 
@@ -664,9 +664,9 @@ async def test_a_silent_client_is_disconnected_soon() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
         silent = await connect(broker.port)
-        await eventually(lambda: broker._hub.connections)
+        await eventually(lambda: broker._connections)
         clock.advance(9)
-        assert broker._hub.connections
+        assert broker._connections
         clock.advance(1.5)
         await silent.ended()
 

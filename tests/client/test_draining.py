@@ -61,7 +61,7 @@ async def test_discarded_messages_are_not_decompressed() -> None:
         try:
             async with queue.subscribe("exists(x) && x == 1", discard_unmatched=True) as consumer:
                 assert (await consumer.receive(20)).data == b"last"
-                await eventually(lambda: len(broker._hub.node.queues[uri].store) == 1)
+                await eventually(lambda: len(broker._node.queues[uri].store) == 1)
                 assert tracemalloc.get_traced_memory()[1] < 10_000_000
         finally:
             tracemalloc.stop()

@@ -79,7 +79,7 @@ async def test_available_broker_is_reached_by_the_first_attempt(broker: bmq.brok
         events = session.events()
         for _ in range(15):
             await queue.post(b"x")
-            for connection in broker._hub.connections:
+            for connection in broker._connections:
                 assert connection.transport is not None
                 connection.transport.abort()
             async for event in events:

@@ -51,7 +51,7 @@ class RecordedNode:
         """Listen."""
 
         def take_over(broker: bmq.broker.Broker) -> None:
-            broker._hub.node.admin = self._admin  # type: ignore[method-assign]
+            broker._node.admin = self._admin  # type: ignore[method-assign]
 
         self._background.start()
         self._background.call(take_over)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bmq.broker._history import History
+from bmq.broker._storage import MessageStore
 from bmq.testing import Simulation
 from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
@@ -88,7 +88,7 @@ def test_a_broker_that_forgets_confirmed_messages_is_seen(
 ) -> None:
     """The acknowledgement of a message is lost; the post is repeated after the confirmation."""
     if stored == 2:  # a bug planted in the broker: no option makes it forget
-        monkeypatch.setattr(History, "add", lambda *_: None)
+        monkeypatch.setattr(MessageStore, "remember", lambda *_: None)
     sim = Simulation(1)
 
     async def main() -> None:

@@ -640,7 +640,7 @@ class NewQuery:
 
     def die(self, broker: BrokerThread) -> None:
         """As by SIGKILL: the connection is gone, and stop is not called."""
-        for connection in broker.call(lambda b: list(b._hub.connections)):
+        for connection in broker.call(lambda b: list(b._connections)):
             broker.call(lambda b, c=connection: c.transport.abort())
         self.runner.stop()
 
@@ -746,7 +746,7 @@ def test_a_lost_connection_neither_loses_nor_duplicates_messages(
     post_numbers(broker, queue, 0, 10)
     batch = query.batch()
     rows = list(batch)
-    for connection in broker.call(lambda b: list(b._hub.connections)):
+    for connection in broker.call(lambda b: list(b._connections)):
         broker.call(lambda b, c=connection: c.transport.abort())
     post_numbers(broker, queue, 10, 20)
     while len(rows) < 20:  # no message arrives while the connection is being restored
@@ -1107,7 +1107,7 @@ def test_a_stream_needs_a_place_for_its_log() -> None:
 
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """One receiver is cut off meanwhile; its messages are redelivered to the receivers, none twice."""
-    others = broker.call(lambda b: set(b._hub.connections))
+    others = broker.call(lambda b: set(b._connections))
     query = Query(broker, queue, tmp_path, numReceivers=3, maxMessagesPerTrigger=20)
     post_numbers(broker, queue, 0, 30)
     last = query.batch()
@@ -1115,8 +1115,8 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
 
     async def receivers(b: bmq.broker.Broker) -> list[Any]:
         """Return the receivers, after the posting sessions have gone."""
-        await eventually(lambda: len(set(b._hub.connections) - others) == 3)
-        return list(set(b._hub.connections) - others)
+        await eventually(lambda: len(set(b._connections) - others) == 3)
+        return list(set(b._connections) - others)
 
     first, *_ = broker.call(receivers)
     broker.call(lambda b: first.transport.abort())

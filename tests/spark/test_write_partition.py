@@ -146,7 +146,7 @@ def test_one_session_serves_all_partitions(broker: BrokerThread, queue: str) -> 
     connected = []
     for partition in range(4):
         write.post(iter(ORDERS[:10]), TaskScope("job", partition))
-        connected.append(broker.call(lambda b: {id(c) for c in b._hub.connections}))
+        connected.append(broker.call(lambda b: {id(c) for c in b._connections}))
     assert len(connected[0]) == 1
     assert connected.count(connected[0]) == 4
     assert len(broker.drain(queue, expect=40)) == 40
@@ -160,7 +160,7 @@ def test_an_idle_session_is_closed_and_the_thread_ends(broker: BrokerThread, que
         pass
     before._thread.join(20)
     assert before._thread.loop.is_closed()
-    broker.call(lambda b: eventually(lambda: not b._hub.connections))
+    broker.call(lambda b: eventually(lambda: not b._connections))
     write(iter(ORDERS[10:20]))
     assert len(broker.drain(queue, expect=20)) == 20
 

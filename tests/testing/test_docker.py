@@ -252,7 +252,7 @@ class TestConfiguration:
 
     async def test_an_embedded_broker_reads_the_same_directory(self) -> None:
         async with Broker(config_dir=DOCKER / "single-node" / "etc") as broker:
-            assert set(broker._hub.source.names()) == set(builtin_domains())
+            assert set(broker._source.names()) == set(builtin_domains())
 
 
 def path_with(directory: Path, **scripts: str) -> Path:

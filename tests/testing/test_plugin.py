@@ -246,7 +246,7 @@ class TestBackgroundBroker:
             assert broker.call(lambda inner: inner.uri) == broker.uri
 
             async def names(inner: Broker) -> list[str]:
-                return inner._hub.source.names()
+                return inner._source.names()
 
             assert "bmq.test.mem.priority" in broker.call(names)
         with pytest.raises(bmq.StateError, match="not running"):

@@ -5,40 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bmq.broker.clock import Clock, JumpingClock, ManualClock, follow
 from bmq.protocol.deadlines import Deadlines
 
-__all__ = ["Schedule", "Scheduled"]
+if TYPE_CHECKING:
+    from bmq.broker._connection import BrokerConnection
+    from bmq.broker._node import BrokerNode
+
+__all__ = ["Scheduler"]
 
 
-class Scheduled(Hashable, Protocol):
-    """A connection, as the schedule knows it."""
-
-    def tick(self, now: float) -> None:
-        """Do the due work."""
-        ...
-
-    def flush(self) -> None:
-        """Write the pending output."""
-        ...
-
-
-class Timed(Protocol):
-    """Deadlines and work outside of the schedule: the broker's node."""
-
-    def next_deadline(self) -> float | None:
-        """Return the time of the next work; None without timed work."""
-        ...
-
-    def tick(self, now: float) -> None:
-        """Do the due work."""
-        ...
-
-
-class Schedule:
+class Scheduler:
     """One timer for all timed work, and the order of work within the turns of the event loop.
 
     The broker works between :meth:`begin` and :meth:`end`. Work of a turn belongs to the event loop of
@@ -46,14 +26,14 @@ class Schedule:
 
     Args:
         clock: the source of time.
-        node: other timed work.
+        node: the broker's node, which has timed work too.
 
     Attributes:
         clock: the source of time.
-        node: other timed work; replaced together with the broker's node.
+        node: the broker's node; replaced when the broker forgets its messages.
     """
 
-    def __init__(self, clock: Clock, node: Timed) -> None:
+    def __init__(self, clock: Clock, node: BrokerNode) -> None:
         self.clock = clock
         self.node = node
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -61,10 +41,10 @@ class Schedule:
         self._unfollow: Callable[[], None] = lambda: None
         # By the broker's clock: actions, and the deadlines of connections.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
-        self._timeouts: Deadlines[Scheduled] = Deadlines()
+        self._timeouts: Deadlines[BrokerConnection] = Deadlines()
         # By turns of the event loop: actions, and the connections with output.
         self._postponed: deque[Callable[[], None]] = deque()
-        self._dirty: list[Scheduled] = []
+        self._dirty: list[BrokerConnection] = []
         # Set for the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at: float | None = None
@@ -121,7 +101,7 @@ class Schedule:
             self.next_turn(self._do_postponed)
         action()
 
-    def flush_later(self, connection: Scheduled) -> None:
+    def flush_later(self, connection: BrokerConnection) -> None:
         """Write a connection's output at the end of this turn of the event loop."""
         if not self._dirty and self._loop is not None:
             self._loop.call_soon(self._flush)
@@ -139,7 +119,7 @@ class Schedule:
         self._actions.set(action, self.clock() + seconds)
         self.update()
 
-    def note_deadline(self, connection: Scheduled, deadline: float | None) -> None:
+    def note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
         """Note the next deadline of a connection, in place of the earlier deadline; None for no deadline."""
         if deadline is None:
             self._timeouts.discard(connection)

@@ -10,28 +10,31 @@ waits as well.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bmq.broker._backlog import Backlog
-from bmq.broker._routing import NOBODY, Routing, Subscriber
+from bmq.broker._routing import NOBODY, Blocked, Routing, Subscriber
 from bmq.broker._storage import MessageRecord
-from bmq.broker._times import Times
 from bmq.subscriptions import Evaluator
 
 if TYPE_CHECKING:
     from bmq.broker._handle import SubStream
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["AppDelivery", "Effort", "poison_delay"]
+__all__ = ["AppDelivery", "Effort"]
 
 # A message whose consumers lost their connections may be the cause ("poison"). With few delivery attempts
 # left, such a message is redelivered after a delay, and after a longer delay with very few left.
 _HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
 _LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
 
+_Entry = tuple[int, MessageRecord]
+#: Smallest number of entries at which removing entries of deleted messages pays off.
+_COMPACT_FROM = 16
 
-def poison_delay(message: MessageRecord, bit: int) -> float:
+
+def _poison_delay(message: MessageRecord, bit: int) -> float:
     """Return the seconds between redeliveries of a suspected poison message to a consumer; 0 for no delay."""
     if message.attempts is None:
         return 0.0
@@ -41,6 +44,7 @@ def poison_delay(message: MessageRecord, bit: int) -> float:
     return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
 
 
+@dataclass(slots=True, eq=False)
 class Effort:
     """A count of the work done: each examined consumer, message or expression counts once.
 
@@ -48,33 +52,137 @@ class Effort:
         spent: the work done so far.
         enough: the value of ``spent`` at which deliveries pause, to give the remaining clients a turn.
         unfinished: applications and queues with paused deliveries, in the order of continuation.
-        dropped: messages rejected by the filter of a consumer, with the consumer's stream; confirmed after
-            the current deliveries.
+        dropped: messages rejected by the filter of a consumer, with the consumer's application; confirmed
+            after the current deliveries.
     """
 
-    __slots__ = ("dropped", "enough", "spent", "unfinished")
+    spent: int = 0
+    enough: int = 0
+    unfinished: deque[AppDelivery | BrokerQueue] = field(default_factory=deque["AppDelivery | BrokerQueue"])
+    dropped: list[tuple[AppDelivery, MessageRecord]] = field(
+        default_factory=list["tuple[AppDelivery, MessageRecord]"]
+    )
+
+    def postpone(self, paused: AppDelivery | BrokerQueue) -> None:
+        """Continue an application's or a queue's deliveries later."""
+        if not paused.postponed:
+            paused.postponed = True
+            self.unfinished.append(paused)
+
+
+@dataclass(slots=True, eq=False)
+class Durations:
+    """How often something took how long: together, and at most, in seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+
+
+class WaitingMessages:
+    """Messages waiting out of order, in the order of insertion.
+
+    A message is *fresh* until the first attempt of a delivery. Afterwards the message waits until certain
+    groups have room, or until the consumers change: finding a deliverable message needs no search. Deleted
+    messages (confirmed, expired, purged) are skipped when reached.
+    """
+
+    __slots__ = ("_fresh", "_members", "_parked", "_serial")
 
     def __init__(self) -> None:
-        self.spent = self.enough = 0
-        self.unfinished: deque[AppDelivery | BrokerQueue] = deque()
-        self.dropped: list[tuple[AppDelivery, MessageRecord]] = []
+        self._serial = 0
+        self._members: dict[MessageRecord, int] = {}
+        self._fresh: deque[_Entry] = deque()
+        self._parked: dict[Blocked, deque[_Entry]] = {}
 
-    def postpone(self, unfinished: AppDelivery | BrokerQueue) -> None:
-        """Pause an application or a queue; deliveries continue after the remaining clients had a turn."""
-        if not unfinished.postponed:
-            unfinished.postponed = True
-            self.unfinished.append(unfinished)
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[MessageRecord]:
+        """Yield the messages in order."""
+        return iter(self._members)
+
+    def add(self, message: MessageRecord) -> None:
+        """Append a message for an attempt."""
+        self._fresh.append(self._enter(message))
+
+    def park(self, message: MessageRecord, blocked: Blocked) -> None:
+        """Append a message after an unsuccessful attempt to deliver."""
+        self._wait(self._enter(message), blocked)
+
+    def _enter(self, message: MessageRecord) -> _Entry:
+        self._serial += 1
+        # Keep the order of members equal to the order of the serial numbers.
+        self._members.pop(message, None)
+        self._members[message] = self._serial
+        return self._serial, message
+
+    def _wait(self, entry: _Entry, blocked: Blocked) -> None:
+        self._parked.setdefault(blocked, deque()).append(entry)
+
+    def discard(self, message: MessageRecord) -> None:
+        """Remove a message, if present."""
+        if self._members.pop(message, None) is None:
+            return
+        if not self._members:
+            self.clear()
+            return
+        kept = len(self._fresh) + sum(map(len, self._parked.values()))
+        if kept > _COMPACT_FROM and kept > 2 * len(self._members):
+            self._fresh = self._current(self._fresh)
+            self._parked = {k: c for k, entries in self._parked.items() if (c := self._current(entries))}
+
+    def _current(self, entries: deque[_Entry]) -> deque[_Entry]:
+        members = self._members
+        return deque(entry for entry in entries if members.get(entry[1]) == entry[0])
+
+    def clear(self) -> None:
+        """Remove all messages."""
+        # New containers: a dictionary emptied item by item keeps the memory of the largest size.
+        self._members = {}
+        self._fresh = deque()
+        self._parked = {}
+
+    def wake(self) -> None:
+        """Make every message fresh again, because the consumers have changed."""
+        if self._members:
+            self._fresh = deque((serial, message) for message, serial in self._members.items())
+            self._parked.clear()
+
+    def next(self) -> MessageRecord | None:
+        """Take the first message that may be deliverable; :meth:`put_back` and :meth:`wait` return it."""
+        members = self._members
+        while True:
+            best: deque[_Entry] | None = self._fresh or None
+            for blocked, entries in self._parked.items():
+                if entries and (best is None or entries[0] < best[0]) and any(g.first for g in blocked):
+                    best = entries
+            if best is None:
+                return None
+            serial, message = best.popleft()
+            if members.get(message) == serial:
+                return message
+
+    def put_back(self, message: MessageRecord) -> None:
+        """Return a taken message to the front."""
+        self._fresh.appendleft((self._members[message], message))
+
+    def wait(self, message: MessageRecord, blocked: Blocked) -> None:
+        """Return a taken message, to wait for room in any of the groups."""
+        self._wait((self._members[message], message), blocked)
 
 
+@dataclass(slots=True, eq=False)
 class AppDelivery:
-    """An application: ``__default`` of a priority or broadcast queue, or one application id of a fanout
-    queue.
+    """An application: ``__default``, or one application id of a fanout queue.
 
     Attributes:
         queue: the queue.
         app_id: the application id.
         bit: bit of the application in ``MessageRecord.pending``; 0 if the domain does not know the
             application, which then receives no messages.
+        changed: whether consumers or their subscriptions have changed. The routing table is rebuilt on the
+            next use: thousands of consumers joining or leaving together cost one rebuild.
         streams: readers, in the order they opened the queue.
         readers: number of times the application is open for reading.
         resume: first message not yet considered, if the application is behind the queue's position.
@@ -87,40 +195,21 @@ class AppDelivery:
         confirm_times: times from delivery to confirmation.
     """
 
-    __slots__ = (
-        "_changed",
-        "_routing",
-        "app_id",
-        "aside",
-        "bit",
-        "confirm_times",
-        "matcher",
-        "postponed",
-        "queue",
-        "queue_times",
-        "readers",
-        "redelivery",
-        "resume",
-        "streams",
-        "wait_until",
-    )
-
-    def __init__(self, queue: BrokerQueue, app_id: str, bit: int) -> None:
-        self.queue = queue
-        self.app_id = app_id
-        self.bit = bit
-        self.streams: dict[SubStream, None] = {}
-        self.readers = 0
-        self._routing = NOBODY
-        self._changed = False
-        self.resume: MessageRecord | None = None
-        self.redelivery = Backlog()
-        self.aside = Backlog()
-        self.matcher: Evaluator | None = None
-        self.wait_until: float | None = None
-        self.postponed = False
-        self.queue_times = Times()
-        self.confirm_times = Times()
+    queue: BrokerQueue
+    app_id: str
+    bit: int = 0
+    changed: bool = False
+    streams: dict[SubStream, None] = field(default_factory=dict["SubStream", None])
+    readers: int = 0
+    resume: MessageRecord | None = None
+    redelivery: WaitingMessages = field(default_factory=WaitingMessages)
+    aside: WaitingMessages = field(default_factory=WaitingMessages)
+    matcher: Evaluator | None = None
+    wait_until: float | None = None
+    postponed: bool = False
+    queue_times: Durations = field(default_factory=Durations)
+    confirm_times: Durations = field(default_factory=Durations)
+    _routing: Routing = NOBODY
 
     @property
     def behind(self) -> bool:
@@ -128,32 +217,18 @@ class AppDelivery:
         return self.resume is not None or len(self.redelivery) > 0 or self.postponed
 
     @property
-    def routing(self) -> Routing[SubStream]:
+    def routing(self) -> Routing:
         """The routing table, rebuilt if necessary."""
-        if self._changed:
+        if self.changed:
             self._rebuild()
         return self._routing
 
-    def change(self) -> None:
-        """Note the arrival or departure of a consumer, or a change of subscriptions.
-
-        The routing table is rebuilt only on the next use: thousands of consumers joining or leaving together
-        cost one rebuild.
-        """
-        self._changed = True
-
-    @property
-    def changed(self) -> bool:
-        """Whether the routing table has to be rebuilt before the next use."""
-        return self._changed
-
     def _rebuild(self) -> None:
-        """Rebuild the routing table."""
-        self._changed = False
+        self.changed = False
         self.queue.effort.spent += len(self.streams) + len(self.redelivery) + len(self.aside)
         for stream in self.streams:
             stream.last_sent = None
-            for subscriber in stream.subscribers():
+            for subscriber in stream.subscribers.values():
                 subscriber.leave()
         self._routing = Routing(self.streams) if self.streams else NOBODY
         for stream in self.streams:
@@ -174,7 +249,7 @@ class AppDelivery:
         if not self.redelivery and self.resume is not None and not self.postponed:
             self._catch_up(self.resume, now)
 
-    def _offer(self, backlog: Backlog, now: float) -> bool:
+    def _offer(self, backlog: WaitingMessages, now: float) -> bool:
         """Deliver the deliverable messages of a backlog.
 
         Returns:
@@ -185,7 +260,7 @@ class AppDelivery:
             if not message.pending & bit:
                 backlog.discard(message)
                 continue
-            delay = poison_delay(message, bit)
+            delay = _poison_delay(message, bit)
             if delay:
                 chosen = self._select_slowly(message, delay, now)
                 if chosen is None:
@@ -230,9 +305,7 @@ class AppDelivery:
                     self._send(selected, message, now)
             message = message.next
 
-    def _select_slowly(
-        self, message: MessageRecord, delay: float, now: float
-    ) -> Subscriber[SubStream] | None:
+    def _select_slowly(self, message: MessageRecord, delay: float, now: float) -> Subscriber | None:
         """Return a consumer without a redelivered message in the last ``delay`` seconds."""
         wait: float | None = None
         for subscriber in self.routing.candidates(message):
@@ -246,7 +319,7 @@ class AppDelivery:
             self.queue.waiting.set(self, self.wait_until)
         return None
 
-    def _send(self, subscriber: Subscriber[SubStream], message: MessageRecord, now: float) -> None:
+    def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:
         stream = subscriber.stream
         if stream.take(subscriber, message, now):
             waited = now - message.arrival
@@ -270,7 +343,7 @@ class AppDelivery:
             # Inlined, because this runs for every message.
             message, subscriber, since = entry
             subscriber.messages -= 1
-            subscriber.bytes -= message.size
+            subscriber.size -= message.size
             queue.confirmed += 1
             held = now - since
             times.count += 1
@@ -286,12 +359,12 @@ class AppDelivery:
                 if self.wait_until is not None:
                     queue.serve(self, now)
             if subscriber.full:
-                self.relax(subscriber, now)
+                self.readmit(subscriber, now)
 
     def _confirm_of_another(self, guid: bytes, now: float) -> None:
         """Confirm a message sent to a different consumer."""
         queue = self.queue
-        message = queue.store.get(guid)
+        message = queue.store.messages.get(guid)
         if message is None or not message.pending & self.bit:
             return
         queue.confirmed += 1
@@ -299,12 +372,12 @@ class AppDelivery:
         if self.resume is not None:
             queue.serve(self, now)
 
-    def relax(self, subscriber: Subscriber[SubStream], now: float) -> None:
+    def readmit(self, subscriber: Subscriber, now: float) -> None:
         """Let a full subscriber take part again if enough messages are confirmed."""
-        if subscriber.messages <= subscriber.low_messages and subscriber.bytes <= subscriber.low_bytes:
+        if subscriber.messages <= subscriber.low_messages and subscriber.size <= subscriber.low_bytes:
             subscriber.full = False
             # If the consumers have changed, all groups are rebuilt before the next use.
-            if self._changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
+            if self.changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
                 self.queue.serve(self, now)
 
     def drop(self, message: MessageRecord) -> None:
@@ -319,18 +392,19 @@ class AppDelivery:
     def reject(self, stream: SubStream) -> None:
         """Use up a delivery attempt of each message of a lost client; drop messages without attempts left."""
         limit, bit = self.queue.domain.config.max_delivery_attempts, self.bit
-        if not limit:
-            for message, _, _ in stream.unconfirmed.values():
+        for guid, (message, subscriber, _) in list(stream.unconfirmed.items()):
+            if not limit:
                 if message.attempts is not None:
                     message.attempts.pop(bit, None)
-            return
-        for guid, (message, _, _) in list(stream.unconfirmed.items()):
+                continue
             if not message.pending & bit:
                 continue
             attempts = message.attempts = message.attempts or {}
             attempts[bit] = attempts.get(bit, limit) - 1
             if attempts[bit] <= 0:
-                stream.settle(guid)
+                del stream.unconfirmed[guid]
+                subscriber.messages -= 1
+                subscriber.size -= message.size
                 self.queue.poisoned += 1
                 self.drop(message)
 
@@ -338,7 +412,7 @@ class AppDelivery:
         """Take back a consumer's unconfirmed messages, for delivery to other consumers."""
         for message, subscriber, _ in stream.unconfirmed.values():
             subscriber.messages -= 1
-            subscriber.bytes -= message.size
+            subscriber.size -= message.size
             if message.pending & self.bit:
                 self.redelivery.add(message)
         stream.unconfirmed.clear()
