@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bmq import _world
 from bmq._json import orjson
@@ -101,10 +100,10 @@ def _run(commands: _AdminCommands, words: list[str]) -> Result:
         raise Refusal(f"cluster '{words[2]}' not found !")
     if heads[0] == "HELP":
         return commands.help()
-    for syntax, (function, _) in _COMMANDS.items():
+    for syntax, (function, fixed) in _COMMANDS.items():
         arguments = _arguments(syntax.split(), words)
         if arguments is not None:
-            return function(commands, *arguments)
+            return function(commands, *arguments, *fixed)
     raise _undecodable(f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}')
 
 
@@ -127,6 +126,25 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
     return arguments
 
 
+_Function = TypeVar("_Function", bound=Callable[..., Result])
+_COMMANDS: dict[str, tuple[Callable[..., Result], tuple[str, ...]]] = {}
+_ELECTOR: Final = "CLUSTERS CLUSTER <name> STATE ELECTOR "
+_REPLICATION: Final = "CLUSTERS CLUSTER <name> STORAGE REPLICATION "
+
+
+def _command(syntax: str, *fixed: str) -> Callable[[_Function], _Function]:
+    """Make a command of a method: called with the command's arguments, and with ``fixed``.
+
+    The method's docstring is the line of the command in the output of HELP.
+    """
+
+    def add(function: _Function) -> _Function:
+        _COMMANDS[syntax] = function, fixed
+        return function
+
+    return add
+
+
 class _AdminCommands:
     """The commands, on one node at one time."""
 
@@ -134,8 +152,13 @@ class _AdminCommands:
         self._node = node
         self._now = now
 
+    @_command("HELP")
     def help(self) -> Result:
-        commands = [{"command": syntax, "description": text} for syntax, (_, text) in _COMMANDS.items()]
+        """Show this list."""
+        commands = [
+            {"command": syntax, "description": (function.__doc__ or "").removesuffix(".")}
+            for syntax, (function, _) in _COMMANDS.items()
+        ]
         return {"help": {"commands": commands, "isPlumbing": False}}
 
     # ---- domains
@@ -154,7 +177,9 @@ class _AdminCommands:
             raise Refusal(f"Domain '{name}' doesn't exist")
         return domain
 
+    @_command("DOMAINS DOMAIN <name> INFOS")
     def infos(self, name: str) -> Result:
+        """Show a domain's configuration, its use of its limits, and its queues."""
         domain = self._domain(name)
         parameters = domain.config.parameters()
         if not parameters["subscriptions"]:
@@ -171,7 +196,9 @@ class _AdminCommands:
             }
         }
 
+    @_command("DOMAINS RECONFIGURE <domain>")
     def reconfigure(self, name: str) -> Result:
+        """Load a domain's configuration anew."""
         domain = self._domain(name)
         try:
             self._node.configure(domain, self._node.source.load(name))
@@ -179,10 +206,13 @@ class _AdminCommands:
             raise Refusal(f"Couldn't reconfigure domain '{name}': {error}") from error
         return _SUCCESS
 
+    @_command("DOMAINS REMOVE <domain>")
     def remove(self, name: str) -> Result:
-        """Refuse opens from now on, also if open queues prevent the removal, as a real broker does."""
+        """Delete all queues of a domain and refuse its clients."""
         domain = self._domain(name)
-        domain.removing = True
+        domain.removing = (
+            True  # opens are refused also if open queues prevent the removal, as in a real broker
+        )
         if any(queue.handles for queue in domain.queues.values()):
             raise Refusal(f"Trying to remove the domain '{name}' while there are queues opened or opening")
         result = self.purge_domain(name)
@@ -191,13 +221,18 @@ class _AdminCommands:
         domain.removed = True
         return result
 
+    @_command("DOMAINS REMOVE <domain> FINALIZE")
     def finish_removal(self, name: str) -> Result:
+        """Forget a removed domain."""
         if not self._loaded(name).removed:
             raise Refusal(f"First round of DOMAINS REMOVE '{name}' is not completed.")
         self._node.forget_domain(name)
         return _SUCCESS
 
+    @_command("DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)")
+    @_command("CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)")
     def clear_cache(self, name: str) -> Result:
+        """Forget where domains are; this broker remembers nothing."""
         if name.upper() != "ALL":
             self._loaded(name)
         return _SUCCESS
@@ -212,11 +247,15 @@ class _AdminCommands:
             raise Refusal(f"Queue was not found in a storage '{uri}'")
         return queue
 
+    @_command("DOMAINS DOMAIN <name> PURGE")
     def purge_domain(self, name: str) -> Result:
+        """Delete all messages of all queues of a domain."""
         purged = [self._purged(queue, None) for queue in self._domain(name).queues.values()]
         return {"purgedQueues": {"queues": purged}}
 
+    @_command("DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>")
     def purge_queue(self, domain: str, name: str, app_id: str) -> Result:
+        """Delete all messages of an application of a queue; '*' for all applications."""
         queue = self._queue(domain, name)
         app = queue.apps.get(app_id)
         if app_id == "*":
@@ -240,10 +279,14 @@ class _AdminCommands:
             }
         }
 
+    @_command("DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <offset> <count>")
     def list_all(self, domain: str, name: str, offset: str, count: str) -> Result:
+        """List messages, from the end for a negative offset, backwards for a negative count, or UNLIMITED."""
         return self.list_for(domain, name, "", offset, count)
 
+    @_command("DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <appId> <offset> <count>")
     def list_for(self, domain: str, name: str, app_id: str, offset: str, count: str) -> Result:
+        """List messages that an application has not confirmed."""
         queue = self._queue(domain, name)
         app = queue.apps.get(app_id)
         if app_id and app is None:
@@ -281,7 +324,9 @@ class _AdminCommands:
             }
         }
 
+    @_command("DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS")
     def internals(self, domain: str, name: str) -> Result:
+        """Show a queue's clients, consumers and routing."""
         queue = self._queue(domain, name)
         # In front of the handles: the routing decides the limits of their subscriptions.
         consumers = [_consumer_state(app) for app in queue.apps.values()]
@@ -315,11 +360,15 @@ class _AdminCommands:
 
     # ---- the cluster
 
+    @_command("CLUSTERS LIST")
     def clusters(self) -> Result:
+        """List all active clusters."""
         node = {"hostName": "localhost", "nodeId": 0, "dataCenter": "UNSPECIFIED"}
         return {"clusterList": {"clusters": [{"locality": "member", "name": _CLUSTER, "nodes": [node]}]}}
 
+    @_command("CLUSTERS CLUSTER <name> STATUS")
     def cluster_status(self, _: str) -> Result:
+        """Show the state of a cluster and of its nodes."""
         queues = self._node.queues.values()
         partition = {
             "numQueuesMapped": len(queues),
@@ -340,7 +389,9 @@ class _AdminCommands:
             }
         }
 
+    @_command("CLUSTERS CLUSTER <name> QUEUEHELPER")
     def queue_helper(self, _: str) -> Result:
+        """Show the domains and the queues that a cluster knows."""
         domains = {domain.config.name: len(domain.queues) for domain in self._node.domains.values()}
         return {
             "clusterQueueHelper": {
@@ -353,14 +404,20 @@ class _AdminCommands:
             }
         }
 
+    @_command("CLUSTERS CLUSTER <name> FORCE_GC_QUEUES")
     def forget_idle(self, _: str) -> Result:
+        """Forget empty queues without clients."""
         self._node.forget_idle()
         return _SUCCESS
 
+    @_command("CLUSTERS CLUSTER <name> STORAGE SUMMARY")
     def storage(self, cluster: str) -> Result:
+        """Show the storage of a cluster."""
         return self.partition_storage(cluster, "0")
 
+    @_command("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY")
     def partition_storage(self, _: str, partition: str) -> Result:
+        """Show the storage of a partition."""
         _check_partition(partition)
         queues = self._node.queues.values()
         empty = {"positionBytes": 0, "sizeBytes": 0, "outstandingBytes": 0}
@@ -380,14 +437,18 @@ class _AdminCommands:
         store = {"partitionId": 0, "state": "open", "summary": summary}
         return {"clusterStorageSummary": {"clusterFileStoreLocation": "", "fileStores": [store]}}
 
+    @_command("CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) [ENABLE|DISABLE|ROLLOVER]")
     def change_partition(self, _: str, partition: str, action: str) -> Result:
+        """Have a partition accept or refuse posts, or continue with new files; without files no effect."""
         # Messages are in memory: a rollover has nothing to copy.
         _check_partition(partition, lowest=-1 if action == "ROLLOVER" else 0)
         if action != "ROLLOVER":
             self._node.available = action == "ENABLE"
         return _SUCCESS
 
+    @_command("CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain_name> QUEUE_STATUS")
     def queue_status(self, _: str, name: str) -> Result:
+        """Show the queues of a domain in the storage."""
         domain = self._node.domains.get(name)
         if domain is None:
             raise Refusal(f"Unknown domain '{name}'")
@@ -395,7 +456,9 @@ class _AdminCommands:
 
     # ---- settings
 
+    @_command("BROKERCONFIG DUMP")
     def configuration(self) -> Result:
+        """Show the broker's configuration."""
         configuration = {
             "brokerInstanceName": "embedded",
             "brokerVersion": 999999,
@@ -406,20 +469,28 @@ class _AdminCommands:
         }
         return {"brokerConfig": {"asJSON": orjson.dumps(configuration, option=orjson.OPT_INDENT_2).decode()}}
 
-    def list_quorum(self, _: str, *, scope: str) -> Result:
+    @_command(_ELECTOR + "LIST_TUNABLES", "ELECTOR")
+    @_command(_REPLICATION + "LIST_TUNABLES", "REPLICATION")
+    def list_quorum(self, _: str, scope: str) -> Result:
+        """Show all settings of the elector or the replication."""
         peers = "have consensus" if scope == "ELECTOR" else "persist each message"
         description = f"non-negative integer count of the number of peers required to {peers}"
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunables": {"tunables": [{"name": "QUORUM", "value": value, "description": description}]}}
 
-    def show_quorum(self, _: str, __: str, name: str, *, scope: str) -> Result:
+    @_command(_ELECTOR + "[GET|GET_ALL] <parameter>", "ELECTOR")
+    @_command(_REPLICATION + "[GET|GET_ALL] <parameter>", "REPLICATION")
+    def show_quorum(self, _: str, __: str, name: str, scope: str) -> Result:
+        """Show a setting of the elector or the replication."""
         if name.upper() != "QUORUM":
             raise _unsupported(name)
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
 
-    def change_quorum(self, _: str, __: str, name: str, text: str, *, scope: str) -> Result:
-        """Remember a value, without effect in a cluster of one node."""
+    @_command(_ELECTOR + "[SET|SET_ALL] <parameter> <value>", "ELECTOR")
+    @_command(_REPLICATION + "[SET|SET_ALL] <parameter> <value>", "REPLICATION")
+    def change_quorum(self, _: str, __: str, name: str, text: str, scope: str) -> Result:
+        """Change a setting of the elector or the replication; remembered without effect."""
         if name.upper() != "QUORUM":
             raise Refusal(f"Unknown tunable name '{name}'")
         value = int(text) if text.isdecimal() and len(text) < 20 else -1
@@ -439,16 +510,24 @@ class _AdminCommands:
 
     # ---- statistics
 
+    @_command("STAT LIST_TUNABLES")
     def list_statistics_settings(self) -> Result:
+        """Show all settings of the statistics; this broker has none."""
         return {"tunables": {"tunables": []}}
 
+    @_command("STAT GET <parameter>")
     def show_statistics_setting(self, name: str) -> Result:
+        """Show a setting of the statistics; this broker has none."""
         raise Refusal(f"StatConsumer '{_stat_consumer(name)}' does not exist")
 
+    @_command("STAT SET <parameter> <value>")
     def change_statistics_setting(self, name: str, _: str) -> Result:
+        """Change a setting of the statistics; this broker has none."""
         raise Refusal(f"No configuration found for StatConsumer '{_stat_consumer(name)}'")
 
+    @_command("STAT SHOW")
     def statistics(self) -> Result:
+        """Show the counts of posted, pushed and confirmed messages."""
         domains: dict[str, Any] = {}
         for queue in self._node.queues.values():
             entry: dict[str, Any] = {"values": _queue_values(queue)}
@@ -461,105 +540,6 @@ class _AdminCommands:
             "clients": {"connected": len(self._node.clients)},
         }
         return {"stats": orjson.dumps(stats).decode()}
-
-
-#: The function of each command, and its line in the output of HELP.
-_COMMANDS: Final[dict[str, tuple[Callable[..., Result], str]]] = {
-    "HELP": (_AdminCommands.help, "Show this list"),
-    "DOMAINS DOMAIN <name> INFOS": (
-        _AdminCommands.infos,
-        "Show a domain's configuration, its use of its limits, and its queues",
-    ),
-    "DOMAINS DOMAIN <name> PURGE": (
-        _AdminCommands.purge_domain,
-        "Delete all messages of all queues of a domain",
-    ),
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> PURGE <appId>": (
-        _AdminCommands.purge_queue,
-        "Delete all messages of an application of a queue; '*' for all applications",
-    ),
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> INTERNALS": (
-        _AdminCommands.internals,
-        "Show a queue's clients, consumers and routing",
-    ),
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <offset> <count>": (
-        _AdminCommands.list_all,
-        "List messages. A negative offset counts from the end; a negative count lists messages before the "
-        "offset; UNLIMITED lists all",
-    ),
-    "DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <appId> <offset> <count>": (
-        _AdminCommands.list_for,
-        "List messages that an application has not confirmed",
-    ),
-    "DOMAINS RECONFIGURE <domain>": (_AdminCommands.reconfigure, "Load a domain's configuration anew"),
-    "DOMAINS REMOVE <domain>": (
-        _AdminCommands.remove,
-        "Delete all queues of a domain and refuse its clients",
-    ),
-    "DOMAINS REMOVE <domain> FINALIZE": (_AdminCommands.finish_removal, "Forget a removed domain"),
-    "DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)": (
-        _AdminCommands.clear_cache,
-        "Forget where domains are; this broker remembers nothing",
-    ),
-    "CONFIGPROVIDER CACHE_CLEAR (<domain>|ALL)": (
-        _AdminCommands.clear_cache,
-        "Forget the files of domains; this broker remembers nothing",
-    ),
-    "CLUSTERS LIST": (_AdminCommands.clusters, "List all active clusters"),
-    "CLUSTERS CLUSTER <name> STATUS": (
-        _AdminCommands.cluster_status,
-        "Show the state of a cluster and of its nodes",
-    ),
-    "CLUSTERS CLUSTER <name> QUEUEHELPER": (
-        _AdminCommands.queue_helper,
-        "Show the domains and the queues that a cluster knows",
-    ),
-    "CLUSTERS CLUSTER <name> FORCE_GC_QUEUES": (
-        _AdminCommands.forget_idle,
-        "Forget empty queues without clients",
-    ),
-    "CLUSTERS CLUSTER <name> STORAGE SUMMARY": (_AdminCommands.storage, "Show the storage of a cluster"),
-    "CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY": (
-        _AdminCommands.partition_storage,
-        "Show the storage of a partition",
-    ),
-    "CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) [ENABLE|DISABLE|ROLLOVER]": (
-        _AdminCommands.change_partition,
-        "Have a partition accept or refuse posts, or continue with new files; without files no effect",
-    ),
-    "CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain_name> QUEUE_STATUS": (
-        _AdminCommands.queue_status,
-        "Show the queues of a domain in the storage",
-    ),
-    "BROKERCONFIG DUMP": (_AdminCommands.configuration, "Show the broker's configuration"),
-    "STAT SHOW": (_AdminCommands.statistics, "Show the counts of posted, pushed and confirmed messages"),
-    "STAT LIST_TUNABLES": (
-        _AdminCommands.list_statistics_settings,
-        "Show all settings of the statistics; this broker has none",
-    ),
-    "STAT GET <parameter>": (
-        _AdminCommands.show_statistics_setting,
-        "Show a setting of the statistics; this broker has none",
-    ),
-    "STAT SET <parameter> <value>": (
-        _AdminCommands.change_statistics_setting,
-        "Change a setting of the statistics; this broker has none",
-    ),
-}
-for _place, _scope in (("STORAGE", "REPLICATION"), ("STATE", "ELECTOR")):
-    _prefix, _what = f"CLUSTERS CLUSTER <name> {_place} {_scope}", _scope.lower()
-    _COMMANDS[f"{_prefix} LIST_TUNABLES"] = (
-        partial(_AdminCommands.list_quorum, scope=_scope),
-        f"Show all settings of the {_what}",
-    )
-    _COMMANDS[f"{_prefix} [GET|GET_ALL] <parameter>"] = (
-        partial(_AdminCommands.show_quorum, scope=_scope),
-        f"Show a setting of the {_what}",
-    )
-    _COMMANDS[f"{_prefix} [SET|SET_ALL] <parameter> <value>"] = (
-        partial(_AdminCommands.change_quorum, scope=_scope),
-        f"Change a setting of the {_what}; remembered without effect",
-    )
 
 
 # ---- arguments, and their refusals

@@ -361,17 +361,16 @@ class ConnectedClient:
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
         """Confirm messages by (qId, GUID, subId); unknown messages are ignored without an answer."""
         # The messages of one stream, in sequence.
-        runs: list[tuple[tuple[int, int], list[bytes]]] = []
-        key_before: tuple[int, int] | None = None
+        q_id_before = sub_id_before = -1
+        runs: list[tuple[int, int, list[bytes]]] = []
         guids: list[bytes] = []
         for q_id, guid, sub_id in confirms:
-            key = (q_id, sub_id)
-            if key != key_before:
-                key_before, guids = key, []
-                runs.append((key, guids))
+            if q_id != q_id_before or sub_id != sub_id_before:
+                q_id_before, sub_id_before, guids = q_id, sub_id, []
+                runs.append((q_id, sub_id, guids))
             guids.append(guid)
-        for key, guids in runs:
-            stream = self._streams.get(key)
+        for q_id, sub_id, guids in runs:
+            stream = self._streams.get((q_id, sub_id))
             app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
             if app is not None and stream is not None:
                 self.node.touch(app.queue, None)

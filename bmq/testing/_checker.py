@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from bmq import _checks
@@ -153,56 +153,47 @@ class BrokenPromise(AssertionError):
         self.verdict = verdict
 
 
+@dataclass(slots=True, eq=False)
 class _Process:
     """One life of a process."""
 
-    __slots__ = (
-        "acknowledged",
-        "busy",
-        "confirmed",
-        "delivered",
-        "effects",
-        "handling",
-        "holds",
-        "name",
-        "number",
-        "posted",
-        "refused",
-        "unanswered",
+    name: str
+    number: int
+    posted: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    delivered: int = 0
+    confirmed: int = 0
+    effects: int = 0
+    #: Posts without an outcome, by GUID: number, event of the latest post, and queue.
+    unanswered: dict[str, tuple[int, str, _Queue]] = field(
+        default_factory=dict[str, "tuple[int, str, _Queue]"]
     )
-
-    def __init__(self, name: str, number: int) -> None:
-        self.name, self.number = name, number
-        self.posted = self.acknowledged = self.refused = self.delivered = self.confirmed = 0
-        self.effects = 0
-        #: Posts without an outcome, by GUID: number, event of the latest post, and queue.
-        self.unanswered: dict[str, tuple[int, str, _Queue]] = {}
-        #: By application and GUID, the keys of messages received and not confirmed.
-        self.holds: dict[tuple[str, str], tuple[str, str]] = {}
-        #: By application and key: the message in a handler, and the event of the handler's start.
-        self.handling: dict[tuple[str, str], tuple[str, str]] = {}
-        #: By application, session and GUID: the start of the handler with the message.
-        self.busy: dict[tuple[str, str, str], str] = {}
+    #: By application and GUID, the keys of messages received and not confirmed.
+    holds: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict[Any, Any])
+    #: By application and key: the message in a handler, and the event of the handler's start.
+    handling: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict[Any, Any])
+    #: By application, session and GUID: the start of the handler with the message.
+    busy: dict[tuple[str, str, str], str] = field(default_factory=dict[Any, Any])
 
 
+@dataclass(slots=True, eq=False)
 class _Queue:
     """A queue and its applications.
 
     Attributes:
         uri: without ``?id=``.
+        judged: whether problems of the queue count.
         apps: the bit of each application, by its URI.
         every: the bits of all applications.
-        judged: whether problems of the queue count.
         unread: whether the queue is meant to have no reader.
     """
 
-    __slots__ = ("apps", "every", "judged", "unread", "uri")
-
-    def __init__(self, uri: str, judged: bool) -> None:
-        self.uri, self.judged = uri, judged
-        self.apps: dict[str, int] = {}
-        self.every = 0
-        self.unread = False
+    uri: str
+    judged: bool
+    apps: dict[str, int] = field(default_factory=dict[str, int])
+    every: int = 0
+    unread: bool = False
 
     def bit(self, uri: str) -> int:
         bit = self.apps.get(uri)
@@ -219,7 +210,8 @@ class _Queue:
 _Place = tuple[int, str]
 
 
-class _Copy:
+@dataclass(slots=True, eq=False)
+class _Delivery:
     """The last delivery of a message to one session of one application.
 
     Attributes:
@@ -233,17 +225,18 @@ class _Copy:
         attempt: number of the attempt.
     """
 
-    __slots__ = ("attempt", "confirmed", "connection", "first", "guid", "handled", "handled_at", "where")
+    guid: str
+    connection: object
+    where: str
+    first: bool
+    confirmed: bool | None = None
+    handled: str | None = None
+    handled_at: str = ""
+    attempt: int = 0
 
-    def __init__(self, guid: str, connection: object, where: str, first: bool) -> None:
-        self.guid, self.connection, self.where, self.first = guid, connection, where, first
-        self.confirmed: bool | None = None
-        self.handled: str | None = None
-        self.handled_at = ""
-        self.attempt = 0
 
-
-class _Message:
+@dataclass(slots=True, eq=False)
+class _TrackedMessage:
     """A message under way, or finished recently.
 
     Attributes:
@@ -263,45 +256,28 @@ class _Message:
         pending: whether the message counts as pending.
     """
 
-    __slots__ = (
-        "acked_at",
-        "confirmed",
-        "copies",
-        "crc",
-        "delivered",
-        "due",
-        "guid",
-        "key",
-        "moved",
-        "pending",
-        "place",
-        "posted_at",
-        "process",
-        "queue",
-        "replied",
-        "request",
-        "retries",
-        "sent",
-        "shared",
-        "since",
-        "status",
-        "target",
-    )
-
-    def __init__(self, guid: str, queue: _Queue, process: _Process | None, place: int, where: str) -> None:
-        self.guid, self.queue, self.process, self.place, self.posted_at = guid, queue, process, place, where
-        self.acked_at = ""
-        self.status = _NONE
-        self.since = 0.0
-        self.due: float | None = None
-        self.crc: int | None = None
-        self.key: str | None = None
-        self.target: str | None = None
-        self.request: str | None = None
-        self.moved = self.replied = self.pending = self.shared = False
-        self.retries: list[str] = []
-        self.copies: dict[str, dict[_Place, _Copy]] = {}
-        self.delivered = self.confirmed = self.sent = 0
+    guid: str
+    queue: _Queue
+    process: _Process | None
+    place: int
+    posted_at: str
+    acked_at: str = ""
+    status: int = _NONE
+    since: float = 0.0
+    due: float | None = None
+    crc: int | None = None
+    key: str | None = None
+    target: str | None = None
+    request: str | None = None
+    moved: bool = False
+    replied: bool = False
+    pending: bool = False
+    shared: bool = False
+    retries: list[str] = field(default_factory=list[str])
+    copies: dict[str, dict[_Place, _Delivery]] = field(default_factory=dict[str, "dict[_Place, _Delivery]"])
+    delivered: int = 0
+    confirmed: int = 0
+    sent: int = 0
 
 
 #: The remains of a message finished long ago: place, receivers, queue and process.
@@ -348,8 +324,8 @@ class Checker:
         self._queues: dict[str, _Queue] = {}
         self._processes: dict[str, _Process] = {}
         self._lives: list[_Process] = []
-        self._open: dict[str, _Message] = {}
-        self._recent: OrderedDict[str, _Message] = OrderedDict()
+        self._open: dict[str, _TrackedMessage] = {}
+        self._recent: OrderedDict[str, _TrackedMessage] = OrderedDict()
         self._ended: dict[str, _Ended] = {}
         # A delayed message posted again with another due time may be passed on under either GUID.
         self._alias: dict[str, str] = {}
@@ -440,7 +416,7 @@ class Checker:
                     message.confirmed |= bit
             self._weigh(message)
 
-    def _remembered(self, copies: Mapping[_Place, _Copy]) -> bool:
+    def _remembered(self, copies: Mapping[_Place, _Delivery]) -> bool:
         """Whether a living process has confirmed a copy."""
         lives = {each.number for each in self._processes.values()}
         return any(copy.confirmed is not None and number in lives for (number, _), copy in copies.items())
@@ -468,12 +444,12 @@ class Checker:
             return
         if guid in self._ended:
             return
-        message = self._open[guid] = _Message(guid, queue, process, self._events, where)
+        message = self._open[guid] = _TrackedMessage(guid, queue, process, self._events, where)
         message.crc, message.key, message.request = event.get("crc"), event.get("key"), event.get("request")
         self._post_later(message, event)
         self._weigh(message)
 
-    def _post_later(self, message: _Message, event: Mapping[str, Any]) -> None:
+    def _post_later(self, message: _TrackedMessage, event: Mapping[str, Any]) -> None:
         """Expect a delayed message at its destination, under the mover's GUID."""
         destination, due = event.get("destination"), event.get("due")
         if destination is None or due is None:
@@ -489,7 +465,7 @@ class Checker:
         if (origin := self._known(event.get("origin", ""))) is not None:
             origin.retries.append(guid)
         if self._known(guid) is None and guid not in self._ended:
-            target = _Message(
+            target = _TrackedMessage(
                 guid, self._queue(destination), message.process, self._events, message.posted_at
             )
             target.crc, target.key = message.crc, message.key
@@ -567,7 +543,7 @@ class Checker:
                     asked.replied = True
             self._settle_post(message, status, where)
 
-    def _settle_post(self, message: _Message, status: int, where: str) -> None:
+    def _settle_post(self, message: _TrackedMessage, status: int, where: str) -> None:
         if message.status != _ACKED:
             message.status, message.acked_at = status, where
         if message.target is not None and (target := self._known(message.target)) is not None:
@@ -595,7 +571,7 @@ class Checker:
         self._compare(message, process, where, event)
         copies = message.copies.setdefault(uri, {})
         first = not message.delivered & bit
-        copy = _Copy(guid, connection, where, first and not event.get("redelivered"))
+        copy = _Delivery(guid, connection, where, first and not event.get("redelivered"))
         if not first:
             self._again(message, copies, copy, process, uri)
         elif message.process is not None and not (
@@ -627,24 +603,26 @@ class Checker:
             self._hold(message, process, uri, where)
         self._weigh(message)
 
-    def _delivered_late(self, guid: str, queue: _Queue, process: _Process, where: str) -> _Message:
+    def _delivered_late(self, guid: str, queue: _Queue, process: _Process, where: str) -> _TrackedMessage:
         """Handle a delivery of a message outside of the recent messages."""
         guid = self._alias.get(guid, guid)
         ended = self._ended.pop(guid, None)
         if ended is None:
             text = f"{guid} of {queue.uri} was delivered, and no process has posted it"
             self._problem("content", text, guid, queue, [process], [where])
-            message = _Message(guid, queue, None, self._events, where)
+            message = _TrackedMessage(guid, queue, None, self._events, where)
             message.status = _UNKNOWN
         else:
             place, delivered, queue, poster = ended
-            message = _Message(guid, queue, poster, place, where)
+            message = _TrackedMessage(guid, queue, poster, place, where)
             message.status = _UNKNOWN if delivered == _NOT_EXPECTED else _ACKED
             message.delivered = message.confirmed = max(0, delivered)
         self._open[guid] = message
         return message
 
-    def _compare(self, message: _Message, process: _Process, where: str, event: Mapping[str, Any]) -> None:
+    def _compare(
+        self, message: _TrackedMessage, process: _Process, where: str, event: Mapping[str, Any]
+    ) -> None:
         """Compare an arrival with its post."""
         guid, queue = message.guid, message.queue
         lines = [message.posted_at, where]
@@ -660,7 +638,12 @@ class Checker:
             self._problem("early", text, guid, queue, [process], lines)
 
     def _again(
-        self, message: _Message, copies: dict[_Place, _Copy], copy: _Copy, process: _Process, uri: str
+        self,
+        message: _TrackedMessage,
+        copies: dict[_Place, _Delivery],
+        copy: _Delivery,
+        process: _Process,
+        uri: str,
     ) -> None:
         """Handle a repeated delivery to an application."""
         (number, _), earlier = next(reversed(copies.items()), ((-1, ""), copy))
@@ -681,7 +664,7 @@ class Checker:
         rule: str,
         ordered: tuple[Any, ...],
         connection: object,
-        message: _Message,
+        message: _TrackedMessage,
         process: _Process,
         where: str,
     ) -> None:
@@ -699,7 +682,7 @@ class Checker:
             return
         self._latest[ordered] = connection, message.place, message.guid, where
 
-    def _hold(self, message: _Message, process: _Process, uri: str, where: str) -> None:
+    def _hold(self, message: _TrackedMessage, process: _Process, uri: str, where: str) -> None:
         """A process has a message of a key in hand."""
         assert message.key is not None
         application = uri, message.key
@@ -770,7 +753,7 @@ class Checker:
             self._release(process, held)
         self._weigh(message)
 
-    def _put_aside(self, message: _Message, received: str, uri: str, copy: _Copy) -> bool:
+    def _put_aside(self, message: _TrackedMessage, received: str, uri: str, copy: _Delivery) -> bool:
         """Whether another message goes on where the handler has failed."""
         if message.replied:
             return True
@@ -886,15 +869,15 @@ class Checker:
             self._queues[uri] = self._queues[plain] = queue
         return queue
 
-    def _known(self, guid: str) -> _Message | None:
+    def _known(self, guid: str) -> _TrackedMessage | None:
         guid = self._alias.get(guid, guid)
         return self._open.get(guid) or self._recent.get(guid)
 
-    def _expected(self, message: _Message) -> bool:
+    def _expected(self, message: _TrackedMessage) -> bool:
         """Whether the message's applications must receive it."""
         return message.target is None and message.request is None and not message.queue.unread
 
-    def _weigh(self, message: _Message) -> None:
+    def _weigh(self, message: _TrackedMessage) -> None:
         """Count a message under way, and put a finished message aside."""
         every, status = message.queue.every, message.status
         pending = status == _ACKED and (message.confirmed != every or not every) and self._expected(message)
@@ -914,7 +897,7 @@ class Checker:
             del self._recent[message.guid]
             self._open[message.guid] = message
 
-    def _drop(self, message: _Message) -> None:
+    def _drop(self, message: _TrackedMessage) -> None:
         self.pending -= message.pending
         self._open.pop(message.guid, None)
         self._recent.pop(message.guid, None)
@@ -970,7 +953,7 @@ class Checker:
             torn=tuple(torn),
         )
 
-    def _judge(self, message: _Message) -> None:
+    def _judge(self, message: _TrackedMessage) -> None:
         if message.status != _ACKED or not self._expected(message):
             return
         guid, queue = message.guid, message.queue
@@ -1026,7 +1009,7 @@ def _losses(connection: object) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _copy_of(message: _Message, process: _Process, event: Mapping[str, Any]) -> _Copy | None:
+def _copy_of(message: _TrackedMessage, process: _Process, event: Mapping[str, Any]) -> _Delivery | None:
     """The delivery of an event; without a connection, the last delivery to the process."""
     copies = message.copies.get(event["queue"], {})
     if "connection" in event:
