@@ -181,8 +181,8 @@ PUBLIC = {"_asdict", "_make", "_replace", "_value2member_map_"}
 OPEN = {
     "spark/batch_reader.py": {"_active_spark_context", "_jvm"},
     "testing/_sim_loop.py": {"_cancelled", "_ready", "_set_running_loop"},
-    "testing/_sim_network.py": {"_feed_data_to_buffered_proto"},
     "testing/_simulation.py": {"_get_running_loop"},
+    "testing/_transport.py": {"_feed_data_to_buffered_proto"},
 }
 
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from bmq.testing._pipe import Direction
     from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
     from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault
-    from bmq.testing._simulated import simulated
     from bmq.testing._simulation import (
         SimulatedBroker,
         SimulatedNetwork,
         SimulatedProcess,
         Simulation,
         SimulationError,
+        simulated,
     )
 
 __all__ = [
@@ -83,7 +83,7 @@ _MODULES = {
     "check": "_checking",
     "examine": "_checking",
     "fresh_queue_uri": "_names",
-    "simulated": "_simulated",
+    "simulated": "_simulation",
 }
 
 

@@ -11,7 +11,6 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -20,6 +19,7 @@ from typing import Any, Final, cast
 from bmq.broker import Broker, DomainConfig
 from bmq.broker._builtin import builtin_domains
 from bmq.broker.listener import Listener, Listening
+from bmq.testing._transport import SocketlessTransport
 
 __all__ = ["MemoryBroker", "MemoryNetwork"]
 
@@ -27,8 +27,6 @@ __all__ = ["MemoryBroker", "MemoryNetwork"]
 _HOST: Final = "127.0.0.1"
 _USUAL: Final = "bmq.test.mem.priority"
 _YEAR: Final = 366 * 86_400
-#: Bytes waiting for the peer above which a protocol is asked to pause, unless the protocol says otherwise.
-_HIGH: Final = 64 * 1024
 
 
 class MemoryNetwork:
@@ -126,7 +124,7 @@ class _Door:
         await self._sockets.stop()
 
 
-class _Side(asyncio.Transport):
+class _Side(SocketlessTransport):
     """One side of a connection."""
 
     peer: _Side
@@ -139,19 +137,10 @@ class _Side(asyncio.Transport):
         other: tuple[str, int],
         stir: Callable[[], None],
     ) -> None:
-        super().__init__({"sockname": own, "peername": other})
-        self._loop = loop
-        self._protocol: asyncio.BaseProtocol = protocol
+        super().__init__({"sockname": own, "peername": other}, loop, protocol)
         self._stir = stir
-        # Callbacks belong to the program that made the connection, and not to the peer.
-        self._context = copy_context()
-        self._high, self._low = _HIGH, _HIGH // 4
-        # Data from the peer, its size, and whether the peer has ended its data.
-        self._inbox: list[bytes] = []
+        #: Size of the data from the peer.
         self._size = 0
-        self._eof = False
-        self._scheduled = self._paused = self._closing = self._lost = False
-        self._told_to_pause = False
 
     def begin(self) -> None:
         """Tell the protocol about the connection."""
@@ -167,48 +156,31 @@ class _Side(asyncio.Transport):
             self._inbox.append(data)
             self._size += len(data)
         else:
-            self._eof = True
+            self._end_of_input = True
         self._look()
 
-    def _look(self) -> None:
-        if not (self._scheduled or self._paused or self._closing) and (self._inbox or self._eof):
-            self._scheduled = True
-            self._loop.call_soon(self._deliver, context=self._context)
-
-    def _deliver(self) -> None:
+    def _read(self) -> None:
         self._scheduled = False
         if self._paused or self._closing:
             return
         self._stir()
-        protocol = self._protocol
         try:
             if self._inbox:
-                data = self._inbox[0] if len(self._inbox) == 1 else b"".join(self._inbox)
-                self._inbox.clear()
-                self._size = 0
-                self.peer.drained()
-                if isinstance(protocol, asyncio.BufferedProtocol):
-                    _fill(protocol, data)
-                else:
-                    cast("asyncio.Protocol", protocol).data_received(data)
+                data = b"".join(self._inbox)
+                self._forget_input()
+                self._feed(data)
                 self._look()
-            elif not cast("asyncio.Protocol", protocol).eof_received():
+            elif not self._protocol.eof_received():
                 self.close()
         except Exception as error:
-            self._loop.call_exception_handler(
-                {"message": "a protocol failed", "exception": error, "transport": self, "protocol": protocol}
-            )
+            context = {"message": "a protocol failed", "exception": error, "transport": self}
+            self._loop.call_exception_handler({**context, "protocol": self._protocol})
             self._end(error)
 
-    def is_reading(self) -> bool:
-        return not (self._paused or self._closing)
-
-    def pause_reading(self) -> None:
-        self._paused = True
-
-    def resume_reading(self) -> None:
-        self._paused = False
-        self._look()
+    def _forget_input(self) -> None:
+        self._inbox.clear()
+        self._size = 0
+        self.peer.drained()
 
     # writing
 
@@ -217,37 +189,20 @@ class _Side(asyncio.Transport):
             return
         self._stir()
         self.peer.take(bytes(data))
-        if not self._told_to_pause and self.get_write_buffer_size() > self._high:
-            self._told_to_pause = True
-            self._protocol.pause_writing()
+        self._maybe_pause_protocol()
 
     def drained(self) -> None:
         """Note that the peer has taken all data."""
-        if self._told_to_pause:
-            self._told_to_pause = False
-            if not self._closing:
-                self._loop.call_soon(self._protocol.resume_writing, context=self._context)
+        if self._protocol_paused and not self._closing:
+            self._call(self._maybe_resume_protocol)
 
     def get_write_buffer_size(self) -> int:
         return self.peer._size
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = _HIGH if high is None else high
-        self._low = self._high // 4 if low is None else low
-
-    def can_write_eof(self) -> bool:
-        return True
 
     def write_eof(self) -> None:
         self.peer.take(b"")
 
     # the end
-
-    def is_closing(self) -> bool:
-        return self._closing
 
     def close(self) -> None:
         self._end(None)
@@ -259,25 +214,7 @@ class _Side(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        self._inbox.clear()
-        self._size = 0
         self._stir()
-        self.peer.drained()
+        self._forget_input()
         self.peer.take(b"")
-        self._loop.call_soon(self._protocol.connection_lost, error, context=self._context)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
-
-
-def _fill(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
-    """Write received bytes into the memory of a protocol."""
-    while data:
-        space = memoryview(protocol.get_buffer(len(data)))
-        size = min(len(space), len(data))
-        space[:size] = data[:size]
-        protocol.buffer_updated(size)
-        data = data[size:]
+        self._call(self._protocol.connection_lost, error)

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from bmq.testing._sim_loop import Engine
-from bmq.testing._sim_network import Connection, Network
+from bmq.testing._sim_network import Network, SimConnection
 from bmq.testing._sim_replay import skipped_faults
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class _Faults:
             self._trouble(number, kind, seconds, random.choice(self._victims), random)
 
     def _hurt(
-        self, number: int, kind: SimulatedFault, seconds: float, connection: Connection, random: Random
+        self, number: int, kind: SimulatedFault, seconds: float, connection: SimConnection, random: Random
     ) -> None:
         towards_client = random.random() < 0.5
         way = "towards its client" if towards_client else "towards its server"

@@ -36,7 +36,7 @@ from bmq.errors import UsageError
 if TYPE_CHECKING:
     from bmq.testing._sim_network import Host
 
-__all__ = ["Engine", "Event", "SimLoop", "place_of"]
+__all__ = ["Engine", "SimEvent", "SimLoop", "place_of"]
 
 #: Cancelled events are swept out above this number, if they outnumber the rest.
 _SWEEP: Final = 200
@@ -46,7 +46,7 @@ _COLLECT: Final = 200_000
 _MOST_AWAITS: Final = 100
 
 
-class Event:
+class SimEvent:
     """An event at a virtual time.
 
     Attributes:
@@ -93,7 +93,7 @@ class Engine:
         self.cancelled = 0
         self.running: SimLoop | None = None
         self._draw = random.random
-        self._heap: list[tuple[float, float, int, Event]] = []
+        self._heap: list[tuple[float, float, int, SimEvent]] = []
         self._numbers = count()
 
     def time(self) -> float:
@@ -106,10 +106,10 @@ class Engine:
             self.elapsed += self.cost
         return self.now + self.elapsed
 
-    def at(self, when: float, action: Callable[..., object], *arguments: object) -> Event:
+    def at(self, when: float, action: Callable[..., object], *arguments: object) -> SimEvent:
         """Schedule an event at a time, or now if the time has passed."""
         when = max(when, self.now)
-        event = Event(self, when, action, arguments)
+        event = SimEvent(self, when, action, arguments)
         heapq.heappush(self._heap, (when, self._draw(), next(self._numbers), event))
         if self.cancelled > _SWEEP and self.cancelled * 2 > len(self._heap):
             self._heap = [each for each in self._heap if each[3].action is not None]
@@ -179,7 +179,7 @@ class _Timer(asyncio.TimerHandle):
 
     __slots__ = ("event",)
 
-    event: Event
+    event: SimEvent
 
     def cancel(self) -> None:
         super().cancel()
@@ -215,7 +215,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.problems: list[dict[str, Any]] = []
         self._random = random
         self._paused = False
-        self._turn_event: Event | None = None
+        self._turn_event: SimEvent | None = None
         self._busy_until = 0.0
         self._names = count(1)
         #: Kept until the end of the simulation: closing a coroutine would run its cleanup.

@@ -18,16 +18,16 @@ import math
 import os
 import socket
 import struct
-from asyncio.transports import _FlowControlMixin
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
 from random import Random
 from typing import Any, Final
 
-from bmq.testing._sim_loop import Engine, Event, SimLoop
+from bmq.testing._sim_loop import Engine, SimEvent, SimLoop
+from bmq.testing._transport import SocketlessTransport
 
-__all__ = ["Connection", "Host", "Network", "Transport"]
+__all__ = ["Host", "Network", "SimConnection", "SimTransport"]
 
 #: Bytes that asyncio reads from a socket at once.
 _READ: Final = 256 * 1024
@@ -71,7 +71,7 @@ class Network:
         self.segment: tuple[int, int] | None = None
         self.window = 256 * 1024
         self.hosts: dict[str, Host] = {}
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[SimConnection, None] = {}
         self.delivered = 0
         self._addresses: dict[str, Host] = {}
         self._cut_off: dict[tuple[Host, Host], None] = {}
@@ -192,8 +192,8 @@ class Host:
         self.up = True
         self.booting = False
         self.refusing: dict[int, None] = {}
-        self.listeners: dict[int, Server] = {}
-        self.transports: dict[Transport, None] = {}
+        self.listeners: dict[int, SimServer] = {}
+        self.transports: dict[SimTransport, None] = {}
         self._next_port = 40000
 
     def free_port(self) -> int:
@@ -202,7 +202,7 @@ class Host:
         return self._next_port
 
     def release(self, loop: SimLoop, *, sent: bool = True) -> None:
-        """Close the sockets of an ended process, like a kernel, see :meth:`Transport.release`."""
+        """Close the sockets of an ended process, like a kernel, see :meth:`SimTransport.release`."""
         for port, server in list(self.listeners.items()):
             if server._loop is loop:
                 del self.listeners[port]
@@ -232,7 +232,7 @@ class Host:
             raise socket.gaierror(socket.EAI_NONAME, f"no host of the simulation has the name {text!r}")
         return found.address
 
-    def listen(self, loop: SimLoop, factory: Callable[[], Any], host: object, port: object) -> Server:
+    def listen(self, loop: SimLoop, factory: Callable[[], Any], host: object, port: object) -> SimServer:
         """Listen on a process's host.
 
         Raises:
@@ -246,7 +246,7 @@ class Host:
         number = int(str(port or 0)) or self.free_port()
         if number in self.listeners:
             raise OSError(errno.EADDRINUSE, f"port {number} of the host {self.name} is in use")
-        server = self.listeners[number] = Server(loop, factory, address, number)
+        server = self.listeners[number] = SimServer(loop, factory, address, number)
         if self.booting:
             self.booting = False
             self.network.changed()
@@ -283,7 +283,9 @@ class Host:
 class _Pipe:
     """One direction of a connection."""
 
-    def __init__(self, connection: Connection, source: Transport, target: Transport, kind: int) -> None:
+    def __init__(
+        self, connection: SimConnection, source: SimTransport, target: SimTransport, kind: int
+    ) -> None:
         self._connection = connection
         self._source = source
         self._target = target
@@ -292,8 +294,8 @@ class _Pipe:
         self._flight: deque[tuple[float, bytes | None]] = deque()
         self._last = 0.0
         self._free = 0.0
-        self._event: Event | None = None
-        self._patience: Event | None = None
+        self._event: SimEvent | None = None
+        self._patience: SimEvent | None = None
         self.unread = 0
         self.stalled_until = 0.0
         self.broken = False
@@ -387,7 +389,7 @@ def _reset() -> OSError:
     return ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
 
 
-class Connection:
+class SimConnection:
     """A connection between two processes, with its possible faults.
 
     Attributes:
@@ -397,7 +399,7 @@ class Connection:
         server: the accepting end.
     """
 
-    def __init__(self, network: Network, client: Transport, server: Transport) -> None:
+    def __init__(self, network: Network, client: SimTransport, server: SimTransport) -> None:
         self.number = network.number()
         self.network = network
         self.client = client
@@ -438,21 +440,18 @@ class Connection:
         pipe = self.server.out if towards_client else self.client.out
         pipe.stall(self.network.engine.now + seconds)
 
-    def ended(self, end: Transport) -> None:
+    def ended(self, end: SimTransport) -> None:
         """Note the end of one end."""
         end.host.transports.pop(end, None)
         if self.client.gone and self.server.gone:
             self.network.connections.pop(self, None)
 
 
-class Transport(_FlowControlMixin):
+class SimTransport(SocketlessTransport):
     """One end of a connection, with the contract of asyncio's own transports."""
 
-    _loop: SimLoop
-    _maybe_pause_protocol: Callable[[], None]
-    _maybe_resume_protocol: Callable[[], None]
-    connection: Connection
-    peer: Transport
+    connection: SimConnection
+    peer: SimTransport
     out: _Pipe
 
     def __init__(self, loop: SimLoop, host: Host, names: dict[str, Any]) -> None:
@@ -460,18 +459,11 @@ class Transport(_FlowControlMixin):
         self.host = host
         self.gone = False
         self.backlog = False
-        self._context = copy_context()
-        self._protocol: Any = None
-        self._paused = False
-        self._closing = False
         self._eof = self._fin_sent = False
         self._begun = False
         self._conn_lost = 0
         self._buffer = bytearray()
-        self._inbox: deque[bytes] = deque()
-        self._fin = False
         self._reading = False
-        self._scheduled = False
         host.transports[self] = None
 
     def __repr__(self) -> str:
@@ -491,9 +483,6 @@ class Transport(_FlowControlMixin):
         self._begun = True
         self._protocol.connection_made(self)
 
-    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
-        self._loop.call_soon(callback, *arguments, context=self._context)
-
     def _start_reading(self) -> None:
         self._reading = True
         self._look()
@@ -505,7 +494,7 @@ class Transport(_FlowControlMixin):
         if self.gone:
             return
         if data is None:
-            self._fin = True
+            self._end_of_input = True
         else:
             self._inbox.append(data)
         self._look()
@@ -551,15 +540,6 @@ class Transport(_FlowControlMixin):
 
     # reading
 
-    def _look(self) -> None:
-        if (
-            self._reading
-            and not (self._scheduled or self._paused or self._closing)
-            and (self._inbox or self._fin)
-        ):
-            self._scheduled = True
-            self._call(self._read)
-
     def _read(self) -> None:
         self._scheduled = False
         if self._conn_lost or self._closing or self._paused:
@@ -574,16 +554,13 @@ class Transport(_FlowControlMixin):
             self.peer.writable()
             data = b"".join(pieces)
             try:
-                if isinstance(self._protocol, asyncio.BufferedProtocol):
-                    asyncio.protocols._feed_data_to_buffered_proto(self._protocol, data)  # type: ignore[attr-defined]
-                else:
-                    self._protocol.data_received(data)
+                self._feed(data)
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 self._fatal_error(error, "Fatal error: protocol.data_received() call failed.")
                 return
-        elif self._fin:
+        elif self._end_of_input:
             self._reading = False
             try:
                 keep_open = self._protocol.eof_received()
@@ -595,18 +572,6 @@ class Transport(_FlowControlMixin):
             if not keep_open:
                 self.close()
         self._look()
-
-    def is_reading(self) -> bool:
-        return not self._closing and not self._paused
-
-    def pause_reading(self) -> None:
-        if not self._closing:
-            self._paused = True
-
-    def resume_reading(self) -> None:
-        if not self._closing and self._paused:
-            self._paused = False
-            self._look()
 
     # writing
 
@@ -658,9 +623,6 @@ class Transport(_FlowControlMixin):
     def get_write_buffer_size(self) -> int:
         return len(self._buffer)
 
-    def can_write_eof(self) -> bool:
-        return True
-
     def write_eof(self) -> None:
         if self._closing or self._eof:
             return
@@ -670,9 +632,6 @@ class Transport(_FlowControlMixin):
             self.out.send(None)
 
     # ending
-
-    def is_closing(self) -> bool:
-        return self._closing
 
     def close(self) -> None:
         if self._closing:
@@ -710,12 +669,6 @@ class Transport(_FlowControlMixin):
                 self._protocol = None
             self._begun = False
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> Any:
-        return self._protocol
-
 
 class _Name:
     """Imitates a listening socket, which has only an address."""
@@ -730,7 +683,7 @@ class _Name:
         return self._address
 
 
-class Server(asyncio.AbstractServer):
+class SimServer(asyncio.AbstractServer):
     """A listening port of a host."""
 
     def __init__(self, loop: SimLoop, factory: Callable[[], Any], address: str, port: int) -> None:
@@ -739,20 +692,20 @@ class Server(asyncio.AbstractServer):
         self._context: Context = copy_context()
         self._address = address
         self._port = port
-        self._backlog: dict[Transport, None] = {}
+        self._backlog: dict[SimTransport, None] = {}
         self._closed: asyncio.Future[None] | None = None
 
     def accepts(self, address: str) -> bool:
         """Whether the server listens on an address of its host."""
         return self._address in _ANY or self._address == address
 
-    def accept(self, transport: Transport) -> None:
+    def accept(self, transport: SimTransport) -> None:
         """Take a connection, in a turn of the process."""
         transport.backlog = True
         self._backlog[transport] = None
         self._loop.call_soon(self._begin, transport, context=self._context)
 
-    def _begin(self, transport: Transport) -> None:
+    def _begin(self, transport: SimTransport) -> None:
         self._backlog.pop(transport, None)
         transport.backlog = False
         if not transport.gone:
@@ -792,7 +745,7 @@ class Server(asyncio.AbstractServer):
     async def wait_closed(self) -> None:
         await asyncio.sleep(0)
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> SimServer:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -805,14 +758,14 @@ class _Attempt:
 
     def __init__(self, loop: SimLoop, address: str, port: int) -> None:
         self.loop = loop
-        self.waiter: asyncio.Future[Transport] = loop.create_future()
+        self.waiter: asyncio.Future[SimTransport] = loop.create_future()
         self._source = loop.host
         self._network = loop.host.network
         target = loop.host if address == _LOOPBACK else self._network.find(address)
         assert target is not None
         self._target = target
         self._address, self._port = address, port
-        self._transport: Transport | None = None
+        self._transport: SimTransport | None = None
         engine = self._network.engine
         self._patience = engine.at(engine.now + _CONNECT_PATIENCE, self._finish, _os_error(errno.ETIMEDOUT))
         self.arm()
@@ -833,24 +786,24 @@ class _Attempt:
             return
         network.note(0, self._port, b"")
         server = target.listeners.get(self._port)
-        answer: OSError | Transport
+        answer: OSError | SimTransport
         if server is None or not server.accepts(self._address) or self._port in target.refusing:
             answer = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         else:
             answer = self._accepted(server)
         engine.at(engine.now + network.delay(target, self._source), self._finish, answer)
 
-    def _accepted(self, server: Server) -> Transport:
+    def _accepted(self, server: SimServer) -> SimTransport:
         near = self._address if self._address == _LOOPBACK else self._source.address
         ours, theirs = (near, self._source.free_port()), (self._address, self._port)
-        client = Transport(self.loop, self._source, {"peername": theirs, "sockname": ours})
-        other = Transport(server._loop, self._target, {"peername": ours, "sockname": theirs})
-        Connection(self._network, client, other)
+        client = SimTransport(self.loop, self._source, {"peername": theirs, "sockname": ours})
+        other = SimTransport(server._loop, self._target, {"peername": ours, "sockname": theirs})
+        SimConnection(self._network, client, other)
         self._transport = client
         server.accept(other)
         return client
 
-    def _finish(self, answer: OSError | Transport) -> None:
+    def _finish(self, answer: OSError | SimTransport) -> None:
         self._patience.cancel()
         if self.waiter.done() or self.loop.dead:
             if self._transport is not None:

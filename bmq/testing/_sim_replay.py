@@ -7,9 +7,12 @@ import logging
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from bmq.errors import UsageError
+
+if TYPE_CHECKING:
+    from bmq.testing._simulation import Simulation
 
 __all__ = ["replayed", "seeds_to_run", "skipped_faults"]
 
@@ -39,26 +42,8 @@ def skipped_faults() -> frozenset[int]:
     return frozenset(int(each) for each in given.replace(",", " ").split() if each.isdigit())
 
 
-class Seeded(Protocol):
-    """A simulation, as far as its repetition is concerned."""
-
-    @property
-    def seed(self) -> int:
-        """The seed."""
-        ...
-
-    @property
-    def now(self) -> float:
-        """Virtual seconds since the beginning."""
-        ...
-
-    def report(self) -> str:
-        """Return the state of the run, for people."""
-        ...
-
-
 @contextmanager
-def replayed(simulation: Seeded) -> Generator[None]:
+def replayed(simulation: Simulation) -> Generator[None]:
     """Add the way of repetition to a failure; trace a repeated run."""
     handler: logging.Handler | None = None
     before = os.environ.get("BMQ_TRACE")
@@ -83,7 +68,7 @@ def replayed(simulation: Seeded) -> Generator[None]:
 class _Virtual(logging.Formatter):
     """Log lines with virtual times."""
 
-    def __init__(self, simulation: Seeded) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         super().__init__()
         self._simulation = simulation
 

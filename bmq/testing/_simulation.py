@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
+import inspect
 import logging
 import math
 import os
@@ -21,22 +23,26 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from bmq import _checks, _world
+from bmq.broker import Broker
 from bmq.client.session import disown
 from bmq.errors import StateError, UsageError
 from bmq.testing._history import History, Recorder
 from bmq.testing._sim_faults import SIMULATED_FAULTS, FaultBook, SimulatedFault, run_faults
 from bmq.testing._sim_loop import Engine, SimLoop, place_of
-from bmq.testing._sim_network import Connection, Host, Network
-from bmq.testing._sim_replay import replayed
+from bmq.testing._sim_network import Host, Network, SimConnection
+from bmq.testing._sim_replay import replayed, seeds_to_run
 
-if TYPE_CHECKING:
-    from bmq.broker import Broker
-    from bmq.testing._sim_broker import MortalBroker
-
-__all__ = ["SimulatedBroker", "SimulatedNetwork", "SimulatedProcess", "Simulation", "SimulationError"]
+__all__ = [
+    "SimulatedBroker",
+    "SimulatedNetwork",
+    "SimulatedProcess",
+    "Simulation",
+    "SimulationError",
+    "simulated",
+]
 
 T = TypeVar("T")
 
@@ -300,6 +306,23 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Drop the reports of a killed process."""
 
 
+class _MortalBroker(Broker):
+    """A broker whose process may end without any further code."""
+
+    def vanish(self, forget: float = 0.0) -> None:
+        """Imitate a killed process: only stored messages stay, for a later :meth:`start`.
+
+        Args:
+            forget: seconds; messages that arrived within this time were not stored yet, and are lost.
+        """
+        self._listener = None
+        self._abandon(forget)
+
+    def forget(self) -> None:
+        """Lose all messages, between two runs."""
+        self._renew()
+
+
 class SimulatedBroker:
     """A broker of a simulation, whose stored messages survive the death, restart or move of its process.
 
@@ -326,16 +349,14 @@ class SimulatedBroker:
         self.process = SimulatedProcess(simulation, hosts[0], self._serve, (), home)
         home.booting = True
         self.process.start()
-        self._broker: MortalBroker = self.process._context.run(self._make)
+        self._broker: _MortalBroker = self.process._context.run(self._make)
         self.broker: Broker = self._broker
         self._graceful = True
         simulation._processes.append(self.process)
 
-    def _make(self) -> MortalBroker:
-        from bmq.testing._sim_broker import MortalBroker
-
+    def _make(self) -> _MortalBroker:
         options: dict[str, Any] = {"posts_kept": 10_000, **self._options}
-        return MortalBroker(host=self.hosts[0], **options)
+        return _MortalBroker(host=self.hosts[0], **options)
 
     async def _serve(self) -> None:
         self.broker.host = self.process._host.name
@@ -428,7 +449,7 @@ class SimulatedNetwork:
         self._network = network
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[SimConnection]:
         """The open connections, the oldest first.
 
         Each has the methods ``cut()``, ``reset()``, ``half_close(towards_client=...)`` and
@@ -514,7 +535,7 @@ class SimulatedNetwork:
 
 
 @dataclass(frozen=True, slots=True)
-class _Did:
+class _PastFault:
     """A past fault, with its time."""
 
     at: float
@@ -588,7 +609,7 @@ class Simulation:
         self._faults = FaultBook(self, self._engine, network)
         self.fault_numbers: list[int] = []
         self.history = History(clock=self._true_time)
-        self._did: deque[_Did] = deque(maxlen=_LAST_FAULTS)
+        self._past_faults: deque[_PastFault] = deque(maxlen=_LAST_FAULTS)
         self._over = False
 
     def _true_time(self) -> float:
@@ -626,7 +647,7 @@ class Simulation:
         """
         what = _checks.text("what", what)
         number = _checks.optional(_checks.integer, "number", number)
-        self._did.append(_Did(self.now, what if number is None else f"{number}: {what}"))
+        self._past_faults.append(_PastFault(self.now, what if number is None else f"{number}: {what}"))
         if number is not None:
             self.fault_numbers.append(number)
         self.history.fault(what)
@@ -936,7 +957,7 @@ class Simulation:
     def report(self) -> str:
         """Return the description of a seed's run: the seed, drawn values, and the last faults."""
         drawn = ", ".join(f"{name}={value!r}" for name, value in self.drawn.items()) or "nothing"
-        faults = "\n".join(f"  {each}" for each in self._did) or "  none"
+        faults = "\n".join(f"  {each}" for each in self._past_faults) or "  none"
         history = "\n".join(f"  {line}" for line in self.history.tail(_LAST_EVENTS)) or "  nothing"
         return (
             f"seed {self.seed} after {self.now:.6f} virtual seconds\ndrawn: {drawn}\n"
@@ -1014,3 +1035,53 @@ def _patched(seed: int) -> Generator[None]:
         for module, name, value in before:
             setattr(module, name, value)
         random_module.setstate(state)
+
+
+def simulated(
+    *, seeds: int = 20, first: int = 1, limit: float = 30 * 86400.0
+) -> Callable[[Callable[..., Coroutine[Any, Any, object]]], Callable[..., None]]:
+    """Make a test of a coroutine function, run as the process ``main`` of a simulation for each seed.
+
+    ::
+
+        @bmq.testing.simulated(seeds=100)
+        async def test_no_order_is_lost(sim):
+            broker = sim.broker()
+            ...
+
+    A failure ends the test, and reports the seed, the drawn options, the last faults and the end of the
+    history. With the seed in the environment variable ``BMQ_SIM_SEED`` the test runs only this seed, with the
+    wire trace in the log.
+
+    Args:
+        seeds: the number of seeds.
+        first: the first seed.
+        limit: the virtual seconds after which a run is given up.
+
+    Raises:
+        UsageError: an argument is out of its range.
+    """
+    seeds = _checks.integer("seeds", seeds, 1)
+    first = _checks.integer("first", first, -_checks.INT64_MAX)
+    limit = _checks.seconds("limit", limit, positive=True)
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., None]:
+        _checks.function("the test", test)
+        if not inspect.iscoroutinefunction(test):
+            raise UsageError("a simulated test must be a coroutine function: async def test(sim)")
+        parameters = list(inspect.signature(test).parameters.values())
+        if not parameters:
+            raise UsageError("a simulated test must accept the simulation: async def test(sim)")
+
+        @functools.wraps(test)
+        def run(*fixtures: Any, **named: Any) -> None:
+            for seed in seeds_to_run(first, seeds):
+                simulation = Simulation(seed, limit=limit)
+                simulation.run(functools.partial(test, simulation, *fixtures, **named))
+
+        # The remaining parameters are pytest's fixtures.
+        run.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
+        del run.__wrapped__
+        return run
+
+    return decorate

@@ -53,9 +53,9 @@ def woken(liveness: float | None) -> Counter[str]:
 def test_an_idle_session_wakes_for_heartbeats_alone(liveness: float) -> None:
     beats = round(IDLE / (liveness / 3))
     seen = woken(liveness)
-    assert set(seen) == {"Transport._read", "_tick"}
+    assert set(seen) == {"SimTransport._read", "_tick"}
     assert seen["_tick"] == pytest.approx(beats, abs=2), "one request"
-    assert seen["Transport._read"] == pytest.approx(beats, abs=2), "one answer"
+    assert seen["SimTransport._read"] == pytest.approx(beats, abs=2), "one answer"
 
 
 def test_without_liveness_an_idle_session_sleeps() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import bmq
 from bmq.testing import Simulation
-from bmq.testing._sim_network import Server, Transport
+from bmq.testing._sim_network import SimServer, SimTransport
 
 
 class Recorder(asyncio.Protocol):
@@ -546,10 +546,10 @@ def test_closing_server_resets_unaccepted_connections(monkeypatch: pytest.Monkey
         loop = asyncio.get_running_loop()
         server = await loop.create_server(Recorder, "server", 1000)
         await asyncio.sleep(1)
-        assert isinstance(server, Server)
+        assert isinstance(server, SimServer)
 
-        def accept(transport: Transport) -> None:
-            Server.accept(server, transport)
+        def accept(transport: SimTransport) -> None:
+            SimServer.accept(server, transport)
             server.close()  # in the turn in which the connection comes
 
         monkeypatch.setattr(server, "accept", accept)

@@ -65,7 +65,7 @@ def test_environment_selects_a_seed_with_its_trace(
     assert "0.00" in traced
     assert "bmq.trace: PUT sent to tcp://broker:30114" in traced
     monkeypatch.setenv("BMQ_SIM_SEED", "")
-    monkeypatch.setattr("bmq.testing._simulated.seeds_to_run", lambda first, count: [9])
+    monkeypatch.setattr("bmq.testing._simulation.seeds_to_run", lambda first, count: [9])
     test()
     # What is logged changes nothing.
     assert seen[0] == seen[1]

@@ -17,7 +17,8 @@ import uvloop
 
 import bmq
 from bmq.broker import Broker, DomainConfig, Mode
-from bmq.testing import TestApp, _memory
+from bmq.testing import TestApp
+from bmq.testing._transport import SocketlessTransport
 from tests.waiting import eventually
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -248,7 +249,7 @@ async def test_large_messages_pass_in_memory() -> None:
     assert sizes == [20_000_000] * 3
 
 
-def test_bytes_in_memory_fill_the_space_of_a_protocol_piece_by_piece() -> None:
+async def test_bytes_in_memory_fill_the_space_of_a_protocol_piece_by_piece() -> None:
     class Narrow(asyncio.BufferedProtocol):
         def get_buffer(self, sizehint: int) -> bytearray:
             self.space = bytearray(3)
@@ -258,7 +259,7 @@ def test_bytes_in_memory_fill_the_space_of_a_protocol_piece_by_piece() -> None:
             found.append(bytes(self.space[:nbytes]))
 
     found: list[bytes] = []
-    _memory._fill(Narrow(), b"abcdefgh")
+    SocketlessTransport({}, asyncio.get_running_loop(), Narrow())._feed(b"abcdefgh")
     assert found == [b"abc", b"def", b"gh"]
 
 
