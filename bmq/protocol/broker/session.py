@@ -19,7 +19,7 @@ from bmq.errors import ProtocolError
 from bmq.protocol.broker.backend import BrokerBackend, ClientPort, stream_parameters
 from bmq.protocol.broker.inflation import from_old_client
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.settings import Action, ActionKind, BrokerSettings
+from bmq.protocol.broker.settings import Action, ActionKind, BrokerSettings, refused
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition
@@ -401,13 +401,7 @@ class BrokerSession(Machine):
             self.fire(_I.STRANGER, now)
             return
         if self.principal is not None and principal != self.principal:
-            verdict = AuthenticationResponse(
-                status=Status(
-                    category=StatusCategory.E_REFUSED,
-                    code=-1,
-                    message=f"Reauthentication as another principal than '{self.principal[1]}'",
-                )
-            )
+            verdict = refused(-1, f"Reauthentication as another principal than '{self.principal[1]}'")
         accepted = verdict.status.category is StatusCategory.E_SUCCESS
         self.refused = not accepted
         kind = _I.CREDENTIALS_ACCEPTED if accepted else _I.CREDENTIALS_REFUSED

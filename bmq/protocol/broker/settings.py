@@ -20,7 +20,7 @@ from bmq.wire.control.messages import (
     StatusCategory,
 )
 
-__all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings"]
+__all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings", "refused"]
 
 #: The capabilities in this broker's identity.
 FEATURES = (
@@ -85,15 +85,16 @@ class Authentication:
             expected = self.users.get(name, "").encode("utf-8", "surrogateescape")
             if hmac.compare_digest(expected, password) and name in self.users:
                 return AuthenticationResponse(lifetime_ms=self.lifetime_ms), name
-            return _refusal(
+            return refused(
                 _WRONG,
                 "Failed to authenticate with mechanism 'BASIC'. (rc = -1). Detailed error: "
                 f"Invalid username or password for user '{name}'",
             ), name
-        return _refusal(_UNSUPPORTED, f"Authentication mechanism '{request.mechanism}' not supported."), ""
+        return refused(_UNSUPPORTED, f"Authentication mechanism '{request.mechanism}' not supported."), ""
 
 
-def _refusal(code: int, message: str) -> AuthenticationResponse:
+def refused(code: int, message: str) -> AuthenticationResponse:
+    """Return the answer to credentials that are not accepted."""
     return AuthenticationResponse(
         status=Status(category=StatusCategory.E_REFUSED, code=code, message=message)
     )

@@ -846,7 +846,7 @@ class ClientCore(Machine):
         if request is None:
             return  # brokers send no unsolicited messages; answers to forgotten requests do not matter
         if unread is not None:
-            request.strange = f"a message that cannot be read: {unread}"
+            request.unexpected = f"a message that cannot be read: {unread}"
             request.cause = unread
         if request.subject is None:
             self.fire(_I.DISCONNECTED, now)

@@ -484,7 +484,7 @@ class PostWindow:
             if outcome is not _SUCCESS:
                 batch.queue.counts.not_accepted(outcome)
                 if outcome is _UNKNOWN:
-                    _note_strange(acked, guid, status)
+                    _note_unknown_status(acked, guid, status)
             token = batch.token
             if token is _ITS_OWN:
                 outcomes.append((tag, 0, guid, outcome, batch.queue))
@@ -537,7 +537,7 @@ class PostWindow:
                     acked.accepted.append((batch.token, 1))
                 else:
                     batch.queue.counts.not_accepted(status)
-                    _note_strange(acked, guid, wire_status)
+                    _note_unknown_status(acked, guid, wire_status)
                     acked.outcomes.append((batch.token, batch.tag + row, guid, status, batch.queue))
                 return
 
@@ -656,7 +656,7 @@ def _outcome(batch: Batch, tag: Any, guid: bytes, status: AckStatus) -> Outcome:
     return batch.token, tag, guid, status, batch.queue
 
 
-def _note_strange(acked: Acked, guid: bytes, status: int) -> None:
+def _note_unknown_status(acked: Acked, guid: bytes, status: int) -> None:
     """Keep the number of a status unknown to this version."""
     if status & STATUS_MASK in UNKNOWN_ACK_NUMBERS:
         acked.strange[guid] = status & STATUS_MASK

@@ -318,7 +318,7 @@ class QueueCore(Machine):
         confirmed: the messages confirmed lately, or None.
         answered_at: time of the latest acknowledgement, or of the resending of posts.
         counts: numbers of all further outcomes of posts.
-        anybody: receiver of messages with an unknown subscription.
+        fallback: receiver of messages with an unknown subscription.
         leaving: whether the application has begun to close the queue. The request follows when handlers and
             posts are done; until the request, the queue's state remains the state at the broker.
         watch: the deliveries to subscriptions with expressions.
@@ -336,11 +336,11 @@ class QueueCore(Machine):
         "_suspends",
         "_waiting",
         "answered_at",
-        "anybody",
         "at_most_once",
         "confirmed",
         "counts",
         "deduplication_time",
+        "fallback",
         "flags",
         "leaving",
         "owner",
@@ -389,7 +389,7 @@ class QueueCore(Machine):
         self.flags = flags
         self.readable = bool(flags & QueueFlags.READ)
         self.writable = bool(flags & QueueFlags.WRITE)
-        self.anybody = SubscriptionCore("", _IDLE_SUBSCRIPTION.options, NULL_OWNER)
+        self.fallback = SubscriptionCore("", _IDLE_SUBSCRIPTION.options, NULL_OWNER)
         self.at_most_once = False
         self.deduplication_time = _DEFAULT_DEDUPLICATION
         self.unacked = 0
@@ -517,7 +517,7 @@ class QueueCore(Machine):
             self._session.confirms.forget(self)
         self.leaving = False
         self._gone = self._closing = None
-        self.owner = self.anybody.owner = owner
+        self.owner = self.fallback.owner = owner
         self.subscriptions = SubscriptionSet(self, self._session.routes)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._suspends = suspends
@@ -755,7 +755,7 @@ class QueueCore(Machine):
         """Process the answer to a request; the answer to another request does not change the outcome."""
         refusal = body if isinstance(body, Status) and body.category != StatusCategory.E_SUCCESS else None
         if refusal is None and not isinstance(body, _ANSWERS[request.kind]):
-            request.strange = request.strange or _in_words(body)
+            request.unexpected = request.unexpected or _in_words(body)
             self.unanswered(request, now)
             return
         present = self._request
@@ -785,7 +785,7 @@ class QueueCore(Machine):
         if request.kind is RequestKind.OPEN:
             self._close_once(now)
         elif request.kind is RequestKind.CONFIGURE and self.state in (_OPEN, _RECONFIGURING):
-            self.subscriptions.astray = True
+            self.subscriptions.accepted_late = True
             if self.state is _OPEN:
                 self._session.changed[self] = None
 
@@ -800,7 +800,7 @@ class QueueCore(Machine):
         if request.kind is not RequestKind.OPEN:
             # Keep an openQueue: if a late answer opens the queue, the queue has to be closed.
             self._request = None
-        misread = request.strange and (self.state, _I.MISREAD) in self.TRANSITIONS
+        misread = request.unexpected and (self.state, _I.MISREAD) in self.TRANSITIONS
         self.fire(_I.MISREAD if misread else _I.TIMEOUT, now, request)
 
     # actions: opening
@@ -1049,7 +1049,7 @@ class QueueCore(Machine):
     def _broker_differs(self) -> bool:
         """Whether the broker is known to have other subscriptions than the agreed subscriptions."""
         subs = self.subscriptions
-        return subs.astray or list(subs.committed) != ([] if self.suspended else list(subs.agreed))
+        return subs.accepted_late or list(subs.committed) != ([] if self.suspended else list(subs.agreed))
 
     def _deadline_of(self, operation: PendingCall | None, now: float) -> float:
         return operation.deadline if operation else now + self._session.options.reopen_timeout
@@ -1121,11 +1121,11 @@ class QueueCore(Machine):
     ) -> Error:
         """Return the error of a failed request; without a refusal the answer was missing or unreadable."""
         if refusal is None:
-            if request is None or not request.strange:
+            if request is None or not request.unexpected:
                 return self._timed_out(what)
             strange = cls(
                 f"the request to {what} queue {self.uri} ({request.kind.value}) was answered with "
-                f"{request.strange}"
+                f"{request.unexpected}"
             )
             strange.__cause__ = request.cause
             return strange

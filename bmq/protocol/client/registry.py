@@ -198,9 +198,8 @@ class QueueRegistry:
         if len(readers) != 1:
             return None
         queue = readers[0]
-        return queue, queue.subscriptions.committed[0] if len(
-            queue.subscriptions.committed
-        ) == 1 else queue.anybody
+        committed = queue.subscriptions.committed
+        return queue, committed[0] if len(committed) == 1 else queue.fallback
 
 
 def _stays_open(queue: QueueCore) -> bool:

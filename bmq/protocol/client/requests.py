@@ -45,12 +45,12 @@ class Request:
         subject: the queue that receives the answer; None for a disconnect.
         numbered: the subscriptions of a configureStream.
         failure: why the request was not sent; None if sent.
-        strange: description of an answer that does not belong to the request.
+        unexpected: description of an answer that does not belong to the request.
         cause: why the answer was unreadable, or None.
         sent: time of sending; infinite before.
     """
 
-    __slots__ = ("cause", "failure", "kind", "numbered", "r_id", "sent", "strange", "subject")
+    __slots__ = ("cause", "failure", "kind", "numbered", "r_id", "sent", "subject", "unexpected")
 
     def __init__(
         self, r_id: int, kind: RequestKind, subject: QueueCore | None, numbered: Numbered | None
@@ -60,7 +60,7 @@ class Request:
         self.subject = subject
         self.numbered: Numbered = [] if numbered is None else numbered
         self.failure: Exception | None = None
-        self.strange = ""
+        self.unexpected = ""
         self.cause: Error | None = None
         self.sent = inf
 

@@ -14,9 +14,9 @@ Invariants:
   place.
 - At most one request with subscriptions is outstanding. Later changes wait for the answer (OVERTAKEN), and go
   out together.
-- A timed-out request may still be accepted, and replaces the agreed set at the broker (``astray``). Only the
-  next accepted request ends this: a refused request leaves the broker as before. The routes of a request
-  without an answer stay, until a later request is accepted.
+- A timed-out request may still be accepted, and replaces the agreed set at the broker (``accepted_late``).
+  Only the next accepted request ends this: a refused request leaves the broker as before. The routes of a
+  request without an answer stay, until a later request is accepted.
 - A lost connection needs no action by the application: the wanted set is requested again.
 - ``committed`` is empty while the queue is suspended, closing or closed, regardless of ``wanted``.
 
@@ -143,11 +143,20 @@ class SubscriptionSet(Machine):
         asked: the subscriptions of the latest request.
         agreed: the subscriptions last accepted by the broker.
         committed: the subscriptions at the broker.
-        astray: whether the broker accepted a request after the timeout. The broker has that request's
+        accepted_late: whether the broker accepted a request after the timeout. The broker has that request's
             subscriptions, until the broker accepts a later request.
     """
 
-    __slots__ = ("_generations", "_queue", "_routes", "agreed", "asked", "astray", "committed", "wanted")
+    __slots__ = (
+        "_generations",
+        "_queue",
+        "_routes",
+        "accepted_late",
+        "agreed",
+        "asked",
+        "committed",
+        "wanted",
+    )
 
     state: SetState
 
@@ -161,7 +170,7 @@ class SubscriptionSet(Machine):
         self.asked: Sequence[SubscriptionCore] = ()
         self.agreed: Sequence[SubscriptionCore] = ()
         self.committed: Sequence[SubscriptionCore] = ()
-        self.astray = False
+        self.accepted_late = False
 
     @property
     def removes_only(self) -> bool:
@@ -228,7 +237,7 @@ class SubscriptionSet(Machine):
     def _agree(self, numbered: Numbered) -> None:
         self.agreed = self.asked
         self.committed = [subscription for _, subscription in numbered]
-        self.astray = False
+        self.accepted_late = False
         self._generations.append([s_id for s_id, _ in numbered])
         while len(self._generations) > _GENERATIONS:
             oldest = self._generations.popleft()
@@ -240,7 +249,7 @@ class SubscriptionSet(Machine):
         self._failed(numbered, in_doubt)
 
     def _lose(self) -> None:
-        self.astray = False
+        self.accepted_late = False
         self.remove_routes()
 
     TRANSITIONS: ClassVar = {

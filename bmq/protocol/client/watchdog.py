@@ -16,7 +16,7 @@ partition hangs. A broker owes a client four things:
 
 No message is owed: a client cannot tell an empty queue from an undelivered one.
 
-A missing byte, and a missing answer, pass through four stages, each entered by a call of
+A missing byte, and a missing answer, pass through five stages, each entered by a call of
 :meth:`Watchdog.tick`:
 
 =========  ==================  =================================================
@@ -24,8 +24,9 @@ stage      entered after       on entry
 =========  ==================  =================================================
 LISTENING  the last proof
 ASKED      1/3 of the limit    a HEARTBEAT_REQ is sent
-QUIET      1/2 of the limit    the silence is reported
-DOUBTED    the whole limit     the event loop gets one more turn to read
+REPORTED   1/2 of the limit    the silence is reported
+LAST_TURN  the whole limit     the event loop gets one more turn to read
+GIVEN_UP   this turn           the connection is closed
 =========  ==================  =================================================
 
 **A tick enters at most one stage, and at least half of the limit passes between the request and the
@@ -66,7 +67,7 @@ __all__ = ["Watchdog"]
 
 # Fractions of the limit after which a silent peer is queried, and reported.
 _ASK_AFTER: Final = 1 / 3
-_QUIET_AFTER: Final = 1 / 2
+_REPORT_AFTER: Final = 1 / 2
 # Minimum fraction of the limit between a request and the report.
 _ANSWER_WITHIN: Final = 1 / 10
 # Length of the last turn to read, in seconds; a twentieth for shorter limits.
@@ -87,8 +88,9 @@ _OWED: Final[tuple[StallCause, ...]] = ("posts", "requests")
 class _Stage(IntEnum):
     LISTENING = 0
     ASKED = 1
-    QUIET = 2
-    DOUBTED = 3
+    REPORTED = 2
+    LAST_TURN = 3
+    GIVEN_UP = 4
 
 
 class _Silence:
@@ -121,7 +123,7 @@ class _Silence:
             self.start(now)
 
     def enter_next(self, now: float) -> _Stage | None:
-        """Return the stage entered at ``now``, or None; LISTENING is the verdict."""
+        """Return the stage entered at ``now``, or None."""
         if self.deadline is None or now < self.deadline:
             return None
         if self.since > self._noted:
@@ -134,16 +136,16 @@ class _Silence:
         if self._stage is _Stage.LISTENING:
             self._stage = _Stage.ASKED
             self._asked = now
-            self.deadline = max(self.since + limit * _QUIET_AFTER, now + limit * _ANSWER_WITHIN)
+            self.deadline = max(self.since + limit * _REPORT_AFTER, now + limit * _ANSWER_WITHIN)
         elif self._stage is _Stage.ASKED:
-            self._stage = _Stage.QUIET
-            end = max(self.since + limit, self._asked + limit * _QUIET_AFTER)
+            self._stage = _Stage.REPORTED
+            end = max(self.since + limit, self._asked + limit * _REPORT_AFTER)
             self.deadline = max(end, now + last_turn)
-        elif self._stage is _Stage.QUIET:
-            self._stage = _Stage.DOUBTED
+        elif self._stage is _Stage.REPORTED:
+            self._stage = _Stage.LAST_TURN
             self.deadline = now + last_turn
         else:
-            self._stage = _Stage.LISTENING
+            self._stage = _Stage.GIVEN_UP
             self.deadline = None
         return self._stage
 
@@ -152,7 +154,7 @@ class Watchdog:
     """Watches the broker of one session, on one connection after the other.
 
     Args:
-        core: the session.
+        session: the session.
         limit: seconds without a byte or without an answer after which the connection is given up; None to
             rely on the heartbeats of the broker's configuration.
 
@@ -163,8 +165,8 @@ class Watchdog:
         pulse_at: time of the next heartbeat while reading is paused, or None.
     """
 
-    def __init__(self, core: ClientCore, limit: float | None) -> None:
-        self._core = core
+    def __init__(self, session: ClientCore, limit: float | None) -> None:
+        self._session = session
         self._limit = limit
         self.heartbeat: Heartbeat | None = None
         self.bytes = _Silence(limit or 0.0)
@@ -223,7 +225,7 @@ class Watchdog:
         if self._paused or paused:
             self._moved = now
         self._paused = paused
-        self.pulse_at = now + _PULSE_WHILE_PAUSED if paused and self._core.connected else None
+        self.pulse_at = now + _PULSE_WHILE_PAUSED if paused and self._session.connected else None
 
     # proofs of life
 
@@ -269,18 +271,18 @@ class Watchdog:
         """Perform due actions."""
         if self.pulse_at is not None and now >= self.pulse_at:
             self.pulse_at = now + _PULSE_WHILE_PAUSED
-            self._core.heartbeat_owed = True
+            self._session.heartbeat_owed = True
         ask = self._tick_bytes(now)
         if self._tick_answers(now) or ask:
-            self._core.outbox.event(HEARTBEAT_REQ)
+            self._session.outbox.event(HEARTBEAT_REQ)
         if self.heartbeat is not None:
             if self._paused:
                 self.heartbeat.heard = True
             action = self.heartbeat.poll(now)
             if action is HeartbeatAction.SEND:
-                self._core.outbox.event(HEARTBEAT_REQ)
+                self._session.outbox.event(HEARTBEAT_REQ)
             elif action is HeartbeatAction.GIVE_UP:
-                self._core.fail_channel(
+                self._session.fail_channel(
                     ConnectionFailed("the broker has been silent: too many heartbeats were missed")
                 )
         if self._paused:
@@ -290,11 +292,11 @@ class Watchdog:
     def _tick_bytes(self, now: float) -> bool:
         """Return whether to ask the broker."""
         stage = self.bytes.enter_next(now)
-        if stage is _Stage.QUIET:
+        if stage is _Stage.REPORTED:
             self._silent_since = self.bytes.since
             self._begin(["silence"], now)
-        elif stage is _Stage.LISTENING:
-            self._core.fail_channel(ConnectionFailed(_silent(now - self.bytes.since)))
+        elif stage is _Stage.GIVEN_UP:
+            self._session.fail_channel(ConnectionFailed(_silent(now - self.bytes.since)))
         return stage is _Stage.ASKED
 
     def _tick_answers(self, now: float) -> bool:
@@ -303,12 +305,12 @@ class Watchdog:
         if answers.deadline is not None and now - answers.deadline > limit * _ON_TIME:
             self._restart_answers(now)
         stage = answers.enter_next(now)
-        if stage is _Stage.QUIET and "silence" not in self.causes:
+        if stage is _Stage.REPORTED and "silence" not in self.causes:
             self._begin(["answers"], now)
-        elif stage is _Stage.LISTENING:
+        elif stage is _Stage.GIVEN_UP:
             idle = self._received <= (now - answers.since) * _SLOWEST_LINE
-            if idle and self._core.posts.bytes <= (now - self._answered) * _SLOWEST_LINE:
-                self._core.fail_channel(ConnectionFailed(_unanswered(now - self._answered)))
+            if idle and self._session.posts.bytes <= (now - self._answered) * _SLOWEST_LINE:
+                self._session.fail_channel(ConnectionFailed(_unanswered(now - self._answered)))
             else:
                 self._restart_answers(now)
         return stage is _Stage.ASKED
@@ -322,9 +324,9 @@ class Watchdog:
 
     def requests_sent(self, now: float) -> None:
         """Record the time of sending of the fresh requests."""
-        for request in self._core.requests.fresh:
+        for request in self._session.requests.fresh:
             request.sent = now
-        self._core.requests.fresh.clear()
+        self._session.requests.fresh.clear()
         self._look_later(now)
 
     def look(self, now: float) -> None:
@@ -369,8 +371,8 @@ class Watchdog:
         self._doubted = False
         self._begin(new, now)
         self._end([cause for cause in _OWED if cause not in found], now)
-        owed = [max(oldest, queue.answered_at) for queue, oldest in self._core.posts.waiting().items()]
-        request = self._core.requests.oldest()
+        owed = [max(oldest, queue.answered_at) for queue, oldest in self._session.posts.waiting().items()]
+        request = self._session.requests.oldest()
         if request is not None:
             owed.append(request.sent)
         self.deadline = max(min(owed) + self._limit / 2, now + self._limit * _LEAST_PAUSE) if owed else None
@@ -381,7 +383,7 @@ class Watchdog:
         if self._limit is None:
             return found
         since = now - self._limit / 2
-        waiting = self._core.posts.waiting()
+        waiting = self._session.posts.waiting()
         stuck = [
             queue
             for queue, oldest in waiting.items()
@@ -394,7 +396,7 @@ class Watchdog:
             found["posts"] = (
                 f"{which} to {where} has been waiting for its acknowledgement for {_shown(now - oldest)}"
             )
-        request = self._core.requests.oldest()
+        request = self._session.requests.oldest()
         if request is not None and max(request.sent, self._moved) <= since:
             about = "" if request.subject is None else request.subject.uri_text
             what = f"{request.kind.value} of {about}" if about else request.kind.value
@@ -409,13 +411,13 @@ class Watchdog:
             self.causes[cause] = now
         reasons = dict(self.describe(now)) if new else {}
         for cause in new:
-            self._core.emit(Stalled(cause, reasons[cause]))
+            self._session.emit(Stalled(cause, reasons[cause]))
 
     def _end(self, causes: Sequence[StallCause], now: float) -> None:
         for cause in causes:
             begun = self.causes.pop(cause, None)
             if begun is not None:
-                self._core.emit(StallOver(cause, now - begun))
+                self._session.emit(StallOver(cause, now - begun))
 
 
 def _silent(seconds: float) -> str:
