@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.spark import _log
+from bmq.spark import log as spark_log
 from bmq.testing import FaultProxy, _proxy
 
 ROOT = Path(__file__).parent.parent
@@ -397,9 +397,9 @@ def test_the_log_of_a_stream_is_written_out_where_folders_cannot_be(
     import pyarrow as pa
 
     synced: list[str] = []
-    monkeypatch.setattr(_log, "_POSIX", posix)
-    monkeypatch.setattr(_log.BatchLog, "_sync", lambda self, path: synced.append(str(path)))
-    log = _log.BatchLog(str(tmp_path / "log"))
+    monkeypatch.setattr(spark_log, "_POSIX", posix)
+    monkeypatch.setattr(spark_log.BatchLog, "_sync", lambda self, path: synced.append(str(path)))
+    log = spark_log.BatchLog(str(tmp_path / "log"))
     log.acquire()
     try:
         rows = pa.record_batch({"x": [1]})
@@ -415,7 +415,7 @@ def test_a_log_is_used_without_a_lock_where_files_cannot_be_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    first, second = (_log.BatchLog(str(tmp_path / "log")) for _ in range(2))
+    first, second = (spark_log.BatchLog(str(tmp_path / "log")) for _ in range(2))
     first.acquire()
     second.acquire()
     first.release()

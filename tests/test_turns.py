@@ -531,7 +531,7 @@ def receiving_callables() -> Iterator[str]:
                     yield "Responder.__call__"
                 # With the methods of private base classes.
                 for base in found.__mro__:
-                    if base is found or base is Registrar:
+                    if base is found or base is Registrar or base.__name__.startswith("_"):
                         for method, value in vars(base).items():
                             if method in RECEIVING and callable(value):
                                 yield f"{name}.{method}"

@@ -148,11 +148,11 @@ class Session(SessionCalls):
         if hasattr(self, "_abandoned"):
             self._abandoned.close(self)
 
-    def _open(self, open: Open, subscriptions: Iterable[Any], timeout: float | None) -> Queue:
+    def _open(self, open_queue: Open, subscriptions: Iterable[Any], timeout: float | None) -> Queue:
         """Open a queue; after an interruption it is closed again."""
         given: list[Any] = _checks.items("subscriptions", subscriptions, "bmq.Subscription and expressions")
         queue = self._portal.run(
-            lambda: open(given),
+            lambda: open_queue(given),
             timeout=self.options.open_timeout if timeout is None else timeout,
             undo=lambda queue: self._portal.keep(queue.close()),
         )

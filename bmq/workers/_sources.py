@@ -340,7 +340,7 @@ class KeyedMessages(MessageSource):
         # The filling task waits for this future while the lanes are full.
         self._room: asyncio.Future[None] | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting: dict[asyncio.Task[None], None] = {}
 
     async def fill(self) -> None:
         """Sort arriving messages into lanes."""
@@ -406,7 +406,7 @@ class KeyedMessages(MessageSource):
             return True
         self._workers.progress.parked += work.failing
         resting = asyncio.create_task(self._rest(work, seconds))
-        self._waiting.add(resting)
+        self._waiting[resting] = None
         resting.add_done_callback(partial(self._rested, work.failing))
         return True
 
@@ -416,7 +416,7 @@ class KeyedMessages(MessageSource):
         self.wake()
 
     def _rested(self, failing: int, resting: asyncio.Task[None]) -> None:
-        self._waiting.discard(resting)
+        self._waiting.pop(resting, None)
         self._workers.progress.parked -= failing
 
     def done(self, work: Work) -> None:

@@ -41,9 +41,8 @@ PLACES = {
     "arrow/consumer.py: Receipt.messages": "the rows of a batch",
     "arrow/tables.py: _Late._receipts": "the limits, which grow by what is left out: GUIDs alone",
     "arrow/consumer.py: ColumnConsumer._out": "what the application holds: GUIDs alone",
-    "blocking/_line.py: Line._messages": "a constant",
-    "blocking/_outbox.py: Outbox._entries": "Outbox.has_room, and confirmations of messages at hand",
-    "blocking/_tables.py: Tables._left": "a batch that a call was cancelled for",
+    "blocking/_receive.py: Prefetch._messages": "a constant",
+    "blocking/_posts.py: SendBuffer._entries": "SendBuffer.has_room, and confirmations of messages at hand",
     "spark/stream_reader.py: _Batch.waiting": "the rows of a file",
     # Received by tasks that stop receiving at a limit.
     "workers/_sources.py: KeyedMessages._lanes": "the limits of the subscription",
@@ -68,8 +67,7 @@ PLACES = {
     "protocol/client/events.py: Pushed.deliveries": "what is read in one turn of the event loop",
     "protocol/client/events.py: PushedColumns.deliveries": "what is read in one turn of the event loop",
     # Not messages.
-    "testing/_sim_loop.py: Engine._heap": "events of a simulation",
-    "blocking/_handlers.py: Handlers._leaving": "asyncio.Event",
+    "blocking/_receive.py: HeldMessages._leaving": "asyncio.Event",
     "client/health.py: HostHealth._changed": "asyncio.Event",
 }
 

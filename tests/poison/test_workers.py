@@ -83,7 +83,7 @@ async def test_ten_times_the_window_of_each_poison(
             assert await asyncio.wait_for(handled.get(), 10) == Order(1), name
         count = 200 * len(POISONS)
         await eventually(lambda: app.status()[0].left == count)
-        assert app.status()[0].unconfirmed == count
+        await eventually(lambda: app.status()[0].unconfirmed == count)
     assert len(lines(caplog)) == 4, (
         "what cannot be read, and decoded; the number of those left, and at the end"
     )
