@@ -110,6 +110,7 @@ class TypedBatch(MessageBatch, Generic[T]):
         return iter(cast("list[TypedMessage[T]]", self._messages))
 
 
+@live
 class _Mapped(Generic[A, B]):
     """One loop over messages or batches, each with its values."""
 
