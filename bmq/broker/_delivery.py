@@ -71,7 +71,7 @@ class Effort:
 
 
 @dataclass(slots=True, eq=False)
-class Durations:
+class WaitingTimes:
     """How often something took how long: together, and at most, in seconds."""
 
     count: int = 0
@@ -207,8 +207,8 @@ class AppDelivery:
     matcher: Evaluator | None = None
     wait_until: float | None = None
     postponed: bool = False
-    queue_times: Durations = field(default_factory=Durations)
-    confirm_times: Durations = field(default_factory=Durations)
+    queue_times: WaitingTimes = field(default_factory=WaitingTimes)
+    confirm_times: WaitingTimes = field(default_factory=WaitingTimes)
     _routing: Routing = NOBODY
 
     @property

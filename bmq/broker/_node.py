@@ -14,8 +14,8 @@ from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
 from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import QueueHandle, SubStream
-from bmq.broker._posted import PostedMessage
 from bmq.broker._queue import NEVER, BrokerQueue
+from bmq.broker._views import PostedMessage
 from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.broker.output import BrokerOutput

@@ -27,9 +27,8 @@ from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
 from bmq.broker._faults import Faults
 from bmq.broker._node import Bounds, BrokerNode
-from bmq.broker._posted import PostedMessage, told
 from bmq.broker._scheduler import Scheduler
-from bmq.broker._views import QueuesView
+from bmq.broker._views import PostedMessage, QueuesView, listed
 from bmq.broker.clock import Clock
 from bmq.broker.listener import Listener, Listening, SimulatedListener
 from bmq.errors import StateError
@@ -257,7 +256,7 @@ class Broker:
         others = ", ".join(dict.fromkeys(each.queue_uri for each in self._posts or ())) or "none"
         raise AssertionError(
             f"expected {wanted} in {uri}, found {len(found)} of {len(posted)} posted "
-            f"messages:\n{told(posted)}\n(queues with posts: {others})"
+            f"messages:\n{listed(posted)}\n(queues with posts: {others})"
         )
 
     async def drained(self, uri: str, timeout: float = 10.0) -> None:
@@ -291,7 +290,7 @@ class Broker:
             ]
             raise AssertionError(
                 f"{name} has {len(left)} messages left after {timeout:g} s, {left.unconfirmed} of them "
-                f"delivered and unconfirmed:\n{told(messages)}"
+                f"delivered and unconfirmed:\n{listed(messages)}"
             ) from None
 
     # ---- life

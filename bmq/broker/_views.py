@@ -1,23 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A view into an embedded broker, for tests: contents of queues, and deliveries to consumers."""
+"""A view into an embedded broker, for tests: posts, contents of queues, and deliveries to consumers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
 
-from bmq.broker._delivery import AppDelivery
-from bmq.broker._node import BrokerNode
-from bmq.broker._queue import BrokerQueue
-from bmq.broker._storage import MessageRecord
-from bmq.errors import InvalidURI
+from bmq.errors import InvalidURI, ProtocolError
 from bmq.wire.constants import PutFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.message import Beginning, read_beginning, split_application_data
-from bmq.wire.properties import Properties
+from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_application_data
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 
-__all__ = ["AppView", "BrokerQueueStats", "MessageView", "QueueView", "QueuesView"]
+if TYPE_CHECKING:
+    from bmq.broker._delivery import AppDelivery
+    from bmq.broker._node import BrokerNode
+    from bmq.broker._queue import BrokerQueue
+    from bmq.broker._storage import MessageRecord
+
+__all__ = ["AppView", "BrokerQueueStats", "MessageView", "PostedMessage", "QueueView", "QueuesView", "listed"]
+
+
+_SHOWN: Final = 10
+_SHOWN_BYTES: Final = 60
+
+
+def _decoded(data: bytes, flags: int, schema_id: int, compression: int) -> tuple[Properties, bytes]:
+    """Return the properties and the payload of a message's data without padding."""
+    return split_application_data(
+        data,
+        has_properties=bool(flags & PutFlags.MESSAGE_PROPERTIES),
+        schema_id=schema_id,
+        compression=compression,
+    )
+
+
+@dataclass(frozen=True)
+class PostedMessage:
+    """A message as posted.
+
+    Attributes:
+        queue_uri: URI of the queue.
+        guid: GUID, 32 upper-case hexadecimal digits.
+        payload: decompressed payload; for an unreadable message, the bytes as transmitted.
+        properties: properties; empty for an unreadable message.
+    """
+
+    queue_uri: str
+    guid: str
+    payload: bytes
+    properties: Properties
+
+    def __str__(self) -> str:
+        shown = self.payload[:_SHOWN_BYTES]
+        more = "..." if len(self.payload) > len(shown) else ""
+        return f"{self.guid} {shown!r}{more} {dict(self.properties)}"
+
+    @classmethod
+    def read(
+        cls, queue_uri: str, guid: bytes, data: bytes, size: int, flags: int, schema_id: int, compression: int
+    ) -> PostedMessage:
+        """Return the message of a PUT; ``data`` has padding after ``size`` bytes."""
+        try:
+            properties, payload = _decoded(data[:size], flags, schema_id, compression)
+        except ProtocolError:  # a broker stores an unreadable message all the same
+            properties, payload = NO_PROPERTIES, bytes(data[:size])
+        return cls(queue_uri, guid_to_text(guid), payload, properties)
+
+    def has(self, payload: bytes | None, properties: Mapping[str, PropertyInput]) -> bool:
+        """Whether the message has this payload, if given, and at least these properties."""
+        if payload is not None and self.payload != payload:
+            return False
+        return all(
+            name in self.properties
+            and self.properties[name] == (value.value if isinstance(value, PropertyValue) else value)
+            for name, value in properties.items()
+        )
+
+
+def listed(messages: list[PostedMessage]) -> str:
+    """Describe messages, a line each, for the text of a failure."""
+    lines = [f"    {each}" for each in messages[:_SHOWN]]
+    if len(messages) > _SHOWN:
+        lines.append(f"    ... and {len(messages) - _SHOWN} more")
+    return "\n".join(lines) or "    nothing"
 
 
 @dataclass(frozen=True)
@@ -169,11 +237,14 @@ class QueueView:
 
     def message(self, guid: str) -> MessageView | None:
         """Return a stored message by its GUID; None if not stored."""
+        found = self._find(guid)
+        return None if found is None else self._stored(found)
+
+    def _find(self, guid: str) -> MessageRecord | None:
         try:
-            found = self._queue.store.messages.get(bytes.fromhex(guid))
+            return self._queue.store.messages.get(bytes.fromhex(guid))
         except ValueError:
             return None
-        return None if found is None else self._stored(found)
 
     def beginning(self, guid: str, most: int, *, app_id: str = "") -> Beginning | None:
         """Return the properties and the first bytes of a stored message, decompressing no more.
@@ -189,10 +260,7 @@ class QueueView:
         Raises:
             ProtocolError: the message cannot be read.
         """
-        try:
-            found = self._queue.store.messages.get(bytes.fromhex(guid))
-        except ValueError:
-            return None
+        found = self._find(guid)
         if found is None:
             return None
         if app_id and not any(
@@ -209,12 +277,8 @@ class QueueView:
         )
 
     def _stored(self, message: MessageRecord) -> MessageView:
-        properties, payload = split_application_data(
-            message.data[: -message.data[-1]],
-            has_properties=bool(message.flags & PutFlags.MESSAGE_PROPERTIES),
-            schema_id=message.schema_id,
-            compression=message.compression,
-        )
+        data = message.data[: -message.data[-1]]
+        properties, payload = _decoded(data, message.flags, message.schema_id, message.compression)
         return MessageView(
             guid_to_text(message.guid),
             payload,

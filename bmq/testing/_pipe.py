@@ -34,7 +34,7 @@ class Direction(Enum):
 
 @dataclass(slots=True)
 class Conditions:
-    """The conditions of a line, in one direction; see ``Line`` for each."""
+    """The conditions of one direction; see :class:`bmq.testing._proxy.PathFaults` for each."""
 
     stalled: bool = False
     swallowing: bool = False
@@ -53,7 +53,7 @@ class Conditions:
                 waiter.set_result(None)
 
     def copy(self) -> Conditions:
-        """Return the same conditions for another line."""
+        """Return the same conditions for another connection."""
         return Conditions(self.stalled, self.swallowing, self.delay, self.jitter, self.split, self.rate)
 
     async def change(self, timeout: float | None) -> None:

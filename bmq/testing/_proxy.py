@@ -22,7 +22,7 @@ from bmq.client.address import parse_addresses
 from bmq.errors import StateError, UsageError
 from bmq.testing._pipe import Conditions, Direction, Endpoint, Pipe
 
-__all__ = ["Direction", "FaultProxy", "Line", "ProxiedConnection", "Side"]
+__all__ = ["Direction", "FaultProxy", "PathFaults", "ProxiedConnection", "Side"]
 
 _CONNECT_TIMEOUT = 10.0
 _BACKLOG = 1024
@@ -43,7 +43,7 @@ class Side(Enum):
     BROKER = "broker"
 
 
-class Line(ABC):
+class PathFaults(ABC):
     """The faults for one connection, or for all connections at once.
 
     ``direction`` None means both directions. No call waits: a call takes effect for every byte that has not
@@ -222,8 +222,8 @@ def _replacer(value: int) -> Callable[[int], int]:
     return lambda _: value
 
 
-class ProxiedConnection(Line):
-    """A connection through the proxy, with all methods of :class:`Line`.
+class ProxiedConnection(PathFaults):
+    """A connection through the proxy, with all methods of :class:`PathFaults`.
 
     Attributes:
         number: 1 for the proxy's first connection.
@@ -362,7 +362,7 @@ def _drop(endpoint: Endpoint | None, *, reset: bool) -> None:
     endpoint.abort()
 
 
-class FaultProxy(Line):
+class FaultProxy(PathFaults):
     """A TCP proxy in front of a broker, embedded or real, that injects faults.
 
     ::

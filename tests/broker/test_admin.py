@@ -247,6 +247,19 @@ async def test_a_message_that_is_refused_or_known_is_not_counted_as_posted() -> 
         assert stats.refused > 0
 
 
+async def test_the_posts_of_a_test_are_those_that_the_queue_accepted() -> None:
+    config = DomainConfig(name="small", mode=Mode.PRIORITY, queue_limits=Limits(messages=2))
+    async with Broker(domains=[config], posts_kept=100) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("bmq://small/queue", write=True)
+        report = await queue.post_many([b"%d" % number for number in range(6)])
+        posted = broker.posted("bmq://small/queue")
+        assert [each.payload for each in posted] == [b"0", b"1", b"2"]
+        assert len(posted) + len(report.failures) == 6
+        assert [each.guid for each in posted] == [
+            each.guid for each in broker.queues["bmq://small/queue"].messages
+        ]
+
+
 async def test_the_counters_of_a_queue_are_an_object() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker, bmq.connect(broker.uri) as session:
