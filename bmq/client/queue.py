@@ -680,7 +680,7 @@ class Queue(OpenQueue):
         try:
             raw, data, flags, schema_id, packing = self._encode(data, properties, guid, tick, compression)
             now = connection.turn[0] if connection.scheduled else connection.loop.time()
-            connection.core.post(self._core, raw, data, token, now, 0, flags, schema_id, packing)
+            connection.core.post(self._core, raw, data, token, now, flags, schema_id, packing)
         except BaseException as error:
             if isinstance(token, InterceptedPost):
                 token.refused(error)

@@ -83,7 +83,6 @@ def post_raw(queue: bmq.Queue, message: Poisonous) -> asyncio.Future[bmq.Ack]:
         message.data,
         future,
         connection.loop.time(),
-        0,
         int(flags),
         int(message.has_properties),
         message.compression,

@@ -97,7 +97,6 @@ class Replay:
                     message.data,
                     message.guid,
                     self.bench.now,
-                    0,
                     message.flags,
                     message.schema_id,
                     message.compression,

@@ -79,16 +79,12 @@ class Batch:
         posted: time of posting.
         left: number of posts without an outcome.
         sent: whether the posts were written to a connection.
-        many: whether acceptances are reported as a number, not post by post.
     """
 
-    __slots__ = ("left", "many", "posted", "queue", "sent", "token")
+    __slots__ = ("left", "posted", "queue", "sent", "token")
 
-    def __init__(
-        self, queue: QueueCore, token: object, posted: float, left: int, sent: bool, many: bool
-    ) -> None:
+    def __init__(self, queue: QueueCore, token: object, posted: float, left: int, sent: bool) -> None:
         self.queue = queue
-        self.many = many
         self.token = token
         self.posted = posted
         self.left = left
@@ -108,7 +104,7 @@ class EncodedBatch(Batch):
     def __init__(
         self, queue: QueueCore, event: PutEvent, token: object, posted: float, sent: bool, tag: int
     ) -> None:
-        super().__init__(queue, token, posted, len(event.ends), sent, True)
+        super().__init__(queue, token, posted, len(event.ends), sent)
         self.tag = tag
         self._event, self._ends, self._acks, self.size = event
         # The first row without an outcome, and the later rows with an outcome.
@@ -296,7 +292,6 @@ class PostWindow:
         data: bytes,
         token: object,
         now: float,
-        tag: int = 0,
         flags: int = PutFlags.ACK_REQUESTED,
         schema_id: int = 0,
         compression: int = 0,
@@ -309,7 +304,6 @@ class PostWindow:
             data: the application data as transmitted.
             token: caller's handle, returned unchanged with the outcome.
             now: the time.
-            tag: index of the post among the token's posts.
             flags: flags of the PUT message; must include ACK_REQUESTED.
             schema_id: of the PUT message.
             compression: of the PUT message.
@@ -330,13 +324,12 @@ class PostWindow:
             and batch.token is _ITS_OWN
             and batch.queue is queue
             and batch.sent is sending
-            and not tag
         ):
             batch.left += 1
         else:
             self.last_batch = number = number + 1
-            self.batches[number] = Batch(queue, token if tag else _ITS_OWN, now, 1, sending, False)
-        self.entries[guid] = message, number, tag or token
+            self.batches[number] = Batch(queue, _ITS_OWN, now, 1, sending)
+        self.entries[guid] = message, number, token
         size = len(data)
         self.bytes += size
         queue.unacked_bytes += size
@@ -375,7 +368,7 @@ class PostWindow:
         if not messages:
             return
         self.last_batch = number
-        self.batches[number] = Batch(queue, token, now, len(messages), sending, True)
+        self.batches[number] = Batch(queue, token, now, len(messages), sending)
         self.entries.update(added)
         size = sum(map(len, map(_data_of, messages)))
         self.bytes += size
@@ -474,7 +467,8 @@ class PostWindow:
                 queue, posted, count, freed = batch.queue, batch.posted, 0, 0
             freed += len(message[1])
             outcome = ACK_STATUS_FROM_WIRE[status & STATUS_MASK]
-            if batch.many and outcome is _SUCCESS:
+            alone = batch.token is _ITS_OWN
+            if not alone and outcome is _SUCCESS:
                 last, same = number, 1
                 continue
             count += 1
@@ -485,11 +479,10 @@ class PostWindow:
                 batch.queue.counts.not_accepted(outcome)
                 if outcome is _UNKNOWN:
                     _note_unknown_status(acked, guid, status)
-            token = batch.token
-            if token is _ITS_OWN:
+            if alone:
                 outcomes.append((tag, 0, guid, outcome, batch.queue))
             else:
-                outcomes.append((token, tag, guid, outcome, batch.queue))
+                outcomes.append((batch.token, tag, guid, outcome, batch.queue))
         if same:
             accepted.append((self._leave(last, same).token, same))
         if queue is not None:
