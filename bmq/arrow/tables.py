@@ -23,7 +23,7 @@ from bmq.client.internals import limits_of
 from bmq.client.left import short, widen
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
-from bmq.client.posts import OpenQueue
+from bmq.client.posts import QueueBase
 from bmq.errors import ProtocolError, TimedOut, UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import PushFlags
@@ -299,7 +299,7 @@ class Tables:
         dead_letters: Queue | str | None = None,
         **limits: Unpack[ConsumerLimits],
     ) -> None:
-        _checks.instance("queue", queue, OpenQueue, "an open bmq.Queue")
+        _checks.instance("queue", queue, QueueBase, "an open bmq.Queue")
         max_rows = _checks.integer("max_rows", max_rows, 1, _MOST_ROWS)
         value = _checks.text("value", value)
         limit = queue.session.options.max_message_size

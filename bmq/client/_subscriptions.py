@@ -48,7 +48,7 @@ _discarding: weakref.WeakKeyDictionary[ReceiveBuffer, tuple[str, str]] = weakref
 _discarding_lock = threading.Lock()
 
 
-class Unclaimed:
+class UnclaimedBuffer:
     """Keeps messages until a matching consumer starts, counted in the session's receive limit.
 
     Messages are appended on arrival, and sorted into the order of delivery on taking. Sorting on arrival
@@ -116,7 +116,7 @@ class Subscriptions:
         self._queue = queue
         self._driver = driver = queue._driver
         self.members: dict[ReceiveBuffer, None] = {}
-        self.unclaimed = Unclaimed(driver.receive_limit)
+        self.unclaimed = UnclaimedBuffer(driver.receive_limit)
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None

@@ -22,7 +22,7 @@ __all__ = [
     "ENVIRONMENT_VARIABLE",
     "FROM_ENVIRONMENT",
     "Address",
-    "Target",
+    "BrokerTarget",
     "find_broker",
     "parse_addresses",
     "race",
@@ -106,7 +106,7 @@ def _address_text(value: object) -> str:
         raise InvalidURI(str(error)) from None
 
 
-class Target(NamedTuple):
+class BrokerTarget(NamedTuple):
     """The broker to connect to.
 
     Attributes:
@@ -122,7 +122,7 @@ class Target(NamedTuple):
         return f"{where} ({FROM_ENVIRONMENT})" if self.from_environment else where
 
 
-def find_broker(broker: str | None) -> Target:
+def find_broker(broker: str | None) -> BrokerTarget:
     """Return the broker to connect to.
 
     An address in the program has priority: two addresses in one program are two brokers, whatever the
@@ -135,12 +135,12 @@ def find_broker(broker: str | None) -> Target:
         InvalidURI: the address is not legal.
     """
     if broker is not None:
-        return Target(parse_addresses(broker))
+        return BrokerTarget(parse_addresses(broker))
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if not named:
-        return Target(parse_addresses(DEFAULT_ADDRESS))
+        return BrokerTarget(parse_addresses(DEFAULT_ADDRESS))
     try:
-        return Target(parse_addresses(named), from_environment=True)
+        return BrokerTarget(parse_addresses(named), from_environment=True)
     except InvalidURI as error:
         raise InvalidURI(f"{ENVIRONMENT_VARIABLE}: {error}") from None
 

@@ -135,8 +135,22 @@ class Connection:
 
     def transmit(self) -> None:
         """Pass on the core's reports, send the output, and start the timer."""
+        core = self.core
         try:
-            self._transmit()
+            self._hand_over()
+            channel = self._channel  # the reports may have closed it
+            if channel is not None:
+                # Data not accepted by the transport now stays in the core, without a second copy of posts.
+                now = self.loop.time()
+                while self.writable and (data := core.data_to_send(now, _WRITE)):
+                    if channel.write(data) < _WRITE:
+                        break
+                if self._busy_poll:
+                    self._stay_awake()
+            deadline = core.next_deadline()
+            if deadline is not None and (self._timer is None or deadline < self._timer_at or core.relaxed):
+                core.relaxed = False
+                self._arm(deadline)
         except Exception as error:
             self._crash(error)
 
@@ -146,23 +160,6 @@ class Connection:
         while events := core.events():
             for event in events:
                 handle(event)
-
-    def _transmit(self) -> None:
-        core = self.core
-        self._hand_over()
-        channel = self._channel
-        if channel is not None:
-            # Data not accepted by the transport now stays in the core, without a second copy of posts.
-            now = self.loop.time()
-            while self.writable and (data := core.data_to_send(now, _WRITE)):
-                if channel.write(data) < _WRITE:
-                    break
-            if self._busy_poll:
-                self._stay_awake()
-        deadline = core.next_deadline()
-        if deadline is not None and (self._timer is None or deadline < self._timer_at or core.relaxed):
-            core.relaxed = False
-            self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:
         """Run the timer at a deadline, earlier than before, or later after an answer to a heartbeat."""

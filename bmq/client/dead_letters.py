@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from bmq._backoff import backoff
 from bmq._checks import INT32_MAX
 from bmq.client.message import Message
-from bmq.client.posts import OpenQueue
+from bmq.client.posts import QueueBase
 from bmq.conventions import (
     ATTEMPTS,
     DEAD_ATTEMPTS,
@@ -113,7 +113,7 @@ class DeadLetter:
     queue: Queue | str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.queue, OpenQueue):
+        if not isinstance(self.queue, QueueBase):
             QueueUri.parse(self.queue)
 
     @property

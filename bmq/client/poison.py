@@ -41,7 +41,7 @@ from bmq._logging import Log
 from bmq.client.dead_letters import DeadLetter, Failure, described
 from bmq.client.left import Left
 from bmq.client.message import Message
-from bmq.client.posts import OpenQueue
+from bmq.client.posts import QueueBase
 from bmq.conventions import is_guid
 from bmq.errors import (
     Error,
@@ -275,7 +275,7 @@ def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
             f"open the queue for dead letters first: await session.open_queue({queue[:_LONGEST_URI]!r}, "
             "write=True)"
         )
-    _checks.instance("dead_letters", queue, OpenQueue, "an open bmq.Queue")
+    _checks.instance("dead_letters", queue, QueueBase, "an open bmq.Queue")
     if QueueUri.parse(queue.uri).canonical == QueueUri.parse(own.uri).canonical:
         raise UsageError(f"dead letters of {own.uri} would return to it; name another queue for them")
     if not queue.writable:

@@ -29,13 +29,13 @@ __all__ = [
     "Ack",
     "FailedPost",
     "GuidsOf",
-    "OpenQueue",
     "OutgoingMessage",
     "PostBatch",
     "PostFuture",
     "PostGroup",
     "PostReport",
     "PutMessage",
+    "QueueBase",
     "as_bytes",
     "attach_report",
     "check_items",
@@ -202,7 +202,7 @@ def attach_report(error: Exception, report: PostReport) -> None:
         pass
 
 
-class OpenQueue:
+class QueueBase:
     """Base class of :class:`bmq.Queue`: modules that a queue imports on first use recognise a queue by it."""
 
 

@@ -44,12 +44,12 @@ from bmq.client.posts import (
     NO_TAGS,
     Ack,
     GuidsOf,
-    OpenQueue,
     PostBatch,
     PostFuture,
     PostGroup,
     PostReport,
     PutMessage,
+    QueueBase,
     as_bytes,
     attach_report,
     check_items,
@@ -119,7 +119,7 @@ _ONE = Permit(1, 1, 1)
 
 
 @live
-class Queue(OpenQueue):
+class Queue(QueueBase):
     """An open queue. Created by :meth:`bmq.Session.open_queue`.
 
     Iterating over a queue receives all messages: the iteration starts the default subscription.

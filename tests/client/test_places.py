@@ -35,7 +35,7 @@ PLACES = {
     "client/buffer.py: Delivery.pushes": "the receive limit",
     "arrow/consumer.py: ColumnLine._events": "the receive limit",
     "arrow/consumer.py: _Event.messages": "the receive limit",
-    "client/_subscriptions.py: Unclaimed._messages": "the limit, and none beyond it while reading goes on",
+    "client/_subscriptions.py: UnclaimedBuffer._messages": "the limit, and none beyond while reading",
     # Received from a consumer by a single call or task.
     "arrow/consumer.py: Taken.messages": "the rows of a batch",
     "arrow/consumer.py: Receipt.messages": "the rows of a batch",
