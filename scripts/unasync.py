@@ -44,7 +44,8 @@ ARGUMENTS = {"Message": "{}._inner"}
 #: What a class written by hand offers to the methods here.
 OFFERED = {
     "Session": [
-        "def _open(self, open_queue: Open, subscriptions: Iterable[Any], timeout: float | None) -> Queue: ...",
+        "def _open(self, open_queue: Open, subscriptions: Iterable[Any], timeout: float | None) -> Queue: "
+        "...",
         "def _queue_of(self, queue: _Queue) -> Queue: ...",
         "def close(self) -> object: ...",
     ],
