@@ -309,6 +309,7 @@ class ReceiveBuffer(ConsumerLife):
         """
         if not messages:
             return
+        self.line_up()
         deliveries, first, last = self.deliveries, messages[0][0], messages[-1][0]
         if deliveries and last < deliveries[0].first:
             deliveries.appendleft(_delivery(messages, arrival))
@@ -324,9 +325,9 @@ class ReceiveBuffer(ConsumerLife):
 
     def drop_in_hand(self, in_hand: InHand) -> None:
         """Drop messages in hand, or earlier in the buffer; record the remaining messages as in hand."""
-        messages = self.numbered()
+        messages, arrival = self.numbered(), self._now()
         self.clear()
-        fresh = in_hand.sort_out(messages, arrival := self._now(), counted=True)
+        fresh = in_hand.sort_out(messages, arrival, counted=True)
         self.counts.repeated(len(messages) - len(fresh))
         self.insert(fresh, arrival)
 

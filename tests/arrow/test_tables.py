@@ -181,6 +181,17 @@ async def test_waiting_messages_go_to_other_consumers_on_close(queue: bmq.Queue)
     assert [m.data.decode() for m in messages] == [*VALUES[10:], "later"]
 
 
+async def test_messages_of_a_closed_consumer_follow_the_rows_that_wait(queue: bmq.Queue) -> None:
+    async with queue.tables() as tables:
+        await eventually(lambda: tables.buffered == COUNT, 30)
+        later = [b"later %d" % n for n in range(5)]
+        async with queue.subscribe(priority=5) as consumer:
+            await queue.post_many(later)
+            await eventually(lambda: consumer.buffered == len(later))
+        table = await read(tables, COUNT + len(later))
+    assert table["value"].to_pylist() == [*(each.encode() for each in VALUES), *later]
+
+
 async def test_other_consumers_leave_their_messages_to_the_table(queue: bmq.Queue) -> None:
     async with queue.subscribe(max_unconfirmed_messages=COUNT) as consumer:
         await eventually(lambda: consumer.buffered == COUNT, 30)
