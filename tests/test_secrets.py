@@ -40,8 +40,8 @@ def shown(value: Any) -> str:
 
 
 def holders() -> list[Any]:
-    from bmq.spark.connection import ConnectionSettings, Security
-    from bmq.spark.options import WRITE_OPTIONS, Options, connection
+    from bmq.spark.connection import ConnectionOptions, Secret
+    from bmq.spark.options import WriteOptions, parse
 
     authentication = Authentication(users={"ann": SECRET})
     app = bmq.App("tcp://localhost:1", credentials=CREDENTIALS)
@@ -53,9 +53,8 @@ def holders() -> list[Any]:
         bmq.broker.Broker(auth=authentication),
         AuthenticationRequest(mechanism="BASIC", data=f"ann:{SECRET}".encode()),
         app,
-        Security(user="ann", password=SECRET),
-        ConnectionSettings(security=Security(user="ann", password=SECRET)),
-        connection(Options({"user": "ann", "password": SECRET}, WRITE_OPTIONS)),
+        ConnectionOptions(user="ann", password=Secret(SECRET)),
+        parse(WriteOptions, {"user": "ann", "password": SECRET}),
     ]
 
 

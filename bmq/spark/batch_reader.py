@@ -26,7 +26,7 @@ from bmq import _checks
 from bmq._logging import Log
 from bmq.arrow.decoding import RecordBatch, pa
 from bmq.errors import StateError, UsageError
-from bmq.spark.connection import portal
+from bmq.spark.connection import run
 from bmq.spark.log import (
     BatchLog,
     GuidSets,
@@ -39,17 +39,14 @@ from bmq.spark.log import (
     read_partition,
     texts_of,
 )
-from bmq.spark.options import READ_OPTIONS, Options, read_settings
+from bmq.spark.options import Confirm, ReadOptions, parse
 from bmq.spark.receiver import (
     DeadLetterWriter,
-    ReadLimits,
     ReceivedMessages,
     SourceReceiver,
-    SourceSettings,
     confirm_guids,
     look_for_others,
 )
-from bmq.spark.schema import OnInvalidMessage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -217,7 +214,7 @@ class Reads:
         self._root = f"{checkpoint.rstrip('/')}/{READS}"
         self._log = BatchLog(self._root)
 
-    def plan(self, settings: SourceSettings, limits: ReadLimits) -> list[LogPartition]:
+    def plan(self, options: ReadOptions) -> list[LogPartition]:
         """Return the partitions of the unconfirmed read, or of a new read.
 
         Raises:
@@ -233,7 +230,7 @@ class Reads:
             self._log.clear()
             state = self._state()
             if state.status == _OPEN:
-                self._check(state, settings)
+                self._check(state, options)
                 self._take_over(state, here)
                 batches = self._rows(state.number).batches()
                 logger.warning(
@@ -242,13 +239,13 @@ class Reads:
                     self._checkpoint,
                     sum(each.end - each.start for each in batches),
                 )
-                return list(cut(self._root, batches, limits.partitions, state.confirmed_files))
-            batches = self._read_on(state, settings, limits, here)
-            return list(cut(self._root, batches, limits.partitions))
+                return list(cut(self._root, batches, options.num_partitions, state.confirmed_files))
+            batches = self._read_on(state, options, here)
+            return list(cut(self._root, batches, options.num_partitions))
         finally:
             self._log.release()
 
-    def confirm(self, settings: SourceSettings, guids: Iterable[str] | None) -> int:
+    def confirm(self, options: ReadOptions, guids: Iterable[str] | None) -> int:
         """Confirm the newest read, or some of its rows; return the number of rows.
 
         Raises:
@@ -264,14 +261,13 @@ class Reads:
                 return 0
             count = 0
             if state.status == _OPEN:
-                self._check(state, settings, queues_alone=True)
+                self._check(state, options, queues_alone=True)
                 if guids is None:
                     self._check_reader(state)
                 count = self._note_confirmed(state, None if guids is None else set(map(bytes.fromhex, guids)))
             known = {} if state.told else self._log.read_guids(state.confirmed_files)
             if any(known.values()):
-                with portal() as here:
-                    here.run(confirm_guids(settings.connection, known))
+                run(confirm_guids(options, known))
             return count
         finally:
             self._log.release()
@@ -331,8 +327,8 @@ class Reads:
     def _rows(self, number: int) -> BatchLog:
         return BatchLog(f"{self._root}/{number:06d}")
 
-    def _check(self, state: _State, settings: SourceSettings, *, queues_alone: bool = False) -> None:
-        now, then = settings.described(), state.what or {}
+    def _check(self, state: _State, options: ReadOptions, *, queues_alone: bool = False) -> None:
+        now, then = options.described(), state.what or {}
         # The options do not contain Spark's filters that became subscriptions.
         if now["queues"] != then.get("queues") or (not queues_alone and now != then):
             raise StateError(
@@ -369,9 +365,7 @@ class Reads:
 
     # a new read
 
-    def _read_on(
-        self, state: _State, settings: SourceSettings, limits: ReadLimits, here: Application | None
-    ) -> list[LoggedBatch]:
+    def _read_on(self, state: _State, options: ReadOptions, here: Application | None) -> list[LoggedBatch]:
         known: GuidSets = {}
         self._forget(state)
         for name in self._log.files("confirmed-"):
@@ -382,19 +376,18 @@ class Reads:
         for each in rows.batches():  # left by a driver that died before it could record the read
             rows.remove(each)
         rows.clear()
-        with portal() as loop:
-            drain = Drain(settings, limits, rows, known)
-            try:
-                batches = loop.run(drain.run())
-                if batches:
-                    what = settings.described()
-                    state = _State(state.number + 1, _OPEN, limits.on_store, what, reader=here)
+        drain = Drain(options, rows, known)
+        try:
+            batches = run(drain.run())
+            if batches:
+                on_store = options.confirm is Confirm.ON_STORE
+                state = _State(state.number + 1, _OPEN, on_store, options.described(), reader=here)
+                self._note(state)
+                if on_store:
+                    state.told = run(drain.confirm())
                     self._note(state)
-                    if limits.on_store:
-                        state.told = loop.run(drain.confirm())
-                        self._note(state)
-            finally:
-                loop.run(drain.close())
+        finally:
+            run(drain.close())
         if batches:
             count = sum(each.end - each.start for each in batches)
             logger.info("read %d of %s: %d messages", state.number, self._checkpoint, count)
@@ -452,23 +445,19 @@ class Drain:
     """Receives the content of a queue, and stores it.
 
     Args:
-        settings: settings of the read.
-        limits: end of the read.
+        options: options of the read.
         log: destination of the rows.
         known: GUIDs confirmed earlier, by the URI of their queue, which are confirmed once more.
     """
 
-    def __init__(
-        self, settings: SourceSettings, limits: ReadLimits, log: BatchLog, known: Mapping[str, set[bytes]]
-    ) -> None:
-        self._settings = settings
-        self._limits = limits
+    def __init__(self, options: ReadOptions, log: BatchLog, known: Mapping[str, set[bytes]]) -> None:
+        self._options = options
         self._log = log
         self._known = known
         self._arrivals = RepeatedRows()
         self._bad: set[tuple[str, bytes]] = set()
-        self._receiver = SourceReceiver(settings)
-        self._aside = DeadLetterWriter(settings)
+        self._receiver = SourceReceiver(options)
+        self._aside = DeadLetterWriter(options)
 
     async def run(self) -> list[LoggedBatch]:
         """Receive until a limit is reached, or no more messages arrive; return the stored batches.
@@ -479,14 +468,14 @@ class Drain:
             QueueClosed, SessionClosed: the connection is permanently lost.
             OSError: the messages cannot be stored.
         """
-        limits = self._limits
-        await look_for_others(self._settings)
+        options = self._options
+        await look_for_others(self._options)
         await self._receiver.open()
         file = self._log.begin(0, self._receiver.schema)
         try:
-            while file.rows < limits.max_messages:
-                wanted = min(_ROWS, limits.max_messages - file.rows)
-                arrived = await self._receiver.take(wanted, limits.idle, drains=True)
+            while file.rows < options.max_messages:
+                wanted = min(_ROWS, options.max_messages - file.rows)
+                arrived = await self._receiver.take(wanted, options.idle_timeout, drains=True)
                 if not arrived:
                     break
                 for each in arrived:
@@ -508,7 +497,7 @@ class Drain:
     async def _new(self, arrived: ReceivedMessages) -> RecordBatch:
         """Return the rows to store: without confirmed messages, and without those that are put aside."""
         uri, known = arrived.queue.uri, self._known.get(arrived.queue.uri)
-        if not known and not self._settings.dead_letters:
+        if not known and not self._options.dead_letter_queue:
             return arrived.batch
         guids = guid_keys(arrived.batch)
         gone = {guid for guid in guids if (known and guid in known) or (uri, guid) in self._bad}
@@ -532,7 +521,7 @@ class Drain:
         await self._aside.close()
 
 
-def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[LogPartition]:
+def read_unconfirmed(options: ReadOptions) -> Sequence[LogPartition]:
     """Store the content of a queue in a folder on this machine, and leave the messages in the queue.
 
     A later read removes the folder, once the folder's application has ended.
@@ -544,12 +533,11 @@ def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[L
     """
     folder = _temporary_folder()
     log = BatchLog(str(folder))
-    with portal() as here:
-        drain = Drain(settings, limits, log, {})
-        try:
-            batches = here.run(drain.run())
-        finally:
-            here.run(drain.close())
+    drain = Drain(options, log, {})
+    try:
+        batches = run(drain.run())
+    finally:
+        run(drain.close())
     count = sum(each.end - each.start for each in batches)
     logger.warning(
         "%d messages were read and stay in the queue, unconfirmed. To remove messages, set option "
@@ -558,7 +546,7 @@ def read_unconfirmed(settings: SourceSettings, limits: ReadLimits) -> Sequence[L
     )
     if not batches:
         shutil.rmtree(folder, ignore_errors=True)
-    return list(cut(str(folder), batches, limits.partitions))
+    return list(cut(str(folder), batches, options.num_partitions))
 
 
 def _temporary_folder() -> Path:
@@ -598,46 +586,34 @@ class BatchReader(DataSourceReader):
     """Stores the content of a queue while the read is planned; tasks read the stored rows.
 
     Args:
-        settings: settings of the read.
-        limits: end of the read.
+        options: options of the read.
         schema: columns.
-        checkpoint: folder that keeps reads until they are confirmed; "" for a temporary folder, whose reads
-            are never confirmed.
-        on_invalid: handling of undecodable messages.
     """
 
-    def __init__(
-        self,
-        settings: SourceSettings,
-        limits: ReadLimits,
-        schema: StructType,
-        checkpoint: str = "",
-        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
-    ) -> None:
-        self._settings = settings
-        self._limits = limits
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
         self._schema = schema
-        self._checkpoint = checkpoint
-        self._on_invalid = on_invalid
         RowMaker(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Receive and store the content of the queue; return the stored partitions.
 
         Raises:
-            Error: as for :meth:`bmq.spark._reads.Reads.plan`.
+            Error: as for :meth:`Reads.plan`.
         """
-        if self._checkpoint:
-            planned: Sequence[InputPartition] = Reads(self._checkpoint).plan(self._settings, self._limits)
+        options = self._options
+        if options.checkpoint_location:
+            planned: Sequence[InputPartition] = Reads(options.checkpoint_location).plan(options)
         else:
-            planned = read_unconfirmed(self._settings, self._limits)
+            planned = read_unconfirmed(options)
         return planned or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read stored rows: the same rows in each attempt."""
         if isinstance(partition, LogPartition):
-            gone = _GONE if self._checkpoint else _GONE_TEMPORARY
-            yield from read_partition(partition, self._schema, self._on_invalid, gone)
+            options = self._options
+            gone = _GONE if options.checkpoint_location else _GONE_TEMPORARY
+            yield from read_partition(partition, self._schema, options.on_invalid_message, gone)
 
 
 def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
@@ -676,10 +652,8 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
         _checks.text("an option", name): _as_text(name, each)
         for name, each in _checks.mapping("options", options).items()
     }
-    parsed = Options(given, READ_OPTIONS)
-    settings, _ = read_settings(parsed)
-    checkpoint: str = parsed["checkpointLocation"]
-    if not checkpoint:
+    parsed = parse(ReadOptions, given)
+    if not parsed.checkpoint_location:
         raise UsageError(
             "option checkpointLocation is missing: a read without this option is never confirmed, and its "
             "messages stay in the queue"
@@ -691,7 +665,7 @@ def confirm(options: Mapping[str, Any], rows: DataFrame | None = None) -> int:
                 "rows must be a DataFrame with the messages to confirm, identified by a column guid"
             )
         guids = [str(each["guid"]) for each in rows.select("guid").collect()]
-    return Reads(checkpoint).confirm(settings, guids)
+    return Reads(parsed.checkpoint_location).confirm(parsed, guids)
 
 
 def _as_text(name: str, value: object) -> str:

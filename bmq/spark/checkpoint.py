@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, cast
 from bmq import _checks
 from bmq._logging import Log
 from bmq.errors import StateError, UsageError
-from bmq.spark.log import BatchLog, LogLocation, filesystem
-from bmq.spark.receiver import SourceSettings
+from bmq.spark.log import BatchLog, filesystem
+from bmq.spark.options import StreamOptions, log_folder
 
 fs: Any = importlib.import_module("pyarrow.fs")
 
@@ -156,13 +156,12 @@ def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> No
     raise StateError(f"{what}. With failOnDataLoss=false, the query continues {goes_on}{repair}")
 
 
-def check_log(log: BatchLog, place: LogLocation, settings: SourceSettings, start: int | None) -> bool:
+def check_log(log: BatchLog, options: StreamOptions, start: int | None) -> bool:
     """Check whether a log matches the query.
 
     Args:
         log: log.
-        place: location of the log.
-        settings: settings of the source.
+        options: options of the stream.
         start: number of messages that are certainly committed; None if unknown.
 
     Returns:
@@ -173,18 +172,18 @@ def check_log(log: BatchLog, place: LogLocation, settings: SourceSettings, start
         StateError: the log does not match, or cannot be checked.
     """
     state: Any = log.noted(STATE)
-    check_owner(log, place, state)
+    check_owner(log, options, state)
     if start and not any(batch.end == start for batch in log.batches()):
         refuse(
             f"{start:,} messages of this query are committed, but the log at {log.path} does not have the "
             "last of them: the log was removed or replaced. The broker may still hold these messages, and "
             "the query would read them again. Restore the log",
             "and may duplicate the last commit",
-            strict=place.strict,
-            checkpoint=place.checkpoint,
+            strict=options.fail_on_data_loss,
+            checkpoint=options.checkpoint_location,
         )
         log.mark(start, start)
-    now = settings.described()
+    now = options.described()
     if state is None or {name: state.get(name) for name in now} == now:
         return False
     if start is None:
@@ -197,40 +196,40 @@ def check_log(log: BatchLog, place: LogLocation, settings: SourceSettings, start
     return True
 
 
-def check_checkpoint(place: LogLocation, start: int | None) -> None:
+def check_checkpoint(options: StreamOptions, start: int | None) -> None:
     """Check that the query's checkpoint is the option ``checkpointLocation`` of its source.
 
     Args:
-        place: location of the log.
+        options: options of the stream.
         start: number of messages that the query has read; None if the engine does not provide the number.
 
     Raises:
         StateError: the checkpoint belongs to another query, or to none.
     """
-    if not place.checkpoint:
+    if not options.checkpoint_location:
         return
-    checkpoint = Checkpoint(place.checkpoint, place.source)
+    checkpoint = Checkpoint(options.checkpoint_location, options.source_name)
     if not checkpoint.query():
         raise StateError(
-            f"no query has its checkpoint in {place.checkpoint}, the checkpointLocation of readStream: "
-            "give readStream and writeStream the same checkpointLocation. Where pyarrow does not reach "
-            "Spark's checkpoint, give readStream the option logPath and no checkpointLocation"
+            f"no query has its checkpoint in {options.checkpoint_location}, the checkpointLocation of "
+            "readStream: give readStream and writeStream the same checkpointLocation. Where pyarrow does not "
+            "reach Spark's checkpoint, give readStream the option logPath and no checkpointLocation"
         )
     planned = checkpoint.planned()
     if planned is not None and start is not None and planned.end != start:
         raise StateError(
-            f"this query has read {start:,} messages, and the query of checkpoint {place.checkpoint} has "
-            f"read {planned.end:,}: {OWN_CHECKPOINT}"
+            f"this query has read {start:,} messages, and the query of checkpoint "
+            f"{options.checkpoint_location} has read {planned.end:,}: {OWN_CHECKPOINT}"
         )
 
 
-def check_owner(log: BatchLog, place: LogLocation, state: Any) -> None:
+def check_owner(log: BatchLog, options: StreamOptions, state: Any) -> None:
     """Check that the log belongs to this query.
 
     Raises:
         StateError: the log belongs to another query.
     """
-    query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
+    query = Checkpoint(options.checkpoint_location).query() if options.checkpoint_location else ""
     owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
     if query and owner and query != owner:
         refuse(
@@ -238,15 +237,15 @@ def check_owner(log: BatchLog, place: LogLocation, state: Any) -> None:
             "checkpoint was removed or replaced. The last commit of the other query would be read again. "
             "Give the new query a logPath of its own, or restore the checkpoint",
             "with this log, and may duplicate the last commit",
-            strict=place.strict,
-            checkpoint=place.checkpoint,
+            strict=options.fail_on_data_loss,
+            checkpoint=options.checkpoint_location,
         )
 
 
-def note_state(log: BatchLog, place: LogLocation, settings: SourceSettings) -> None:
-    """Record the settings that the log is used with from now on."""
-    query = Checkpoint(place.checkpoint).query() if place.checkpoint else ""
-    wanted = {"query": query, **settings.described()}
+def note_state(log: BatchLog, options: StreamOptions) -> None:
+    """Record the options that the log is used with from now on."""
+    query = Checkpoint(options.checkpoint_location).query() if options.checkpoint_location else ""
+    wanted = {"query": query, **options.described()}
     if log.noted(STATE) != wanted:
         log.note(STATE, wanted)
 
@@ -287,7 +286,7 @@ def repair(
         raise UsageError(f"checkpoint cannot be read: {error}") from None
     if kind != "Directory":
         raise UsageError(f"folder {checkpoint} does not exist")
-    folder = path or f"{checkpoint.rstrip('/')}/bmq" + (f"/{name}" if name else "")
+    folder = path or log_folder(checkpoint, name)
     return [*_stream(Checkpoint(checkpoint, name), BatchLog(folder), really), *_reads(checkpoint, really)]
 
 

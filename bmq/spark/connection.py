@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections of Spark's processes: address, credentials, TLS, and sessions for more than one task.
 
-Spark calls from a blocking thread, while sessions need an event loop. The first task of a process starts the
-loop in a thread, which survives partitions and micro-batches. The import of this module starts no thread.
-
 A job contains only names: of environment variables, files and functions. They are resolved at each
 connection, on the connecting machine, so that their values may change. A plain password is the exception: it
 travels with the job.
@@ -18,49 +15,64 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from bmq._loop import LoopThread
-from bmq.client.address import find_broker
+from bmq.client.address import find_broker, parse_addresses
 from bmq.errors import ConnectionFailed, UsageError
 from bmq.wire.constants import Compression
 
 if TYPE_CHECKING:
+    # Imported when a session opens: processes without sessions also read the options.
+    from bmq.admin import connect
     from bmq.client.options import Credentials, CredentialsSource
     from bmq.client.queue import Queue
     from bmq.client.session import Session
 
-__all__ = ["ConnectionSettings", "Portal", "Security", "SharedSession", "portal", "shutdown"]
+__all__ = ["ConnectionOptions", "Seconds", "Secret", "SharedSession", "run", "session_thread", "shutdown"]
+
+T = TypeVar("T")
 
 _BASIC = "BASIC"
+# Timeout of an admin command, in seconds.
+_ADMIN_TIMEOUT = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
-    """Credentials and TLS of a connection.
+class Secret(str):
+    """A text that representations do not show."""
 
-    Attributes:
-        user: user name, for the mechanism BASIC.
-        password: password, or the data of another mechanism. Omitted from the object's representation.
-        password_env: environment variable with the password.
-        mechanism: authentication mechanism, if not BASIC.
-        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, in place of
-            the fields above.
-        tls_ca_file: trusted authorities in place of the system's, as PEM.
-        tls_cert_file: client certificate, as PEM.
-        tls_key_file: key of the client certificate, if in a separate file.
-        tls_server_name: name in the broker's certificate, if different from the address.
+    __slots__ = ()
 
-    Raises:
-        UsageError: two fields exclude each other, or a field requires another one.
-    """
+    def __repr__(self) -> str:
+        return "'***'"
 
+
+class Seconds(float):
+    """A time in seconds, given as a whole number of milliseconds."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Seconds:
+        """Parse an option."""
+        number = int(text)
+        if number < 0:
+            raise ValueError("must not be negative")
+        return cls(number / 1000)
+
+
+class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Options of a connection; docs/spark.md describes each."""
+
+    broker: str | None = None
+    connect_timeout: Seconds = msgspec.field(default=Seconds(10), name="connectTimeoutMs")
+    reconnect_timeout: Seconds = msgspec.field(default=Seconds(120), name="reconnectTimeoutMs")
     user: str = ""
-    password: str = field(default="", repr=False)
+    password: Secret = Secret()
     password_env: str = ""
     mechanism: str = ""
     credentials: str = ""
@@ -69,7 +81,14 @@ class Security:
     tls_key_file: str = ""
     tls_server_name: str = ""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Check all options together.
+
+        Raises:
+            UsageError: an option is not legal, excludes another option, or requires another option.
+        """
+        if self.broker is not None:
+            parse_addresses(self.broker)
         if self.password and self.password_env:
             raise UsageError("password and passwordEnv exclude each other: give one of the two")
         if self.credentials:
@@ -81,43 +100,45 @@ class Security:
         if self.tls_key_file and not self.tls_cert_file:
             raise UsageError("tlsKeyFile is the key of tlsCertFile, which is missing")
 
-    def source(self) -> CredentialsSource | None:
+    @property
+    def key(self) -> Hashable:
+        """The options that a session depends on."""
+        return tuple(getattr(self, name) for name in ConnectionOptions.__struct_fields__)
+
+    def credentials_source(self) -> CredentialsSource | None:
         """Return the source of the credentials; None without authentication.
 
         Raises:
             UsageError: the environment variable or the function does not exist.
         """
         if self.credentials:
-            return self._imported()
+            module, _, name = self.credentials.partition(":")
+            try:
+                found: Any = getattr(importlib.import_module(module), name)
+            except (ImportError, AttributeError) as error:
+                where = socket.gethostname()
+                raise UsageError(f"credentials {self.credentials!r} on {where}: {error}") from None
+            source: CredentialsSource = found() if isinstance(found, type) else found
+            return source
         if not self.user and not self.mechanism:
             return None
-        now = self._made()  # a missing value is an immediate error, and not a failed attempt to connect
-        return self._made if self.password_env else now
+        now = self._current_credentials()  # a missing value is an error at once, not a failed attempt
+        return self._current_credentials if self.password_env else now
 
-    def _made(self) -> Credentials:
+    def _current_credentials(self) -> Credentials:
         from bmq.client.options import Credentials
 
-        secret = self.password
+        secret: str | None = self.password
         if self.password_env:
-            found = os.environ.get(self.password_env)
-            if found is None:
-                where = socket.gethostname()
-                raise UsageError(f"passwordEnv: no environment variable {self.password_env!r} on {where}")
-            secret = found
+            secret = os.environ.get(self.password_env)
+        if secret is None:
+            where = socket.gethostname()
+            raise UsageError(f"passwordEnv: no environment variable {self.password_env!r} on {where}")
         if self.mechanism and self.mechanism.upper() != _BASIC:
             return Credentials(self.mechanism, secret.encode())
         return Credentials(_BASIC, f"{self.user}:{secret}".encode())
 
-    def _imported(self) -> CredentialsSource:
-        module, _, name = self.credentials.partition(":")
-        try:
-            found: Any = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(f"credentials {self.credentials!r} on {socket.gethostname()}: {error}") from None
-        made: CredentialsSource = found() if isinstance(found, type) else found
-        return made
-
-    def context(self) -> ssl.SSLContext | None:
+    def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS context; None for the system's defaults, if the address requires TLS.
 
         Raises:
@@ -143,27 +164,6 @@ class Security:
                 raise UsageError(f"tlsCertFile {self.tls_cert_file!r}: {error}") from None
         return context
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionSettings:
-    """Address and settings of a connection. Tasks with equal settings share a session.
-
-    Attributes:
-        broker: ``tcp://host:port``, or several separated by commas; None as for :class:`bmq.connect`.
-        compression: compression of posted payloads.
-        connect_timeout: seconds until an unreachable broker is an error.
-        reconnect_timeout: seconds until a lost connection is an error.
-        idle_timeout: seconds until an unused session is closed.
-        security: credentials and TLS.
-    """
-
-    broker: str | None = None
-    compression: Compression = Compression.NONE
-    connect_timeout: float = 10.0
-    reconnect_timeout: float = 120.0
-    idle_timeout: float = 30.0
-    security: Security = field(default_factory=Security)
-
     async def open(self, **fields: Any) -> Session:
         """Connect; retry an unreachable broker until ``connect_timeout``.
 
@@ -173,11 +173,10 @@ class ConnectionSettings:
         Raises:
             ConnectionFailed: the broker was unreachable; the error names the address.
             NegotiationError, AuthenticationError: the broker refused.
-            UsageError: a file, variable or function of ``security`` is missing.
+            UsageError: a file, variable or function of the options is missing.
         """
         from bmq.client.connect import connect
 
-        security = self.security
         last: list[BaseException] = []
 
         def retryable(error: BaseException) -> bool:
@@ -188,36 +187,48 @@ class ConnectionSettings:
             async with asyncio.timeout(self.connect_timeout):
                 session = await connect(
                     self.broker,
-                    credentials=security.source(),
-                    ssl=security.context(),
-                    server_hostname=security.tls_server_name or None,
+                    credentials=self.credentials_source(),
+                    ssl=self.ssl_context(),
+                    server_hostname=self.tls_server_name or None,
                     process_name="bmq.spark",
                     user_agent="spark",
-                    compression=self.compression,
                     connect_timeout=self.connect_timeout,
                     retry_first_connect=True,
                     reconnect_timeout=self.reconnect_timeout,
                     is_retryable=retryable,
                     **fields,
                 )
-            if _current is not None:
-                _current.opened[session] = None
-            return session
         except TimeoutError:
             why = f": {last[0]}" if last else ""
             raise ConnectionFailed(
                 f"the broker at {find_broker(self.broker)} could not be reached within "
                 f"{self.connect_timeout:g} s{why}"
             ) from None
+        if _current is not None:
+            _current.opened[session] = None
+        return session
+
+    def admin(self) -> connect:
+        """Prepare a connection for admin commands."""
+        from bmq import admin
+
+        return admin.connect(
+            self.broker,
+            credentials=self.credentials_source(),
+            ssl=self.ssl_context(),
+            server_hostname=self.tls_server_name or None,
+            timeout=_ADMIN_TIMEOUT,
+            process_name="bmq.spark",
+        )
 
 
 class SharedSession:
-    """A shared session, and its queues open for writing."""
+    """A session of several tasks, and its queues open for writing."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.users = 0
-        self.idle: asyncio.TimerHandle | None = None
+        self.expiry: asyncio.TimerHandle | None = None
         self._queues: dict[str, Queue] = {}
         self._opening = asyncio.Lock()
 
@@ -241,95 +252,54 @@ class SharedSession:
             return queue
 
 
-class Portal:
-    """An event loop in a thread. Created by :class:`portal`, which each task enters anew."""
+class SessionThread(LoopThread):
+    """The event loop of this process, in a thread, and its sessions: Spark calls from blocking threads."""
 
     def __init__(self) -> None:
-        self.ended = False
-        self._thread = LoopThread("bmq.spark")
-        self._loop = self._thread.loop
-        self.run = self._thread.run
-        self.submit = self._thread.submit
-        self._leases: dict[ConnectionSettings, SharedSession] = {}
+        super().__init__("bmq.spark")
         # All sessions, including those of readers, which may be open when the process ends.
         self.opened: WeakKeyDictionary[Session, None] = WeakKeyDictionary()
+        self._shared: dict[Hashable, SharedSession] = {}
         self._connecting = asyncio.Lock()
-        self._pending = 0
 
-    @property
-    def forked(self) -> bool:
-        """Whether the present process was forked from the process of the portal."""
-        return self._thread.forked
-
-    # from any thread
-
-    def close(self) -> None:
-        """Close every session and end the thread; idempotent."""
-        with _guard:
-            if self.ended:
-                return
-            self.ended = True
-        if not self.forked:
-            self.run(self._close_all(), timeout=10)
-            self._thread.end(timeout=10)
-
-    # on the loop
-
-    @asynccontextmanager
-    async def lease(self, connection: ConnectionSettings) -> AsyncGenerator[SharedSession]:
-        """Use a shared session; connect if necessary.
+    async def acquire(self, options: ConnectionOptions, compression: Compression) -> SharedSession:
+        """Use the session of these options; connect if necessary. :meth:`release` ends the use.
 
         Raises:
-            ConnectionFailed: the broker cannot be reached within the connection's ``connect_timeout``.
+            ConnectionFailed: the broker cannot be reached within ``connect_timeout``.
         """
-        lease = await self._acquire(connection)
-        try:
-            yield lease
-        finally:
-            self._release(connection, lease)
-
-    async def _acquire(self, connection: ConnectionSettings) -> SharedSession:
+        key = options.key, compression
         async with self._connecting:
-            lease = self._leases.get(connection)
-            if lease is not None and not lease.usable:
-                del self._leases[connection]
-                await lease.session.close()
-                lease = None
-            if lease is None:
-                session = await connection.open(max_unacked_bytes=64 * 1024 * 1024)
-                lease = self._leases[connection] = SharedSession(session)
-            lease.users += 1
-            if lease.idle is not None:
-                lease.idle.cancel()
-                lease.idle = None
-            return lease
+            shared = self._shared.get(key)
+            if shared is not None and not shared.usable:
+                del self._shared[key]
+                await shared.session.close()
+                shared = None
+            if shared is None:
+                session = await options.open(compression=compression, max_unacked_bytes=64 * 1024 * 1024)
+                shared = self._shared[key] = SharedSession(session)
+            shared.users += 1
+            if shared.expiry is not None:
+                shared.expiry.cancel()
+            return shared
 
-    def _release(self, connection: ConnectionSettings, lease: SharedSession) -> None:
-        lease.users -= 1
-        if not lease.users:
-            lease.idle = self._loop.call_later(connection.idle_timeout, self._expire, connection, lease)
+    def release(self, shared: SharedSession, idle_timeout: float) -> None:
+        """End the use of a session, which is closed after a time without use. Called in the event loop."""
+        shared.users -= 1
+        if not shared.users:
+            shared.expiry = self.loop.call_later(idle_timeout, self._expire, shared)
 
-    def _expire(self, connection: ConnectionSettings, lease: SharedSession) -> None:
-        if lease.users:
-            return
-        if self._leases.get(connection) is lease:
-            del self._leases[connection]
-        task = self._loop.create_task(lease.session.close())
-        task.add_done_callback(lambda _: self._end_if_idle())
+    def _expire(self, shared: SharedSession) -> None:
+        if not shared.users:
+            self._shared = {key: each for key, each in self._shared.items() if each is not shared}
+            self._closing = self.loop.create_task(shared.session.close())
 
-    def _end_if_idle(self) -> None:
-        """End the thread if the loop has neither a session nor work."""
-        with _guard:
-            if self.ended or self._leases or self._pending or asyncio.all_tasks(self._loop):
-                return
-            self.ended = True
-        self._thread.stop()
-
-    async def _close_all(self) -> None:
-        leases, self._leases = list(self._leases.values()), {}
-        for lease in leases:
-            if lease.idle is not None:
-                lease.idle.cancel()
+    async def close_all(self) -> None:
+        """Close every session, and cancel all other tasks."""
+        for shared in self._shared.values():
+            if shared.expiry is not None:
+                shared.expiry.cancel()
+        self._shared.clear()
         working = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         working.sort(key=lambda task: task.get_name())
         await asyncio.gather(*(session.close(timeout=5) for session in list(self.opened)))
@@ -337,54 +307,39 @@ class Portal:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
 
-    def enter(self) -> None:
-        """Register a user of the portal. The caller must hold the guard."""
-        self._pending += 1
-
-    def leave(self) -> None:
-        """Undo :meth:`enter`."""
-        with _guard:
-            self._pending -= 1
-            if not self._pending and not self._leases and not self.ended:
-                self._loop.call_soon_threadsafe(self._end_if_idle)
-
 
 _guard = threading.Lock()
-
-_current: Portal | None = None
-
-# A forked process inherits the portal of the parent without the thread. The portal must be neither used nor
+_current: SessionThread | None = None
+# A forked process inherits the object of the parent without the thread. The object must be neither used nor
 # collected: sockets and loop belong to the parent.
-_inherited: list[Portal] = []
+_inherited: list[SessionThread] = []
+
+
+def session_thread() -> SessionThread:
+    """Return the event loop of this process with its sessions; the first call starts the thread."""
+    global _current
+    with _guard:
+        if _current is not None and _current.forked:
+            _inherited.append(_current)
+            _current = None
+        if _current is None:
+            _current = SessionThread()
+        return _current
+
+
+def run(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    """Run a coroutine in the event loop of this process; see :meth:`bmq._loop.LoopThread.run`."""
+    return session_thread().run(work, timeout)
 
 
 def shutdown() -> None:
     """Close all sessions of this process. Called automatically at the end of the process."""
-    if _current is not None:
-        _current.close()
+    global _current
+    with _guard:
+        current, _current = _current, None
+    if current is not None and not current.forked:
+        current.run(current.close_all(), timeout=10)
+        current.end(timeout=10)
 
 
-class portal:
-    """The portal of this process, for the duration of a ``with`` block."""
-
-    def __init__(self) -> None:
-        self._portal: Portal | None = None
-
-    def __enter__(self) -> Portal:
-        global _current
-        with _guard:
-            current = _current
-            if current is not None and current.forked:
-                _inherited.append(current)
-                current = None
-            if current is None or current.ended:
-                if _current is None:
-                    atexit.register(shutdown)
-                current = _current = Portal()
-            current.enter()
-        self._portal = current
-        return current
-
-    def __exit__(self, *_: object) -> None:
-        assert self._portal is not None
-        self._portal.leave()
+atexit.register(shutdown)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
@@ -18,18 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from bmq.errors import UsageError
-from bmq.spark.options import (
-    OF_A_TABLE,
-    READ_OPTIONS,
-    STREAM_OPTIONS,
-    WRITE_OPTIONS,
-    Options,
-    check_reading,
-    log_place,
-    read_settings,
-    sink_settings,
-    source_settings,
-)
+from bmq.spark.options import OF_A_TABLE, ReadOptions, StreamOptions, check_reading, parse, write_options
 from bmq.spark.schema import source_ddl
 from bmq.spark.writer import ArrowPartition, BatchWriter, StreamWriter
 
@@ -155,11 +143,8 @@ class BmqDataSource(DataSource):
         from bmq.spark.batch_reader import BatchReader
         from bmq.spark.pushdown import FilteredReader
 
-        options = Options(self.options, READ_OPTIONS)
-        make = FilteredReader if options["pushFilters"] == "true" else BatchReader
-        settings, limits = read_settings(options)
-        checkpoint: str = options["checkpointLocation"]
-        return make(settings, limits, schema, checkpoint, options["onInvalidMessage"])
+        options = parse(ReadOptions, self.options)
+        return (FilteredReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Check options and columns, and return the reader of a stream.
@@ -174,42 +159,29 @@ class BmqDataSource(DataSource):
             return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        from bmq.spark.stream_reader import READ_LIMITS, StreamLimits, StreamReader
+        from bmq.spark.stream_reader import READ_LIMITS, StreamReader
 
-        if "pushfilters" in (name.lower() for name in self.options):
+        given = {name.lower() for name in self.options}
+        if "pushfilters" in given:
             raise UsageError(
                 "option pushFilters is for spark.read: Spark pushes no filters into streams. Put the "
                 "condition into the option expression"
             )
-        options = Options(self.options, STREAM_OPTIONS)
         for name in _NEEDS_READ_LIMITS if not READ_LIMITS else ():
-            if name in options.given:
+            if name.lower() in given:
                 raise UsageError(
                     f"option {name} needs pyspark 4.2 or newer, and this is {pyspark.__version__}, which "
                     "does not report availableNow to a source, and reads a single batch"
                 )
-        if options["minMessagesPerTrigger"] > options["maxMessagesPerTrigger"]:
+        options = parse(StreamOptions, self.options)
+        if not options.checkpoint_location and not options.log_path:
             raise UsageError(
-                f"option minMessagesPerTrigger={options['minMessagesPerTrigger']}: no batch can reach this "
-                f"number, because of maxMessagesPerTrigger={options['maxMessagesPerTrigger']}"
+                "option checkpointLocation is missing: give readStream the checkpointLocation of "
+                "writeStream, which keeps delivered messages until their batch is committed. Spark does not "
+                "tell a source the setting spark.sql.streaming.checkpointLocation: with this setting the "
+                "checkpoint is its folder and the queryName"
             )
-        limits = StreamLimits(
-            per_trigger=options["maxMessagesPerTrigger"],
-            bytes_per_trigger=options["maxBytesPerTrigger"],
-            least=options["minMessagesPerTrigger"],
-            delay=options["maxTriggerDelay"],
-            poll=options["pollTimeoutMs"],
-            linger=options["lingerMs"],
-            idle=options["idleTimeoutMs"],
-            max_messages=options["maxMessages"],
-            partitions=options["numPartitions"],
-        )
-        # A batch is confirmed when Spark requests the next one; meanwhile the batch after that should arrive.
-        settings = replace(
-            source_settings(options, 3 * limits.per_trigger), receivers=options["numReceivers"]
-        )
-        return StreamReader(settings, limits, log_place(options), schema, options["onInvalidMessage"])
+        return StreamReader(options, schema)
 
     def _partition(self, schema: StructType) -> ArrowPartition:
-        settings = sink_settings(Options(self.options, WRITE_OPTIONS), schema.fieldNames())
-        return ArrowPartition(settings, schema)
+        return ArrowPartition(write_options(self.options, schema.fieldNames()), schema)

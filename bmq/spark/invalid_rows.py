@@ -20,7 +20,7 @@ from bmq.arrow.decoding import RecordBatch, pa, pc
 from bmq.arrow.encoding import TableEncoder
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
 from bmq.errors import UsageError
-from bmq.spark.options import SinkSettings
+from bmq.spark.options import WriteOptions
 from bmq.spark.rows import InvalidRow, RowColumns, due_column, invalid_row, source_guids, this_row
 from bmq.spark.schema import ColumnRoles, check_queue
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, MAX_PROPERTY_VALUE, PropertyType
@@ -36,12 +36,12 @@ class RowValidator:
     """Finds the rows for which a post is impossible.
 
     Args:
-        settings: settings of the sink.
+        options: options of the sink.
     """
 
-    def __init__(self, settings: SinkSettings) -> None:
-        self._settings = settings
-        self._columns = settings.columns
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._columns = options.roles
         self._good_queues: set[str] = set()
 
     def check(self, batch: RecordBatch, first: int) -> list[InvalidRow]:
@@ -65,7 +65,7 @@ class RowValidator:
                         _types(one.schema, self._columns.properties),
                         first + row,
                         error,
-                        self._settings.queue,
+                        self._options.queue,
                     )
                 )
         return found

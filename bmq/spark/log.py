@@ -19,7 +19,6 @@ import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -46,7 +45,6 @@ __all__ = [
     "BatchLog",
     "GuidSets",
     "Guids",
-    "LogLocation",
     "LogPartition",
     "LoggedBatch",
     "OpenBatch",
@@ -180,23 +178,6 @@ _LOCK_PATIENCE = 15.0
 _GUIDS = [pa.field("guid", pa.binary(16)), pa.field("source", pa.uint16())]
 
 _POSIX = os.name == "posix"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLocation:
-    """Location of a stream's log, and the checkpoint to compare it with.
-
-    Attributes:
-        path: folder.
-        checkpoint: checkpoint of the query; "" if unknown.
-        source: name of the source in the query; "" for the only source.
-        strict: whether lost data is an error.
-    """
-
-    path: str
-    checkpoint: str = ""
-    source: str = ""
-    strict: bool = True
 
 
 class LoggedBatch(NamedTuple):

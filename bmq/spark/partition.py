@@ -23,12 +23,12 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace, checked_rate
 from bmq.arrow.decoding import RecordBatch, pa
-from bmq.client.address import find_broker, parse_addresses
+from bmq.client.address import find_broker
 from bmq.client.posts import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
-from bmq.spark.connection import ConnectionSettings, Portal, Security, SharedSession, portal
+from bmq.spark.connection import Seconds, Secret, SharedSession, session_thread
 from bmq.spark.guids import GuidMaker, GuidMode, IdGuids, SourceGuids, guid_maker
 from bmq.spark.invalid_rows import (
     LETTER_PROPERTIES,
@@ -38,18 +38,19 @@ from bmq.spark.invalid_rows import (
     letter_of,
     letter_tables,
 )
-from bmq.spark.options import SinkSettings, name_row, parse_compression, parse_guid_mode, parse_on_invalid_row
+from bmq.spark.options import Names, Rate, WriteOptions, choice
 from bmq.spark.rows import (
     InvalidRow,
     RowColumns,
     bucket_column,
     due_column,
+    name_row,
     source_guids,
     spread_maps,
     this_row,
     without_views,
 )
-from bmq.spark.schema import ColumnRoles, OnInvalidRow, check_columns, check_queue
+from bmq.spark.schema import OnInvalidRow, check_columns, check_queue
 from bmq.spark.summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ class WritePartition:
     """Posts the rows of a partition. Created by :func:`write_partition`, and pickled for the workers."""
 
     def __init__(
-        self, settings: SinkSettings, types: dict[str, Any] | None, summary: Accumulator[Summary] | None
+        self, options: WriteOptions, types: dict[str, Any] | None, summary: Accumulator[Summary] | None
     ) -> None:
-        self.settings = settings
+        self.options = options
         self._types = types
         self._summary = summary
         # One id for all tasks and their repetitions, and a different id for each call of write_partition.
@@ -89,21 +90,21 @@ class WritePartition:
         Raises:
             PostError, ConnectionFailed, UsageError, RequestTimeout: as for :func:`write_partition`.
         """
-        scope = scope or task_scope(self.settings.write_name, self._own, distinct_stages=True)
+        scope = scope or task_scope(self.options.write_name, self._own, distinct_stages=True)
         first = next(rows, None)
         if first is None:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         names = _names(first)
-        settings = replace(self.settings, columns=self.settings.columns.resolved(names))
+        options = self.options.resolved(names)
         columns = RowColumns(
-            settings.columns,
+            options.roles,
             names,
             self._types,
             name_row,
-            sorts=settings.on_invalid_row is not OnInvalidRow.FAIL,
-            queue=settings.queue,
+            sorts=options.on_invalid_row is not OnInvalidRow.FAIL,
+            queue=options.queue,
         )
-        return post_partition(row_batches(first, rows, names, columns), settings, scope)
+        return post_partition(row_batches(first, rows, names, columns), options, scope)
 
 
 def _names(row: Any) -> list[str]:
@@ -306,86 +307,54 @@ def write_partition(
         UsageError: a row cannot be posted.
         RequestTimeout: no outcome in time.
     """
-    named = tuple(_checks.texts("properties", [properties] if isinstance(properties, str) else properties))
-    texts = {
-        "queue": queue,
-        "value": value,
-        "queue_column": queue_column,
-        "id_column": id_column,
-        "guid_column": guid_column,
-        "key_column": key_column,
-        "not_before_column": not_before_column,
-        "write_name": write_name,
-        "dead_letter_queue": dead_letter_queue,
-        "user": user,
-        "password_env": password_env,
-        "mechanism": mechanism,
-        "credentials": credentials,
-        "tls_ca_file": tls_ca_file,
-        "tls_cert_file": tls_cert_file,
-        "tls_key_file": tls_key_file,
-        "tls_server_name": tls_server_name,
-    }
-    for name, text in texts.items():
-        _checks.text(name, text)
+    named = _checks.texts("properties", [properties] if isinstance(properties, str) else properties)
+    text, seconds = _checks.text, _checks.seconds
     try:
-        _checks.text("password", password)
+        text("password", password)
     except UsageError:
         raise UsageError("password must be a str without NUL and lone surrogates") from None
-    if broker is not None:
-        parse_addresses(broker)
-    mode = parse_guid_mode(
-        _checks.optional(_checks.text, "guid_mode", guid_mode),
-        has_id=bool(id_column),
-        has_guid=bool(guid_column),
-    )
-    columns = ColumnRoles(
-        value=value,
-        properties=named,
-        queue="" if queue else queue_column,
-        id=id_column,
-        guid=guid_column if mode is GuidMode.SOURCE else "",
-        key=key_column,
-        not_before=not_before_column,
-    )
-    settings = SinkSettings(
-        connection=ConnectionSettings(
-            broker=broker,
-            compression=parse_compression(_checks.text("compression", compression)),
-            connect_timeout=_checks.seconds("connect_timeout", connect_timeout, positive=True),
-            reconnect_timeout=_checks.seconds("reconnect_timeout", reconnect_timeout, positive=True),
-            idle_timeout=_checks.seconds("idle_timeout", idle_timeout),
-            security=Security(
-                user=user,
-                password=password,
-                password_env=password_env,
-                mechanism=mechanism,
-                credentials=credentials,
-                tls_ca_file=tls_ca_file,
-                tls_cert_file=tls_cert_file,
-                tls_key_file=tls_key_file,
-                tls_server_name=tls_server_name,
-            ),
-        ),
-        queue=queue,
-        columns=columns,
-        guid_mode=mode,
-        write_name=write_name,
-        rate=None if rate is None else checked_rate(rate),
-        on_invalid_row=parse_on_invalid_row(_checks.text("on_invalid_row", on_invalid_row)),
-        dead_letter_queue=dead_letter_queue,
+    mode = _checks.optional(text, "guid_mode", guid_mode)
+    options = WriteOptions(
+        broker=_checks.optional(text, "broker", broker),
+        connect_timeout=Seconds(seconds("connect_timeout", connect_timeout, positive=True)),
+        reconnect_timeout=Seconds(seconds("reconnect_timeout", reconnect_timeout, positive=True)),
+        user=text("user", user),
+        password=Secret(password),
+        password_env=text("password_env", password_env),
+        mechanism=text("mechanism", mechanism),
+        credentials=text("credentials", credentials),
+        tls_ca_file=text("tls_ca_file", tls_ca_file),
+        tls_cert_file=text("tls_cert_file", tls_cert_file),
+        tls_key_file=text("tls_key_file", tls_key_file),
+        tls_server_name=text("tls_server_name", tls_server_name),
+        queue=text("queue", queue),
+        value_column=text("value", value),
+        property_columns=Names(named),
+        queue_column=text("queue_column", queue_column),
+        id_column=text("id_column", id_column),
+        guid_column=text("guid_column", guid_column),
+        key_column=text("key_column", key_column),
+        not_before_column=text("not_before_column", not_before_column),
+        guid_mode=None if mode is None else choice(GuidMode, "guidMode", mode),
+        write_name=text("write_name", write_name),
+        compression=text("compression", compression),
+        rate=None if rate is None else Rate(checked_rate(rate)),
+        on_invalid_row=choice(OnInvalidRow, "onInvalidRow", text("on_invalid_row", on_invalid_row)),
+        dead_letter_queue=text("dead_letter_queue", dead_letter_queue),
         max_retries=_checks.integer("max_retries", max_retries),
-        retry_interval=_checks.seconds("retry_interval", retry_interval),
-        ack_timeout=_checks.seconds("ack_timeout", ack_timeout, positive=True),
+        retry_interval=Seconds(seconds("retry_interval", retry_interval)),
+        ack_timeout=Seconds(seconds("ack_timeout", ack_timeout, positive=True)),
+        session_idle=Seconds(seconds("idle_timeout", idle_timeout)),
     )
+    options.check()
     if schema is not None:
         schema = _checked_schema(schema)
     if summary is not None and not callable(getattr(type(summary), "add", None)):
         raise UsageError(
             f"summary must come from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
         )
-    types = check_columns(schema, columns) if schema is not None else None
-    return WritePartition(settings, types, summary)
+    types = check_columns(schema, options.roles) if schema is not None else None
+    return WritePartition(options, types, summary)
 
 
 def _checked_schema(schema: object) -> StructType:
@@ -435,31 +404,30 @@ class TaskScope(NamedTuple):
 
 
 def post_partition(
-    batches: Iterator[tuple[int, RecordBatch] | InvalidRow], settings: SinkSettings, scope: TaskScope
+    batches: Iterator[tuple[int, RecordBatch] | InvalidRow], options: WriteOptions, scope: TaskScope
 ) -> PartitionReport:
     """Post the rows of a partition and wait for all acknowledgements.
 
     Args:
         batches: rows with the position of the first row, and known invalid rows.
-        settings: settings of the sink.
+        options: options of the sink.
         scope: identity of the task.
 
     Raises:
         ConnectionFailed: the broker could not be reached, or a lost connection was not restored.
         PostError: a message was not accepted, despite the retries; the error names the row.
-        UsageError: a row cannot be posted, and the settings do not handle such rows.
+        UsageError: a row cannot be posted, and the options do not handle such rows.
         RequestTimeout: no outcome in time.
     """
     report = PartitionReport(partition=scope.partition, attempt=scope.attempt)
-    with portal() as here:
-        try:
-            _Partition(here, settings, scope, report).run(batches)
-        except BaseException as error:
-            error.add_note(
-                f"partition {scope.partition}, attempt {scope.attempt}: {report.rows:,} rows were read "
-                f"before, and may be posted; the broker had acknowledged {report.acknowledged:,}"
-            )
-            raise
+    try:
+        _PartitionWriter(options, scope, report).write(batches)
+    except BaseException as error:
+        error.add_note(
+            f"partition {scope.partition}, attempt {scope.attempt}: {report.rows:,} rows were read "
+            f"before, and may be posted; the broker had acknowledged {report.acknowledged:,}"
+        )
+        raise
     logger.log(logging.WARNING if report.incomplete else logging.INFO, "%s", report)
     return report
 
@@ -467,23 +435,22 @@ def post_partition(
 _Rows = Iterator[tuple[int, RecordBatch] | InvalidRow]
 
 
-class _Partition:
-    """One partition being posted."""
+class _PartitionWriter:
+    """Posts one partition: several slices are in flight, and every acknowledgement is awaited.
 
-    def __init__(
-        self,
-        here: Portal,
-        settings: SinkSettings,
-        scope: TaskScope,
-        report: PartitionReport,
-    ) -> None:
-        self._portal = here
-        self._settings = settings
+    The task's thread pulls batches of rows and encodes them in slices, and the event loop posts the slices.
+    Only a few slices wait between the two, so memory stays flat for partitions of any size.
+    """
+
+    def __init__(self, options: WriteOptions, scope: TaskScope, report: PartitionReport) -> None:
+        self._thread = session_thread()
+        self._options = options
+        self._columns = options.roles
         self._scope = scope
         self._report = report
         self._makers: dict[str, GuidMaker] = {}
         self._letter_makers: dict[GuidMode, GuidMaker] = {}
-        self._sieve = None if settings.on_invalid_row is OnInvalidRow.FAIL else RowValidator(settings)
+        self._validator = None if options.on_invalid_row is OnInvalidRow.FAIL else RowValidator(options)
         self._queues: dict[str, Queue] = {}
         self._flight: deque[Future[None]] = deque()
         self._told = False
@@ -492,23 +459,23 @@ class _Partition:
         self._rooms: dict[str, asyncio.Lock] = {}
         # Times of the last outcome, and of the last acknowledgement.
         self._heard = self._moved = 0.0
-        self._lease: SharedSession
+        self._shared: SharedSession
 
-    def run(self, batches: _Rows) -> None:
+    def write(self, batches: _Rows) -> None:
         """Post all batches."""
-        context = self._portal.lease(self._settings.connection)
-        self._lease = self._portal.run(context.__aenter__())
+        options = self._options
+        self._shared = self._thread.run(self._thread.acquire(options, options.wire_compression))
         try:
             self._feed(batches)
         finally:
             while self._flight:
                 self._flight.popleft().cancel()
-            self._portal.run(context.__aexit__(None, None, None))
+            self._thread.soon(self._thread.release, self._shared, options.session_idle)
 
     def _feed(self, batches: _Rows) -> None:
         started = time.monotonic()
-        report, settings = self._report, self._settings
-        reconnects = self._lease.session.stats().reconnects
+        report, options = self._report, self._options
+        reconnects = self._shared.session.stats().reconnects
         for each in self._paced(batches):
             if isinstance(each, InvalidRow):
                 report.rows += 1
@@ -526,12 +493,12 @@ class _Partition:
         report.sample = b"".join(
             maker.sample() for maker in self._makers.values() if isinstance(maker, SourceGuids | IdGuids)
         )
-        report.by_id = settings.guid_mode is GuidMode.ID
-        report.reconnects = self._lease.session.stats().reconnects - reconnects
+        report.by_id = options.guids is GuidMode.ID
+        report.reconnects = self._shared.session.stats().reconnects - reconnects
 
     def _paced(self, batches: _Rows) -> _Rows:
         """Limit rows to the configured rate, in portions of a tenth of a second."""
-        rate = self._settings.rate
+        rate = self._options.rate
         if rate is None:
             yield from batches
             return
@@ -543,21 +510,21 @@ class _Partition:
             first, whole = each
             for at in range(0, whole.num_rows, step):
                 piece = whole.slice(at, step)
-                self._portal.run(pace.wait(piece.num_rows))
+                self._thread.run(pace.wait(piece.num_rows))
                 yield first + at, piece
 
     def _sifted(self, whole: RecordBatch, first: int) -> Iterator[tuple[RecordBatch, Sequence[int]]]:
         """Turn maps into columns and handle invalid rows; return the remaining rows and their positions."""
-        settings, sieve = self._settings, self._sieve
-        sorts = sieve is not None
+        options, validator = self._options, self._validator
+        sorts = validator is not None
         naming = this_row if sorts else name_row
         whole = without_views(whole)
-        for each in spread_maps(whole, settings.columns, first, naming, sorts=sorts, queue=settings.queue):
+        for each in spread_maps(whole, self._columns, first, naming, sorts=sorts, queue=options.queue):
             if isinstance(each, InvalidRow):
                 self._put_aside([each])
                 continue
             start, batch = each
-            invalid = sieve.check(batch, start) if sieve is not None else []
+            invalid = validator.check(batch, start) if validator is not None else []
             positions: Sequence[int] = range(start, start + batch.num_rows)
             if invalid:
                 self._put_aside(invalid)
@@ -570,11 +537,11 @@ class _Partition:
         self, batch: RecordBatch, positions: Sequence[int]
     ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
         """Split rows by target; return the rows of each target and their positions in the partition."""
-        settings = self._settings
-        if settings.queue:
-            yield settings.queue, batch, positions
+        options = self._options
+        if options.queue:
+            yield options.queue, batch, positions
             return
-        targets = _values(batch, settings.columns.queue, "queue", positions)
+        targets = _values(batch, self._columns.queue, "queue", positions)
         rows: dict[str, list[int]] = {}
         for at, uri in enumerate(targets):
             rows.setdefault(uri, []).append(at)
@@ -585,7 +552,7 @@ class _Partition:
         self, uri: str, batch: RecordBatch, positions: Sequence[int]
     ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
         """Split rows into immediate and delayed ones; add the properties of their columns."""
-        columns = self._settings.columns
+        columns = self._columns
         if columns.key:
             keys = batch.column(batch.schema.get_field_index(columns.key))
             batch = batch.append_column(BUCKET, bucket_column(keys))
@@ -608,14 +575,13 @@ class _Partition:
         """Encode rows for one queue and pass them to the loop, slice by slice."""
         if not batch.num_rows:
             return
-        settings = self._settings
         maker = self._makers.get(uri)
         if maker is None:
             maker = self._makers[uri] = self._maker(uri, positions[0])
-            self._queues[uri] = self._portal.run(self._lease.writer(uri))
+            self._queues[uri] = self._thread.run(self._shared.writer(uri))
         guid: Any = maker.of_contents
-        if settings.columns.id:
-            ids = _values(batch, settings.columns.id, "id", positions)
+        if self._columns.id:
+            ids = _values(batch, self._columns.id, "id", positions)
             made = maker.of_ids(ids)
             if made is not None:
                 keep = [at for at, each in enumerate(made) if each is not None]
@@ -623,7 +589,7 @@ class _Partition:
                 batch = batch.take(pa.array(keep, pa.int64()))
                 positions = [positions[at] for at in keep]
                 guid = _Taker(np.frombuffer(b"".join(each for each in made if each is not None), "V16"))
-        columns = settings.columns
+        columns = self._columns
         if isinstance(maker, SourceGuids):
             column = batch.column(batch.schema.get_field_index(columns.guid))
             guid = maker.of_messages(source_guids(column, lambda at: name_row(positions[at])))
@@ -655,15 +621,15 @@ class _Partition:
             if not letters:
                 self._report.bytes += posts.payload_bytes
             where = positions[start : start + len(posts)]
-            self._flight.append(self._portal.submit(self._post(uri, posts, where, letters=letters)))
+            self._flight.append(self._thread.submit(self._post(uri, posts, where, letters=letters)))
             start += len(posts)
 
     def _put_aside(self, rows: list[InvalidRow]) -> None:
         """Drop rows, or create their dead letters."""
-        settings, report = self._settings, self._report
+        options, report = self._options, self._report
         if not self._told:
             self._told = True
-            what = "dropped" if not settings.dead_letter_queue else f"put into {settings.dead_letter_queue}"
+            what = "dropped" if not options.dead_letter_queue else f"put into {options.dead_letter_queue}"
             logger.warning(
                 "row %d of partition %d cannot be posted, and is %s, like all rows that cannot be posted: %s",
                 rows[0].position,
@@ -671,27 +637,25 @@ class _Partition:
                 what,
                 rows[0].reason,
             )
-        if not settings.dead_letter_queue:
+        if not options.dead_letter_queue:
             report.dropped += len(rows)
             return
         letters = list(map(letter_of, rows))
-        if settings.guid_mode is GuidMode.ID:
+        if options.guids is GuidMode.ID:
             self._post_letters([each for each in letters if each.row.id is not None], GuidMode.ID)
             self._post_letters([each for each in letters if each.row.id is None], GuidMode.CONTENT)
         else:
-            self._post_letters(letters, settings.guid_mode)
+            self._post_letters(letters, options.guids)
 
     def _post_letters(self, letters: list[RowLetter], mode: GuidMode) -> None:
         """Post dead letters, with GUIDs that a repeated task computes again."""
-        uri = self._settings.dead_letter_queue
+        uri = self._options.dead_letter_queue
         if not letters:
             return
         maker = self._letter_makers.get(mode)
         if maker is None:
-            maker = self._letter_makers[mode] = self._maker_of(
-                mode, uri, _LETTERS + self._settings.write_name
-            )
-            self._queues[uri] = self._portal.run(self._lease.writer(uri))
+            maker = self._letter_makers[mode] = self._maker_of(mode, uri, _LETTERS + self._options.write_name)
+            self._queues[uri] = self._thread.run(self._shared.writer(uri))
         guid: Any = maker.of_contents
         if mode is GuidMode.ID:
             # Rows of different queues may have the same id.
@@ -709,7 +673,7 @@ class _Partition:
         future = self._flight.popleft()
         began = time.monotonic()
         while True:
-            patience = max(began, self._heard) + self._settings.ack_timeout - time.monotonic()
+            patience = max(began, self._heard) + self._options.ack_timeout - time.monotonic()
             try:
                 future.result(max(0.0, patience))
                 return
@@ -719,16 +683,16 @@ class _Partition:
                 if patience > 0:
                     continue  # outcomes of other rows may have arrived meanwhile
             future.cancel()
-            broker = find_broker(self._settings.connection.broker)
+            broker = find_broker(self._options.broker)
             raise RequestTimeout(
                 f"partition {self._scope.partition}: no outcome for rows posted "
-                f"{self._settings.ack_timeout:g} s ago; broker {broker}, "
+                f"{self._options.ack_timeout:g} s ago; broker {broker}, "
                 f"{self._report.acknowledged} rows acknowledged before"
             )
 
     def _maker(self, uri: str, row: int) -> GuidMaker:
         self._check(uri, row)
-        return self._maker_of(self._settings.guid_mode, uri, self._settings.write_name)
+        return self._maker_of(self._options.guids, uri, self._options.write_name)
 
     def _maker_of(self, mode: GuidMode, uri: str, write_name: str) -> GuidMaker:
         return guid_maker(mode, uri, self._scope.write, self._scope.partition, write_name)
@@ -744,7 +708,7 @@ class _Partition:
 
     async def _post(self, uri: str, posts: EncodedPosts, positions: Sequence[int], *, letters: bool) -> None:
         """Post until all messages are acknowledged, or until a message has been refused too often."""
-        queue = await self._lease.writer(uri)
+        queue = await self._shared.writer(uri)
         room = self._rooms.setdefault(uri, asyncio.Lock())
         async with room:
             pass  # earlier slices have found space
@@ -761,7 +725,7 @@ class _Partition:
             if not left:
                 return
             self._raise_if_final(failures, positions, attempt)
-            delay = backoff(attempt + 1, self._settings.retry_interval, _LONGEST_PAUSE)
+            delay = backoff(attempt + 1, self._options.retry_interval, _LONGEST_PAUSE)
             logger.warning(
                 "%d messages to %s were not accepted (%s); posting the messages again in %g s",
                 len(left),
@@ -772,7 +736,7 @@ class _Partition:
             await asyncio.sleep(delay)
             self._report.retried += len(left)
             if queue.closed:
-                queue = await self._lease.writer(queue.uri)
+                queue = await self._shared.writer(queue.uri)
 
     async def _try(
         self, queue: Queue, posts: EncodedPosts, rows: list[int], *, letters: bool
@@ -814,7 +778,7 @@ class _Partition:
         failures: list[FailedPost] = []
         try:
             while left:
-                patience = max(self._moved, since) + self._settings.ack_timeout - time.monotonic()
+                patience = max(self._moved, since) + self._options.ack_timeout - time.monotonic()
                 if patience <= 0:
                     raise self._too_long(queue, len(left), positions[left[0]], failures)
                 if pause:
@@ -822,11 +786,11 @@ class _Partition:
                         queue.uri,
                         "%s is full: rows wait for free space, up to %g s",
                         queue.uri,
-                        self._settings.ack_timeout,
+                        self._options.ack_timeout,
                     )
                     await asyncio.sleep(min(pause, patience))
                 if queue.closed:
-                    queue = await self._lease.writer(queue.uri)
+                    queue = await self._shared.writer(queue.uri)
                 tried, left = left[:width], left[width:]
                 failures = await self._try(queue, posts, tried, letters=letters)
                 left = [*(each.index for each in failures), *left]
@@ -843,7 +807,7 @@ class _Partition:
         error = failures[0].error
         return PostError(
             f"row {row} of partition {self._scope.partition} was not accepted by {error.queue_uri}: "
-            f"{error.status.name}: the queue has been full for {self._settings.ack_timeout:g} s, and "
+            f"{error.status.name}: the queue has been full for {self._options.ack_timeout:g} s, and "
             f"{count} rows wait for room. Let the consumers catch up, raise the queue's limit, or increase "
             "ackTimeoutMs",
             status=error.status,
@@ -870,11 +834,11 @@ class _Partition:
         return await task
 
     def _raise_if_final(self, failures: list[FailedPost], positions: Sequence[int], attempt: int) -> None:
-        settings = self._settings
+        options = self._options
         final = next((each for each in failures if each.error.status in _FINAL), None)
-        if final is None and not self._lease.usable:
+        if final is None and not self._shared.usable:
             final = failures[0]  # the session gave up: a retry cannot help
-        if final is None and attempt < settings.max_retries:
+        if final is None and attempt < options.max_retries:
             return
         failed = final or next((each for each in failures if each.error.status not in _FULL), failures[0])
         error = failed.error

@@ -12,16 +12,15 @@ import operator
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+from msgspec.structs import replace
 from pyspark.sql.types import StructType
 
 from bmq.errors import InvalidExpression, UsageError
 from bmq.spark.batch_reader import BatchReader
-from bmq.spark.receiver import ReadLimits, SourceSettings
-from bmq.spark.schema import OnInvalidMessage
+from bmq.spark.options import ReadOptions, Subscriptions
 from bmq.subscriptions import Expression, Filter, Operand, P
 
 if TYPE_CHECKING:
@@ -49,20 +48,13 @@ class FilteredReader(BatchReader):
         UsageError: this pyspark does not push filters.
     """
 
-    def __init__(
-        self,
-        settings: SourceSettings,
-        limits: ReadLimits,
-        schema: StructType,
-        checkpoint: str = "",
-        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
-    ) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if not hasattr(importlib.import_module("pyspark.sql.datasource"), "EqualTo"):
             raise UsageError(
                 f"option pushFilters needs pyspark 4.1 or newer, and this is {pyspark.__version__}: put "
                 "the condition into the option expression"
             )
-        super().__init__(settings, limits, schema, checkpoint, on_invalid)
+        super().__init__(options, schema)
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:
         """Accept the filters that the broker evaluates exactly like Spark; return the remaining filters."""
@@ -85,7 +77,7 @@ class FilteredReader(BatchReader):
     def _narrow(self, condition: Filter) -> bool:
         """Add a condition to all subscriptions, unless one would exceed the broker's limits."""
         subscriptions: list[tuple[str, str]] = []
-        for name, expression in self._settings.subscriptions:
+        for name, expression in self._options.expression:
             both = f"{_operand(expression)} && {_operand(str(condition))}" if expression else str(condition)
             try:
                 with warnings.catch_warnings():
@@ -94,7 +86,7 @@ class FilteredReader(BatchReader):
             except InvalidExpression:
                 return False
             subscriptions.append((name, both))
-        self._settings = replace(self._settings, subscriptions=tuple(subscriptions))
+        self._options = replace(self._options, expression=Subscriptions(subscriptions))
         return True
 
 

@@ -6,16 +6,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from bmq import admin
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.admin import Admin
 from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog, asking
 from bmq.arrow.consumer import ColumnConsumer, Taken
 from bmq.arrow.decoding import RecordBatch, TableDecoder
@@ -27,8 +22,9 @@ from bmq.client.session import Session
 from bmq.errors import Error, StateError, TimedOut
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.subscription import SubscriptionOptions
-from bmq.spark.connection import ConnectionSettings
+from bmq.spark.connection import ConnectionOptions
 from bmq.spark.log import BatchLog, Source, raw_rows, raw_schema, texts_of
+from bmq.spark.options import SourceOptions
 from bmq.subscriptions import Expression, ExpressionInput
 from bmq.wire.printable import printable
 
@@ -37,41 +33,17 @@ fs: Any = importlib.import_module("pyarrow.fs")
 __all__ = [
     "DeadLetterWriter",
     "DropCounts",
-    "ReadLimits",
     "ReceivedMessages",
     "SourceReceiver",
-    "SourceSettings",
     "confirm_guids",
     "dropped_since",
     "look_for_others",
 ]
 
-#: Timeout of a query, in seconds.
-PATIENCE = ANSWER_TIMEOUT
-
 _DEFAULT_APP = "__default"
 
 
-def admin_of(connection: ConnectionSettings) -> admin.connect:
-    """Prepare a connection for admin commands."""
-    security = connection.security
-    return admin.connect(
-        connection.broker,
-        credentials=security.source(),
-        ssl=security.context(),
-        server_hostname=security.tls_server_name or None,
-        timeout=PATIENCE,
-        process_name="bmq.spark",
-    )
-
-
-@asynccontextmanager
-async def _asking(connection: ConnectionSettings) -> AsyncGenerator[Admin]:
-    async with asking(partial(admin_of, connection)) as asked:
-        yield asked
-
-
-async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, list[str]]:
+async def other_readers(options: SourceOptions) -> dict[str, list[str]]:
     """Query the other readers of each queue; for a fanout queue, of the application.
 
     Raises:
@@ -79,9 +51,9 @@ async def other_readers(connection: ConnectionSettings, queues: Sequence[str]) -
         TimeoutError: no answer in time.
     """
     found: dict[str, list[str]] = {}
-    async with _asking(connection) as asked:
+    async with asking(options.admin) as asked:
         there = set(await asked.queues())
-        for uri in queues:
+        for uri in options.queue:
             queue = asked.queue(uri)
             if queue.uri not in there:
                 continue
@@ -108,16 +80,16 @@ class DropCounts(NamedTuple):
     posted: int = 0
 
 
-async def dropped_totals(connection: ConnectionSettings, queues: Sequence[str]) -> dict[str, DropCounts]:
+async def dropped_totals(options: SourceOptions) -> dict[str, DropCounts]:
     """Query the number of dropped messages of each queue; queues without statistics are omitted.
 
     Raises:
         Error: the broker cannot be reached, or does not answer the query.
         TimeoutError: no answer in time.
     """
-    async with _asking(connection) as asked:
+    async with asking(options.admin) as asked:
         statistics = {each.uri: each for each in (await asked.statistics()).queues}
-        known = {uri: statistics.get(asked.queue(uri).uri) for uri in queues}
+        known = {uri: statistics.get(asked.queue(uri).uri) for uri in options.queue}
     return {
         uri: DropCounts(each.expired + each.rejected, each.posted)
         for uri, each in known.items()
@@ -141,52 +113,6 @@ _MAX_UNCONFIRMED_BYTES = 1 << 40
 
 # Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
 _ROWS = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceSettings:
-    """Settings of the source.
-
-    Attributes:
-        connection: connection to the broker.
-        queues: URIs of the queues.
-        subscriptions: expressions by name; "" for all messages.
-        priority: consumer priority.
-        max_unconfirmed: limit of delivered messages without a confirmation, for each subscription.
-        receivers: number of sessions that read all queues.
-        exclusive: whether other readers are refused.
-        dead_letters: URI of the queue for undecodable messages; "" for none.
-    """
-
-    connection: ConnectionSettings
-    queues: tuple[str, ...]
-    subscriptions: tuple[tuple[str, str], ...] = (("", ""),)
-    priority: int = 0
-    max_unconfirmed: int = 30_000
-    receivers: int = 1
-    exclusive: bool = False
-    dead_letters: str = ""
-
-    def described(self) -> dict[str, Any]:
-        """Return the settings that determine which messages are read, as JSON."""
-        return {"queues": list(self.queues), "subscriptions": [list(each) for each in self.subscriptions]}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
-    """End of a read, and its number of partitions.
-
-    Attributes:
-        max_messages: maximum number of messages of a read.
-        idle: seconds without a message after which the read ends in any case.
-        partitions: number of partitions of the stored rows.
-        on_store: whether messages are confirmed as soon as they are stored.
-    """
-
-    max_messages: int
-    idle: float
-    partitions: int
-    on_store: bool = False
 
 
 class ReceivedMessages(NamedTuple):
@@ -226,26 +152,26 @@ class SourceReceiver:
     """Receives from several queues, in the portal's loop.
 
     Args:
-        settings: settings of the source.
+        options: options of the source.
+        receivers: number of sessions that read all queues.
 
     Attributes:
         schema: columns of the rows.
         sessions: sessions, after opening.
     """
 
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
+    def __init__(self, options: SourceOptions, receivers: int = 1) -> None:
+        self._options = options
+        self._receivers = receivers
         sources: list[Source] = [
-            (uri, name or None) for uri in settings.queues for name, _ in settings.subscriptions
+            (uri, name or None) for uri in options.queue for name, _ in options.expression
         ]
         self.schema = raw_schema(sources)
         self.sessions: list[Session] = []
         self._consumers: list[_Consumer] = []
         self._drained = Drained()
-        selects = any(expression for _, expression in settings.subscriptions)
-        self._backlog = InitialBacklog(
-            partial(admin_of, settings.connection), settings.queues, selects=selects
-        )
+        selects = any(expression for _, expression in options.expression)
+        self._backlog = InitialBacklog(options.admin, options.queue, selects=selects)
         self._waiting: deque[ReceivedMessages] = deque()
         self._rows = 0
 
@@ -257,18 +183,18 @@ class SourceReceiver:
             OpenQueueError, ConfigureQueueError: the broker refused.
             RequestTimeout: the broker did not answer in time.
         """
-        settings = self._settings
-        for _ in range(settings.receivers):
-            session = await settings.connection.open()
+        options = self._options
+        for _ in range(self._receivers):
+            session = await options.open()
             self.sessions.append(session)
             source = 0
-            for uri in settings.queues:
+            for uri in options.queue:
                 queue = await session.open_queue(
-                    uri, read=True, priority=settings.priority, default_subscription=False
+                    uri, read=True, priority=options.consumer_priority, default_subscription=False
                 )
-                for _, expression in settings.subscriptions:
+                for _, expression in options.expression:
                     limits = SubscriptionOptions(
-                        settings.max_unconfirmed, _MAX_UNCONFIRMED_BYTES, settings.priority
+                        options.max_unconfirmed, _MAX_UNCONFIRMED_BYTES, options.consumer_priority
                     )
                     messages = ColumnConsumer(queue, _unwarned(expression), limits)
                     messages.backlog = self._backlog
@@ -304,7 +230,7 @@ class SourceReceiver:
         now = asyncio.get_running_loop().time
         if drains:
             await self._backlog.ask(wait)
-        room = self._settings.max_unconfirmed * 4 // 5  # a broker resumes below 80 % of a full window
+        room = self._options.max_unconfirmed * 4 // 5  # a broker resumes below 80 % of a full window
         deadline, has_room = now() + wait, held() <= room
         while self._rows < limit:
             if not self._rows and drains and self._backlog.taken(self._drained.reconnected):
@@ -393,7 +319,7 @@ class SourceReceiver:
             await session.close(timeout=10)
 
 
-async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Collection[bytes]]) -> None:
+async def confirm_guids(options: ConnectionOptions, guids: Mapping[str, Collection[bytes]]) -> None:
     """Confirm messages of earlier sessions, by the URI of their queue; unknown GUIDs are harmless.
 
     Raises:
@@ -401,7 +327,7 @@ async def confirm_guids(connection: ConnectionSettings, guids: Mapping[str, Coll
         OpenQueueError, RequestTimeout: a queue cannot be opened or closed.
         SessionClosed: the connection is permanently lost.
     """
-    session = await connection.open()
+    session = await options.open()
     try:
         for uri, keys in guids.items():
             if not keys:
@@ -426,14 +352,14 @@ def _unwarned(expression: str) -> ExpressionInput:
 
 
 class DeadLetterWriter:
-    """Posts unreadable messages to the queue for dead letters, if the settings name one.
+    """Posts unreadable messages to the queue for dead letters, if the options name one.
 
     Args:
-        settings: settings of the read.
+        options: options of the read.
     """
 
-    def __init__(self, settings: SourceSettings) -> None:
-        self._settings = settings
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
         self._decoder = TableDecoder(None, payload=False)
         self._session: Session | None = None
         self._letters: DeadLetter | None = None
@@ -451,7 +377,7 @@ class DeadLetterWriter:
             OpenQueueError: the queue for dead letters cannot be opened.
             SessionClosed: the connection is permanently lost.
         """
-        uri = self._settings.dead_letters
+        uri = self._options.dead_letter_queue
         if not uri:
             return set()
         columns = arrived.received.columns
@@ -479,8 +405,8 @@ class DeadLetterWriter:
 
     async def _post(self, failure: Failure) -> None:
         if self._session is None or self._letters is None:
-            self._session = await self._settings.connection.open()
-            queue = await self._session.open_queue(self._settings.dead_letters, write=True)
+            self._session = await self._options.open()
+            queue = await self._session.open_queue(self._options.dead_letter_queue, write=True)
             self._letters = DeadLetter(queue)
         letters = self._letters
         assert not isinstance(letters.queue, str)
@@ -501,7 +427,7 @@ _LEAVING = 5.0
 _PAUSE = 0.25
 
 
-async def look_for_others(settings: SourceSettings) -> None:
+async def look_for_others(options: SourceOptions) -> None:
     """Log other readers of the queues; for exclusive queues, wait until there are none.
 
     Raises:
@@ -510,18 +436,18 @@ async def look_for_others(settings: SourceSettings) -> None:
     deadline = asyncio.get_running_loop().time() + _LEAVING
     while True:
         try:
-            others = await other_readers(settings.connection, settings.queues)
+            others = await other_readers(options)
         except (Error, TimeoutError) as error:
-            why = str(error) or f"no answer in {PATIENCE:g} s"
-            if settings.exclusive:
+            why = str(error) or f"no answer in {ANSWER_TIMEOUT:g} s"
+            if options.exclusive:
                 raise StateError(f"option exclusive: other readers are unknown: {why}") from None
             logger.info("the broker does not report other readers: %s", why)
             return
-        if not others or not settings.exclusive or asyncio.get_running_loop().time() > deadline:
+        if not others or not options.exclusive or asyncio.get_running_loop().time() > deadline:
             break
         await asyncio.sleep(_PAUSE)
     listed = "; ".join(f"{uri}: {', '.join(readers)}" for uri, readers in others.items())
-    if others and settings.exclusive:
+    if others and options.exclusive:
         raise StateError(f"option exclusive: other consumers read the same queue: {listed}")
     if others:
         logger.warning(
@@ -531,18 +457,18 @@ async def look_for_others(settings: SourceSettings) -> None:
         )
 
 
-async def dropped_since(log: BatchLog, settings: SourceSettings) -> dict[str, int]:
+async def dropped_since(log: BatchLog, options: SourceOptions) -> dict[str, int]:
     """Return the number of messages dropped since the last call, by queue.
 
     Args:
         log: log beside which the counts are recorded.
-        settings: settings of the source.
+        options: options of the source.
     """
     given: Any = log.noted(_DROPPED)
     noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     before = {uri: DropCounts(**each) for uri, each in noted.items()}
     try:
-        now = await dropped_totals(settings.connection, settings.queues)
+        now = await dropped_totals(options)
     except (Error, TimeoutError) as error:
         logger.debug("the broker does not report dropped messages: %s", error)
         return {}

@@ -25,6 +25,7 @@ __all__ = [
     "bucket_column",
     "due_column",
     "invalid_row",
+    "name_row",
     "source_guids",
     "spread_maps",
     "this_row",
@@ -214,6 +215,11 @@ def reason_of(error: BaseException) -> str:
     """Return type and text of an error, as a property can hold."""
     text = f"{type(error).__name__}: {error}"[:_MOST_REASON]
     return text.encode("utf-8", "replace").decode()
+
+
+def name_row(position: int) -> str:
+    """Return the name of a row for errors."""
+    return f"row {position} of the partition"
 
 
 def this_row(_: int) -> str:

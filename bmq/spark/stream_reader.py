@@ -42,12 +42,11 @@ from bmq.spark.checkpoint import (
     note_state,
     refuse,
 )
-from bmq.spark.connection import Portal, portal
+from bmq.spark.connection import run
 from bmq.spark.log import (
     BatchLog,
     Guids,
     LoggedBatch,
-    LogLocation,
     LogPartition,
     OpenBatch,
     RowMaker,
@@ -57,18 +56,17 @@ from bmq.spark.log import (
     sizes_of,
     texts_of,
 )
+from bmq.spark.options import StreamOptions
 from bmq.spark.receiver import (
     DeadLetterWriter,
     ReceivedMessages,
     SourceReceiver,
-    SourceSettings,
     confirm_guids,
     dropped_since,
     look_for_others,
 )
-from bmq.spark.schema import OnInvalidMessage
 
-__all__ = ["READ_LIMITS", "StreamLimits", "StreamReader", "due_at"]
+__all__ = ["READ_LIMITS", "StreamReader", "due_at"]
 
 _REMEMBERED_BATCHES = 8
 
@@ -196,34 +194,6 @@ _LOOK, _LOOK_REMOTE = 0.5, 10.0
 _ASK = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamLimits:
-    """Limits of a batch.
-
-    Attributes:
-        per_trigger: maximum number of messages in a batch.
-        bytes_per_trigger: maximum number of transmitted bytes in a batch, unless the batch is a single
-            message; None for no limit.
-        least: minimum number of messages in a batch; a smaller batch is held back.
-        delay: maximum time in seconds for which a smaller batch is held back, from its first message.
-        poll: seconds to wait for a batch.
-        linger: seconds to wait for further messages after the first message.
-        idle: with availableNow, seconds without a message after which the run ends in any case.
-        max_messages: with availableNow, maximum number of messages of the run; None for no limit.
-        partitions: number of partitions of a batch.
-    """
-
-    per_trigger: int
-    bytes_per_trigger: int | None = None
-    least: int = 1
-    delay: float = 900.0
-    poll: float
-    linger: float
-    idle: float
-    max_messages: int | None
-    partitions: int
-
-
 @dataclass(slots=True)
 class _Batch:
     """A batch during reception, or waiting for Spark.
@@ -255,9 +225,7 @@ class StreamReceiver:
     """Receives batch after batch, and hands out each batch in turn.
 
     Args:
-        settings: settings of the read.
-        limits: limits of a batch.
-        place: location of the log, and the checkpoint for the comparison.
+        options: options of the stream.
         available_now: whether to end with the messages that are in the queues at the start.
 
     Attributes:
@@ -269,23 +237,23 @@ class StreamReceiver:
 
     def __init__(
         self,
-        settings: SourceSettings,
-        limits: StreamLimits,
-        place: LogLocation,
+        options: StreamOptions,
         *,
         available_now: bool = False,
     ) -> None:
         self.end: int | None = None
         self.dropped: dict[str, int] = {}
-        self._settings = settings
-        self._limits = limits
-        self._place = place
+        self._options = options
         self._available_now = available_now
-        self._log = BatchLog(place.path)
-        self._checkpoint = Checkpoint(place.checkpoint, place.source) if place.checkpoint else None
+        self._log = BatchLog(options.log_folder)
+        self._checkpoint = (
+            Checkpoint(options.checkpoint_location, options.source_name)
+            if options.checkpoint_location
+            else None
+        )
         self._ledger = KnownMessages()
-        self._receiver = SourceReceiver(settings)
-        self._aside = DeadLetterWriter(settings)
+        self._receiver = SourceReceiver(options, options.num_receivers)
+        self._aside = DeadLetterWriter(options)
         # True if the log's original options have changed, until all committed messages are confirmed.
         self._unsettled = False
         # Received messages not handed out; messages handed out and not committed, with the consumers.
@@ -306,8 +274,6 @@ class StreamReceiver:
         # Held while the batches are changed, and notified afterwards.
         self._changed = asyncio.Condition()
         self._committing = asyncio.Lock()
-        self._context = portal()
-        self._portal: Portal = self._context.__enter__()
 
     @property
     def arrived(self) -> int:
@@ -334,19 +300,18 @@ class StreamReceiver:
                 broker has dropped messages; or other consumers read an exclusive queue.
         """
         if self.end is None:
-            check_checkpoint(self._place, start)
+            check_checkpoint(self._options, start)
             self._log.acquire()
             self.end = self._written = self._recover(start)
-        return self._portal.run(self._advance(self.end, start))
+        return run(self._advance(self.end, start))
 
     def commit(self, end: int) -> None:
         """Confirm all messages before ``end``, and remove old committed batches from the log."""
-        self._portal.run(self._commit(end))
+        run(self._commit(end))
 
     def close(self) -> None:
         """Confirm messages committed by Spark in the meantime, and disconnect."""
-        self._portal.run(self._close(), timeout=15)
-        self._context.__exit__()
+        run(self._close(), timeout=15)
         self._log.release()
 
     def _recover(self, start: int | None) -> int:
@@ -355,7 +320,7 @@ class StreamReceiver:
         Messages beyond ``start`` were neither seen by Spark nor confirmed: the broker redelivers them.
         """
         self._log.clear()
-        self._unsettled = check_log(self._log, self._place, self._settings, start)
+        self._unsettled = check_log(self._log, self._options, start)
         end = start or 0
         for batch in self._log.batches():
             if start is not None and batch.start >= start and batch.end > start:
@@ -392,17 +357,17 @@ class StreamReceiver:
 
     async def _begin(self) -> None:
         """Finish an earlier run's confirmations, check for other readers, and subscribe."""
-        settings, strict = self._settings, self._place.strict
+        options, strict = self._options, self._options.fail_on_data_loss
         if self._unsettled:
             guids = self._ledger.all_committed()
             try:
-                await confirm_guids(settings.connection, guids)
+                await confirm_guids(options, guids)
             except OpenQueueError as error:
                 text = f"committed messages cannot be confirmed any more: {error}"
                 refuse(text, "without", strict=strict)
             self._unsettled = False
-        note_state(self._log, self._place, settings)
-        await look_for_others(settings)
+        note_state(self._log, options)
+        await look_for_others(options)
         await self._count_dropped()
         await self._receiver.open()
 
@@ -427,13 +392,13 @@ class StreamReceiver:
 
     async def _count_dropped(self) -> None:
         """Query the broker for dropped messages. The next request for a batch raises the error."""
-        more = await dropped_since(self._log, self._settings)
+        more = await dropped_since(self._log, self._options)
         for uri, count in more.items():
             self.dropped[uri] = self.dropped.get(uri, 0) + count
         if more:
             listed = ", ".join(f"{count:,} of {uri}" for uri, count in more.items())
             text = f"the broker has dropped unconfirmed messages (expired or rejected): {listed}"
-            if self._place.strict:
+            if self._options.fail_on_data_loss:
                 self._loss = StateError(f"{text}. {DROPPED_ADVICE}")
             else:
                 logger.warning("%s", text)
@@ -446,7 +411,7 @@ class StreamReceiver:
     async def _next(self) -> _Batch | None:
         """Wait for a complete or due batch."""
         assert self._pump is not None
-        deadline = math.inf if self._available_now else time.monotonic() + self._limits.poll
+        deadline = math.inf if self._available_now else time.monotonic() + self._options.poll_timeout
         while not self._ready:
             now = time.monotonic()
             enough, due = self._due()
@@ -466,10 +431,10 @@ class StreamReceiver:
 
     def _due(self) -> tuple[bool, float]:
         """Return whether the batch has enough messages, and the monotonic time at which the batch is due."""
-        batch, limits = self._open, self._limits
+        batch, options = self._open, self._options
         if batch is None:
             return False, math.inf
-        return due_at(batch.rows, batch.since, batch.latest, limits, drains=self._available_now)
+        return due_at(batch.rows, batch.since, batch.latest, options, drains=self._available_now)
 
     async def _change(self, timeout: float) -> None:
         """Wait for a change, for at most ``timeout`` seconds."""
@@ -483,16 +448,16 @@ class StreamReceiver:
 
     async def _receive(self) -> None:
         """Fill batch after batch; with availableNow, until the queue is drained."""
-        drains, limits = self._available_now, self._limits
+        drains, options = self._available_now, self._options
         try:
             while True:
                 opened = self._open.rows if self._open is not None else 0
-                most = min(_ROWS, limits.per_trigger - opened)
-                if drains and limits.max_messages is not None:
-                    most = min(most, limits.max_messages - self._received)
+                most = min(_ROWS, options.max_messages_per_trigger - opened)
+                if drains and options.max_messages is not None:
+                    most = min(most, options.max_messages - self._received)
                     if not most:
                         return
-                wait = limits.idle if drains else _LONG
+                wait = options.idle_timeout if drains else _LONG
                 arrived = await self._receiver.take(most, wait, drains=drains, held=lambda: self.in_hand)
                 if not arrived:
                     if drains:
@@ -553,16 +518,16 @@ class StreamReceiver:
 
     def _fitting(self, batch: _Batch, sizes: Any) -> int:
         """Return the number of messages that fit into the batch; at least 1 for an empty batch."""
-        most = self._limits.bytes_per_trigger
-        count = min(len(sizes), self._limits.per_trigger - batch.rows)
+        most = self._options.max_bytes_per_trigger
+        count = min(len(sizes), self._options.max_messages_per_trigger - batch.rows)
         if most is not None:
             count = min(count, int(np.searchsorted(np.cumsum(sizes), most - batch.size, side="right")))
         return count if batch.rows else max(count, 1)
 
     def _full(self, batch: _Batch) -> bool:
-        limits = self._limits
-        most = limits.bytes_per_trigger
-        return batch.rows >= limits.per_trigger or (most is not None and batch.size >= most)
+        options = self._options
+        most = options.max_bytes_per_trigger
+        return batch.rows >= options.max_messages_per_trigger or (most is not None and batch.size >= most)
 
     async def _write(self, batch: _Batch) -> None:
         waiting, batch.waiting = batch.waiting, []
@@ -627,7 +592,7 @@ class StreamReceiver:
 
 
 def due_at(
-    rows: int, since: float, latest: float, limits: StreamLimits, *, drains: bool
+    rows: int, since: float, latest: float, options: StreamOptions, *, drains: bool
 ) -> tuple[bool, float]:
     """Return whether a batch has enough messages, and the time at which the batch is due.
 
@@ -635,29 +600,31 @@ def due_at(
         rows: number of messages.
         since: arrival of the first message.
         latest: arrival of the last message.
-        limits: limits of a batch.
+        options: options of the stream.
         drains: whether the run ends when the queue is drained. Each trigger has a fixed cost, so such a run
             takes few full batches.
     """
     if drains:
-        return True, min(latest + limits.linger, since + max(limits.linger, _LONGEST_FILL))
-    if rows >= limits.least:
-        return True, since + limits.linger
-    return False, since + limits.delay
+        return True, min(latest + options.linger, since + max(options.linger, _LONGEST_FILL))
+    if rows >= options.min_messages_per_trigger:
+        return True, since + options.linger
+    return False, since + options.max_trigger_delay
 
 
-def confirm_repeated(settings: SourceSettings, place: LogLocation, end: int) -> None:
+def confirm_repeated(options: StreamOptions, end: int) -> None:
     """Confirm the batch with this end, if Spark has committed it, for a run of this batch alone."""
-    if not place.checkpoint or Checkpoint(place.checkpoint, place.source).committed() != end:
+    if (
+        not options.checkpoint_location
+        or Checkpoint(options.checkpoint_location, options.source_name).committed() != end
+    ):
         return
-    log = BatchLog(place.path)
+    log = BatchLog(options.log_folder)
     guids: Guids = {}
     for batch in log.batches():
         if batch.end == end:
             for uri, keys in log.guids(batch.path):
                 guids.setdefault(uri, []).extend(keys)
-    with portal() as here:
-        here.run(confirm_guids(settings.connection, guids), timeout=15)
+    run(confirm_guids(options, guids), timeout=15)
 
 
 def _confirm(queue: Queue, chosen: set[bytes]) -> None:
@@ -691,20 +658,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        settings: SourceSettings,
-        limits: StreamLimits,
-        place: LogLocation,
+        options: StreamOptions,
         schema: StructType,
-        on_invalid: OnInvalidMessage = OnInvalidMessage.ROW,
     ) -> None:
         # Spark creates several readers and pickles one of them: nothing is opened before it is needed.
-        self._settings = settings
-        self._limits = limits
-        self._place = place
+        self._options = options
         self._schema = schema
-        self._on_invalid = on_invalid
         self._available_now = False
-        self._inlet: StreamReceiver | None = None
+        self._receiver: StreamReceiver | None = None
         # End of an earlier run's batch that was planned again; None after the next batch.
         self._repeated: int | None = None
         RowMaker(schema)
@@ -717,15 +678,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _offset(self, messages: int) -> dict[str, int]:
         offset: dict[str, Any] = {"messages": messages}
-        if self._place.source:
-            offset["source"] = self._place.source
+        if self._options.source_name:
+            offset["source"] = self._options.source_name
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the option maxMessagesPerTrigger as a read limit."""
         from pyspark.sql.streaming.datasource import ReadMaxRows
 
-        return ReadMaxRows(self._limits.per_trigger)
+        return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read the messages that are in the queues at the start, and then stop."""
@@ -744,25 +705,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConnectionFailed: the broker cannot be reached.
             Error: as for :meth:`StreamReceiver.advance`.
         """
-        if self._inlet is None:
+        if self._receiver is None:
             # Spark ends this process with SIGTERM. After an orderly end, the broker takes messages back
             # without counting a failed delivery. Nothing else depends on the handler.
             exit_on_sigterm()
-            self._inlet = StreamReceiver(
-                self._settings,
-                self._limits,
-                self._place,
-                available_now=self._available_now,
-            )
-        return self._offset(self._inlet.advance(None if start is None else start["messages"]))
+            self._receiver = StreamReceiver(self._options, available_now=self._available_now)
+        return self._offset(self._receiver.advance(None if start is None else start["messages"]))
 
     def reportLatestOffset(self) -> dict[str, int] | None:
         """Return the offset of all arrived messages, for the progress of the query."""
-        if self._inlet is None:
+        if self._receiver is None:
             return None
-        latest: dict[str, Any] = self._offset(self._inlet.arrived)
-        if self._inlet.dropped:
-            latest["dropped"] = dict(self._inlet.dropped)
+        latest: dict[str, Any] = self._offset(self._receiver.arrived)
+        if self._receiver.dropped:
+            latest["dropped"] = dict(self._receiver.dropped)
         return latest
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -772,39 +728,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StateError: a part of the batch is not in the log, or the log or the checkpoint belongs to another
                 query.
         """
-        place, first, last = self._place, start["messages"], end["messages"]
-        log = BatchLog(place.path)
-        if self._inlet is None:
+        options, first, last = self._options, start["messages"], end["messages"]
+        log = BatchLog(options.log_folder)
+        if self._receiver is None:
             exit_on_sigterm()
             self._repeated = last
-            check_checkpoint(place, last)
-            check_owner(log, place, log.noted(STATE))
+            check_checkpoint(options, last)
+            check_owner(log, options, log.noted(STATE))
         batches, whole = log.covering(first, last)
         if not whole:
             refuse(
                 f"messages {first} to {last} of this query are in its checkpoint, but not in the log at "
-                f"{place.path}: the log was removed, or the path is not the same on every machine. The "
-                "broker still holds the unconfirmed messages. Restore the log",
+                f"{options.log_folder}: the log was removed, or the path is not the same on every machine. "
+                "The broker still holds the unconfirmed messages. Restore the log",
                 "with a smaller batch in place of this one; the missing messages come in a later batch",
-                strict=place.strict,
-                checkpoint=place.checkpoint,
+                strict=options.fail_on_data_loss,
+                checkpoint=options.checkpoint_location,
             )
-        query = Checkpoint(place.checkpoint).query() if place.checkpoint else None
-        return list(cut(place.path, batches, self._limits.partitions, query=query))
+        query = Checkpoint(options.checkpoint_location).query() if options.checkpoint_location else None
+        return list(cut(options.log_folder, batches, self._options.num_partitions, query=query))
 
     def commit(self, end: dict[str, int]) -> None:
         """Confirm committed messages, as :meth:`latestOffset` already does with pyspark 4.2 and later."""
-        if self._inlet is not None:
-            self._inlet.commit(end["messages"])
+        if self._receiver is not None:
+            self._receiver.commit(end["messages"])
 
     def stop(self) -> None:
         """Disconnect; unconfirmed messages return to the queue. Spark does not always call this method."""
-        inlet, self._inlet = self._inlet, None
+        receiver, self._receiver = self._receiver, None
         repeated, self._repeated = self._repeated, None
-        if inlet is not None:
-            inlet.close()
+        if receiver is not None:
+            receiver.close()
         elif repeated is not None:
-            confirm_repeated(self._settings, self._place, repeated)
+            confirm_repeated(self._options, repeated)
 
     # in the workers
 
@@ -818,7 +774,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             context = TaskContext.get()
             query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
             if query is not None and partition.query not in (None, query):
-                raise StateError(
-                    f"checkpoint {self._place.checkpoint} belongs to another query: {OWN_CHECKPOINT}"
-                )
-            yield from read_partition(partition, self._schema, self._on_invalid)
+                checkpoint = self._options.checkpoint_location
+                raise StateError(f"checkpoint {checkpoint} belongs to another query: {OWN_CHECKPOINT}")
+            yield from read_partition(partition, self._schema, self._options.on_invalid_message)

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import Accumulator, AccumulatorParam
@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from bmq._logging import Log
 from bmq.arrow.decoding import RecordBatch, pa
 from bmq.errors import UsageError
-from bmq.spark.options import SinkSettings
+from bmq.spark.options import WriteOptions
 from bmq.spark.schema import check_columns
 from bmq.spark.summary import PartitionReport, Summary
 
@@ -53,9 +53,9 @@ class Posted(WriterCommitMessage):
 class ArrowPartition:
     """Posts a partition of Arrow batches, or of rows. Pickled for the workers."""
 
-    def __init__(self, settings: SinkSettings, schema: StructType) -> None:
-        self.settings = settings
-        self._types = check_columns(schema, settings.columns)
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self.options = options
+        self._types = check_columns(schema, options.roles)
         # One id for all tasks and their repetitions, and a different id for each write.
         self._own = uuid.uuid4().hex
 
@@ -64,14 +64,14 @@ class ArrowPartition:
         # Only the tasks need the client; the processes that plan and commit do not.
         from bmq.spark.partition import WritePartition, post_partition, task_scope
 
-        settings = self.settings
-        scope = task_scope(settings.write_name, self._own, one_a_batch=one_a_batch)
+        options = self.options
+        scope = task_scope(options.write_name, self._own, one_a_batch=one_a_batch)
         first = next(batches, None)
         if first is None:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         if hasattr(first, "__fields__"):
-            return WritePartition(settings, self._types, None).post(_chain(first, batches), scope)
-        return post_partition(_numbered(_chain(first, batches)), settings, scope)
+            return WritePartition(options, self._types, None).post(_chain(first, batches), scope)
+        return post_partition(_numbered(_chain(first, batches)), options, scope)
 
 
 def _chain(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -137,7 +137,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _target(partition: ArrowPartition) -> str:
-    return partition.settings.queue or f"the queues in column {partition.settings.columns.queue}"
+    return partition.options.queue or f"the queues in column {partition.options.roles.queue}"
 
 
 def _aborted(messages: Sequence[WriterCommitMessage | None]) -> str:
@@ -237,11 +237,11 @@ def write(
     plan = write_partition(
         queue=queue, broker=broker, value=value, properties=properties, schema=df.schema, **options
     )
-    settings = replace(plan.settings, columns=plan.settings.columns.resolved(df.columns))
-    used = df.select(*dict.fromkeys(settings.columns.named()))
+    sink = plan.options.resolved(df.columns)
+    used = df.select(*dict.fromkeys(sink.roles.named()))
     context = _context(df.sparkSession)
     live = summary_accumulator(df.sparkSession) if context is not None else None
-    partition = ArrowPartition(settings, used.schema)
+    partition = ArrowPartition(sink, used.schema)
 
     def post(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         report = partition.post(batches)
@@ -257,7 +257,7 @@ def write(
         rows = frame.mapInArrow(post, _REPORT).collect()
     reports = [PartitionReport(**row.asDict()) for row in rows]
     summary = Summary(reports, wall_seconds=time.monotonic() - started)
-    logger.info("%s: %s", settings.queue or "several queues", summary)
+    logger.info("%s: %s", sink.queue or "several queues", summary)
     summary.check()
     return summary
 

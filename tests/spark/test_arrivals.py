@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from bmq.arrow.decoding import pa
 from bmq.spark.batch_reader import RepeatedRows
+from bmq.spark.connection import Seconds
 from bmq.spark.log import BatchLog, guid_keys, raw_schema
-from bmq.spark.stream_reader import StreamLimits, due_at
+from bmq.spark.options import Duration, StreamOptions
+from bmq.spark.stream_reader import due_at
 
 #: GUIDs that agree in their first half, in their second half, or end with zeros.
 GUIDS = [bytes(8) + bytes(8), bytes(8) + b"\1" * 8, b"\1" * 8 + bytes(8), b"\1" * 16, b"\0\1" * 8, b"\2" * 16]
@@ -81,10 +83,10 @@ def test_a_batch_without_some_rows_has_the_others_in_order(tmp_path: Path, gone:
 
 def due(latest: float, *, rows: int = 5, drains: bool = False, linger: float = 0.5) -> tuple[bool, float]:
     """Return whether and when a batch is due whose first message arrived at 100 s."""
-    limits = StreamLimits(
-        per_trigger=9, least=3, delay=30.0, poll=1.0, linger=linger, idle=1.0, max_messages=None, partitions=1
+    options = StreamOptions(
+        min_messages_per_trigger=3, max_trigger_delay=Duration(30), linger=Seconds(linger)
     )
-    return due_at(rows, 100.0, latest, limits, drains=drains)
+    return due_at(rows, 100.0, latest, options, drains=drains)
 
 
 def test_a_batch_is_due_after_its_first_message() -> None:

@@ -37,8 +37,8 @@ import bmq
 import bmq.spark
 from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
-from bmq.spark.connection import ConnectionSettings, portal, shutdown
-from bmq.spark.options import READ_OPTIONS, Options, read_settings
+from bmq.spark.connection import ConnectionOptions, run, shutdown
+from bmq.spark.options import ReadOptions, parse
 from bmq.spark.receiver import SourceReceiver
 from bmq.spark.rows import bucket_column, due_column
 from bmq.testing import Simulation
@@ -561,7 +561,7 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
         ({"confirm": "maybe"}, "must be one of explicit, onStore, never"),
         ({"confirm": "onStore"}, "needs option checkpointLocation"),
         ({"confirm": "never", "checkpointLocation": "x"}, "needs no checkpointLocation"),
-        ({"maxMessages": "0"}, "at least 1"),
+        ({"maxMessages": "0"}, "`int` >= 1"),
         (
             {"startingOffsets": "earliest"},
             "for startingOffsets: a queue has no offsets",
@@ -787,17 +787,15 @@ def test_messages_of_the_start_in_other_hands_are_a_warning(
 ) -> None:
     post_numbers(broker, queue, 0, 5)
     other = source(broker=broker.uri, queue=queue, idleTimeoutMs=100)
-    settings, _ = read_settings(Options(other.options, READ_OPTIONS))
-    receiver = SourceReceiver(settings)
+    receiver = SourceReceiver(parse(ReadOptions, other.options))
 
     async def hold() -> None:
         await receiver.open()
         await receiver.take(5, 10)
 
-    with portal() as here:
-        here.run(hold())
-        assert rows_of(other) == []
-        here.run(receiver.close())
+    run(hold())
+    assert rows_of(other) == []
+    run(receiver.close())
     assert f"{queue}: the broker counted 5 messages at the start, and delivered 0" in caplog.text
 
 
@@ -1083,9 +1081,8 @@ def test_a_missing_log_is_an_error(broker: BrokerThread, queue: str, tmp_path: P
 
 def test_a_process_that_ends_closes_the_sessions_of_its_readers(broker: BrokerThread) -> None:
     """Spark does not always stop a reading stream."""
-    with portal() as its:
-        session = its.run(ConnectionSettings(broker=broker.uri).open())
-        shutdown()  # as at the end of the process
+    session = run(ConnectionOptions(broker=broker.uri).open())
+    shutdown()  # as at the end of the process
     assert session.state is bmq.SessionState.CLOSED
 
 
@@ -1148,22 +1145,23 @@ def test_a_wait_for_silence_starts_again_after_a_reconnect() -> None:
     sim = Simulation(seed=1)
     sim.network.set(latency=(0.1, 0.1))
     server = sim.broker()
-    settings, limits = read_settings(
-        Options({"broker": server.uri, "queue": SIMULATED, "idletimeoutms": "300"}, READ_OPTIONS)
-    )
+    options = parse(ReadOptions, {"broker": server.uri, "queue": SIMULATED, "idletimeoutms": "300"})
 
     async def post(count: int) -> None:
         async with bmq.connect(server.uri) as session:
             await (await session.open_queue(SIMULATED, write=True)).post_many([b"x"] * count)
 
     async def read() -> int:
-        receiver = SourceReceiver(settings)
+        receiver = SourceReceiver(options)
         await receiver.open()
         await post(1)
-        assert sum(each.batch.num_rows for each in await receiver.take(1, limits.idle, drains=True)) == 1
+        assert (
+            sum(each.batch.num_rows for each in await receiver.take(1, options.idle_timeout, drains=True))
+            == 1
+        )
         for connection in sim.network.connections:
             connection.cut()
-        rows = sum(each.batch.num_rows for each in await receiver.take(10, limits.idle, drains=True))
+        rows = sum(each.batch.num_rows for each in await receiver.take(10, options.idle_timeout, drains=True))
         await receiver.close()
         return rows
 
@@ -1176,19 +1174,18 @@ def test_a_wait_for_silence_starts_again_after_a_reconnect() -> None:
 @pytest.mark.usefixtures("uncounted")
 def test_a_lost_broker_is_no_drained_queue(broker: BrokerThread, queue: str) -> None:
     broker.post(queue, [b"x"])
-    settings, limits = read_settings(
-        Options(
-            {"broker": broker.uri, "queue": queue, "idletimeoutms": "200", "reconnecttimeoutms": "1000"},
-            READ_OPTIONS,
-        )
-    )
-    receiver = SourceReceiver(settings)
+    given = {"broker": broker.uri, "queue": queue, "idletimeoutms": "200", "reconnecttimeoutms": "1000"}
+    options = parse(ReadOptions, given)
+    receiver = SourceReceiver(options)
 
     async def until_gone() -> None:
         await receiver.open()
-        assert sum(each.batch.num_rows for each in await receiver.take(10, limits.idle, drains=True)) == 1
+        assert (
+            sum(each.batch.num_rows for each in await receiver.take(10, options.idle_timeout, drains=True))
+            == 1
+        )
         broker.call(lambda b: b.stop())
-        await receiver.take(10, limits.idle, drains=True)
+        await receiver.take(10, options.idle_timeout, drains=True)
 
-    with portal() as here, pytest.raises(bmq.SessionClosed):
-        here.run(until_gone())
+    with pytest.raises(bmq.SessionClosed):
+        run(until_gone())

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bmq.spark import write_partition
-from bmq.spark.options import READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Option
+from bmq.spark.connection import ConnectionOptions
+from bmq.spark.options import ReadOptions, StreamOptions, WriteOptions, names_of, parse
 from bmq.spark.schema import source_ddl
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
@@ -34,18 +35,21 @@ def test_page_and_docstring_state_the_same_guarantees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heading", "options"),
+    ("heading", "kind"),
     [
-        ('Writing with format("bmq")', WRITE_OPTIONS),
-        ("Reading a queue once", READ_OPTIONS),
-        ("Reading a queue as a stream", STREAM_OPTIONS),
+        ('Writing with format("bmq")', WriteOptions),
+        ("Reading a queue once", ReadOptions),
+        ("Reading a queue as a stream", StreamOptions),
     ],
     ids=["write", "read", "stream"],
 )
-def test_every_option_is_described(heading: str, options: tuple[Option, ...]) -> None:
+def test_every_option_is_described_with_its_default(heading: str, kind: type[ConnectionOptions]) -> None:
     table = section(heading).split("| option | default | |\n", 1)[1]
-    described = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*) \|$", table, re.MULTILINE))
-    assert described == {option.name: option.text for option in options}
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(.+?)`)? *\| (.+) \|$", table, re.MULTILINE)
+    assert sorted(name for name, _, _ in rows) == sorted(names_of(kind))
+    defaults = {name.lower(): default for name, default, _ in rows if default}
+    queue = {"queue": "bmq://d/q"}
+    assert parse(kind, {**defaults, **queue}) == parse(kind, queue)
 
 
 def test_every_column_is_described() -> None:

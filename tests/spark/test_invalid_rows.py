@@ -306,7 +306,7 @@ def test_repeated_task_adds_no_message(broker: BrokerThread, queue: str, mode: s
         random.Random(attempt).shuffle(shuffled)
         scope = TaskScope("nightly", 3, attempt)
         if arrow:
-            reports.append(post_partition(batches(shuffled), write.settings, scope))
+            reports.append(post_partition(batches(shuffled), write.options, scope))
         else:
             reports.append(write.post(iter([Row(**row) for row in shuffled]), scope))
     bad = sum(not row["value"] or row["key"] is None for row in rows)

@@ -58,7 +58,7 @@ def test_a_partition_is_posted_while_it_is_read(kind: str, broker_process: str) 
             yield each
             held.append(pa.total_allocated_bytes() - before + tracemalloc.get_traced_memory()[0])
 
-    settings = write_partition(queue=URI, broker=broker_process, properties=["CustomerId"]).settings
+    settings = write_partition(queue=URI, broker=broker_process, properties=["CustomerId"]).options
     before = pa.total_allocated_bytes()
     tracemalloc.start()
     try:

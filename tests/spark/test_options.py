@@ -8,7 +8,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import bmq
 from bmq.spark import BmqDataSource
-from bmq.spark.options import _FOREIGN, READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS, Options
+from bmq.spark.connection import ConnectionOptions
+from bmq.spark.options import (
+    _FOREIGN,  # pyright: ignore[reportPrivateUsage]
+    ReadOptions,
+    StreamOptions,
+    WriteOptions,
+    names_of,
+    parse,
+)
 
 QUEUE = {"queue": "bmq://bmq.test.mem.priority/q"}
 VALUE = StructType([StructField("value", StringType())])
@@ -68,26 +76,26 @@ def test_options_of_one_direction_pass_together() -> None:
 
 @pytest.mark.parametrize("name", sorted(_FOREIGN))
 def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
-    for known in (READ_OPTIONS, STREAM_OPTIONS, WRITE_OPTIONS):
-        if name in {option.name.lower() for option in known}:
+    for kind in (ReadOptions, StreamOptions, WriteOptions):
+        if name in {each.lower() for each in names_of(kind)}:
             continue
         with pytest.raises(bmq.UsageError, match=f"unknown option {name}; for {name}: "):
-            Options({name: "x"}, known)
+            parse(kind, {name: "x"})
 
 
 @pytest.mark.parametrize(
-    ("known", "key", "text"),
+    ("kind", "key", "text"),
     [
-        (WRITE_OPTIONS, "maxmessages", "maxmessages is an option of spark.read and spark.readStream"),
-        (READ_OPTIONS, "writename", "writename is an option of writing"),
-        (READ_OPTIONS, "logpath", "logpath is an option of spark.readStream"),
+        (WriteOptions, "maxmessages", "maxmessages is an option of spark.read and spark.readStream"),
+        (ReadOptions, "writename", "writename is an option of writing"),
+        (ReadOptions, "logpath", "logpath is an option of spark.readStream"),
     ],
 )
 def test_an_option_of_the_other_direction_is_named(
-    known: tuple[bmq.spark.options.Option, ...], key: str, text: str
+    kind: type[ConnectionOptions], key: str, text: str
 ) -> None:
     with pytest.raises(bmq.UsageError, match=text):
-        Options({key: "1"}, known)
+        parse(kind, {key: "1"})
 
 
 def test_create_table_refuses_options() -> None:

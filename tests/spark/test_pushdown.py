@@ -200,9 +200,9 @@ def test_broker_selects_the_rows_kept_by_spark(
 @pytest.mark.parametrize("condition", LEFT, ids=str)
 def test_inexact_filters_stay_in_spark(broker: BrokerThread, condition: Filter) -> None:
     reader = reader_of(broker, f"bmq://{DOMAIN}/truth")
-    before = reader._settings
+    before = reader._options
     assert list(reader.pushFilters([condition])) == [condition]
-    assert reader._settings == before
+    assert reader._options == before
 
 
 def test_filters_and_subscriptions_both_apply(broker: BrokerThread, queue: str) -> None:
@@ -210,7 +210,7 @@ def test_filters_and_subscriptions_both_apply(broker: BrokerThread, queue: str) 
     reader = reader_of(broker, queue, expression='{"low": "!(n > 9)", "either": "n > 14 || n == 12"}')
     conditions = [IsNotNull(of("s")), EqualTo(of("s"), "b"), IsNull(of("i"))]
     assert list(reader.pushFilters(conditions)) == [conditions[2]]
-    assert reader._settings.subscriptions == (
+    assert reader._options.expression == (
         ("low", '!(n > 9) && s=="b"'),
         ("either", '(n > 14 || n == 12) && s=="b"'),
     )
@@ -221,7 +221,7 @@ def test_filters_beyond_the_brokers_limits_stay_in_spark(broker: BrokerThread, q
     reader = reader_of(broker, queue)
     many = In(of("n"), tuple(range(20)))
     assert list(reader.pushFilters([many, EqualTo(of("s"), "b")])) == [many]
-    assert reader._settings.subscriptions == (("", 's=="b"'),)
+    assert reader._options.expression == (("", 's=="b"'),)
 
 
 def test_streams_push_no_filters() -> None:

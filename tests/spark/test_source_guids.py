@@ -27,7 +27,7 @@ import bmq
 import bmq.spark
 from bmq.arrow.decoding import pa
 from bmq.spark import BmqDataSource, Summary, write_partition
-from bmq.spark.options import WRITE_OPTIONS, Options, sink_settings
+from bmq.spark.options import write_options
 from bmq.spark.partition import TaskScope, post_partition
 from tests.spark.brokers import BrokerThread
 
@@ -145,11 +145,11 @@ def test_dead_letters_are_the_same_with_other_partitions(broker: BrokerThread, q
 def test_an_arrow_table_has_source_guids(broker: BrokerThread, queue: str) -> None:
     """A batch as Spark hands it over, in slices, and from a restart with its rows elsewhere."""
     given = {"queue": queue, "broker": broker.uri, "propertycolumns": "n", "guidcolumn": "guid"}
-    settings = sink_settings(Options(given, WRITE_OPTIONS), ["guid", "value", "n"])
+    options = write_options(given, ["guid", "value", "n"])
     for start in (0, 37):
         order = [*range(start, 100), *range(start)]
         table = pa.RecordBatch.from_pylist([ROWS[at].asDict() for at in order])
-        post_partition(iter([(0, table)]), settings, TaskScope("job", start))
+        post_partition(iter([(0, table)]), options, TaskScope("job", start))
     assert sorted(m.properties["n"] for m in broker.drain(queue, expect=100)) == list(range(100))
 
 
@@ -171,7 +171,7 @@ SOURCE: dict[str, DataType] = {
 def settings_of(columns: dict[str, DataType], **options: str) -> Any:
     source = BmqDataSource({"queue": "bmq://bmq.test.mem.priority/q", **options})
     writer: Any = source.writer(struct(**columns), overwrite=False)
-    return writer._partition.settings
+    return writer._partition.options
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,7 @@ from pyspark.sql.types import (
 
 import bmq
 from bmq.arrow.decoding import pa
-from bmq.spark import connection as portals
-from bmq.spark import write_partition
+from bmq.spark import connection, write_partition
 from bmq.spark.partition import TaskScope, post_partition
 from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
@@ -152,26 +151,23 @@ def test_one_session_serves_all_partitions(broker: BrokerThread, queue: str) -> 
     assert len(broker.drain(queue, expect=40)) == 40
 
 
-def test_an_idle_session_is_closed_and_the_thread_ends(broker: BrokerThread, queue: str) -> None:
-    portals.shutdown()
+def test_an_idle_session_is_closed(broker: BrokerThread, queue: str) -> None:
+    connection.shutdown()
     write = sink(broker, queue, idle_timeout=0.05)
     write(iter(ORDERS[:10]))
-    with portals.portal() as before:
-        pass
-    before._thread.join(20)
-    assert before._thread.loop.is_closed()
     broker.call(lambda b: eventually(lambda: not b._connections))
     write(iter(ORDERS[10:20]))
     assert len(broker.drain(queue, expect=20)) == 20
 
 
-def test_a_forked_child_does_not_use_its_parents_portal(broker: BrokerThread, queue: str) -> None:
-    with portals.portal() as mine:
-        mine._thread.forked = True  # what a child sees after a fork
-        with portals.portal() as other:
-            assert other is not mine
-        mine._thread.forked = False
-    mine.close()
+def test_a_forked_child_does_not_use_its_parents_sessions(broker: BrokerThread, queue: str) -> None:
+    mine = connection.session_thread()
+    mine.forked = True  # what a child sees after a fork
+    other = connection.session_thread()
+    assert other is not mine
+    connection.shutdown()
+    mine.forked = False
+    mine.end(10)
 
 
 # repeated tasks
@@ -343,7 +339,7 @@ async def test_rows_that_are_posted_again_keep_their_order() -> None:
         peer.connection.send(script.ack(puts[:0:-2], bmq.AckStatus.STORAGE_FAILURE))
         peer.answer("PUT")
         report = await writing
-        await asyncio.to_thread(portals.shutdown)
+        await asyncio.to_thread(connection.shutdown)
     assert (report.acknowledged, report.retried) == (50, 25)
     assert peer.posted == list(range(1, 50, 2))
 
@@ -364,7 +360,7 @@ async def test_a_repeatedly_refused_row_is_named() -> None:
             peer.connection.send(script.ack(puts, bmq.AckStatus.STORAGE_FAILURE))
         with pytest.raises(bmq.PostError, match=r"row 0 of partition 5 .*after 2 retries: STORAGE_FAILURE"):
             await writing
-        await asyncio.to_thread(portals.shutdown)
+        await asyncio.to_thread(connection.shutdown)
 
 
 def test_a_full_queue_is_waited_for_and_keeps_the_order_of_rows(
@@ -404,7 +400,7 @@ async def test_waiting_ends_when_a_row_is_refused_for_another_reason() -> None:
     async with Peer() as peer:
         peer.hold.add("PUT")
         options = {"queue": f"bmq://{DOMAIN}/q", "retry_interval": 0.01, "max_retries": 1}
-        settings = write_partition(broker=peer.uri, **options).settings
+        settings = write_partition(broker=peer.uri, **options).options
         writing = asyncio.create_task(
             asyncio.to_thread(post_partition, iter([(0, slice_)]), settings, TaskScope("job"))
         )
@@ -422,7 +418,7 @@ async def test_waiting_ends_when_a_row_is_refused_for_another_reason() -> None:
             assert len(puts) == expected, status
             peer.connection.send(script.ack(puts, status))
         report = await writing
-        await asyncio.to_thread(portals.shutdown)
+        await asyncio.to_thread(connection.shutdown)
     assert (report.acknowledged, report.retried) == (5, 5)
 
 
