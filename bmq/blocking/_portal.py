@@ -37,13 +37,13 @@ class _Reply(Generic[T]):
 
     __slots__ = ("_answered", "_error", "_task", "_value")
 
-    _task: asyncio.Task[None]
     _value: T
 
     def __init__(self) -> None:
         self._answered = allocate_lock()
         self._answered.acquire()
         self._error: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
 
     # in the waiting thread
 
@@ -102,8 +102,9 @@ class _Reply(Generic[T]):
             if undo is not None and hasattr(self, "_value"):
                 undo(self._value)
 
-        self._task.cancel()
-        self._task.add_done_callback(ended)
+        if self._task is not None:  # otherwise the interruption came before the call was handed over
+            self._task.cancel()
+            self._task.add_done_callback(ended)
 
 
 class Portal:
