@@ -3,27 +3,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bmq import _checks
 from bmq.errors import AdminError, InvalidURI, ProtocolError
 from bmq.wire.printable import printable
 
-__all__ = ["Asked", "ask", "failure_of", "refused", "results_of", "word"]
+if TYPE_CHECKING:
+    from bmq.admin.client import Admin
+
+__all__ = ["ask", "failure_of", "refused", "results_of", "word"]
 
 # Longer names in commands are mistakes without a use at the broker.
 _LONGEST_NAME = 1000
 
 
-class Asked(Protocol):
-    """A broker that answers commands in JSON."""
-
-    async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return the answer to a command."""
-        ...
-
-
-async def ask(broker: Asked, text: str, kind: str) -> Any:
+async def ask(broker: Admin, text: str, kind: str) -> Any:
     """Return the member of an answer that the command schema names for the command.
 
     A broker that routes a command to other nodes answers with one result for each node. The parts of a purge

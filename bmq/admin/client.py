@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Generator, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from bmq import _checks
 from bmq._json import orjson
@@ -409,7 +410,7 @@ class Admin:
 
     async def commands(self) -> tuple[CommandHelp, ...]:
         """Return the broker's own list of commands."""
-        return parsing.command_help(await ask(self, "HELP", "help"))
+        return parsing.listed(await ask(self, "HELP", "help"), "commands", CommandHelp)
 
     async def broker_configuration(self) -> BrokerConfiguration:
         """Return the broker's configuration, as loaded at its start.
@@ -434,7 +435,7 @@ class Admin:
         Raises:
             InvalidURI: the name is empty or has spaces.
         """
-        return ClusterAdmin(name, self, self._primary_of)
+        return ClusterAdmin(name, self)
 
     async def _primary_of(self, cluster: str, partition: int) -> Admin:
         """Return the primary of a partition.
@@ -459,7 +460,7 @@ class Admin:
 
     async def clusters(self) -> tuple[Cluster, ...]:
         """Return the broker's clusters, with their nodes."""
-        return parsing.clusters(await ask(self, "CLUSTERS LIST", "clusterList"))
+        return parsing.listed(await ask(self, "CLUSTERS LIST", "clusterList"), "clusters", Cluster)
 
     async def cluster_status(self, name: str) -> ClusterStatus:
         """Return the state of a cluster: nodes, leader, partitions."""
@@ -616,7 +617,7 @@ class Admin:
         Raises:
             InvalidURI: the text is not a queue's URI.
         """
-        return QueueAdmin(QueueUri.parse(uri), self.statistics, self._holder, self._nodes)
+        return QueueAdmin(QueueUri.parse(uri), self)
 
     async def statistics(self) -> Statistics:
         """Return the statistics by queue: of the broker, or of the primaries with several addresses.
@@ -670,16 +671,8 @@ class QueueAdmin:
         app_id: the application in the URI; empty without one.
     """
 
-    def __init__(
-        self,
-        uri: QueueUri,
-        statistics: Callable[[], Awaitable[Statistics]],
-        holder: Callable[[str], Awaitable[tuple[Admin, Standing]]],
-        nodes: Callable[[], Awaitable[list[tuple[Admin, Survey]]]],
-    ) -> None:
-        self._statistics = statistics
-        self._holder = holder
-        self._nodes = nodes
+    def __init__(self, uri: QueueUri, admin: Admin) -> None:
+        self._admin = admin
         domain = f"{uri.domain}.~{uri.tier}" if uri.tier else uri.domain
         self._prefix = f"DOMAINS DOMAIN {domain} QUEUE {uri.queue}"
         self.domain = domain
@@ -688,10 +681,10 @@ class QueueAdmin:
 
     async def standing(self) -> Standing:
         """Return the cluster role of the broker that answers for this queue."""
-        return (await self._holder(self.uri))[1]
+        return (await self._admin._holder(self.uri))[1]
 
     async def _ask(self, command: str, kind: str) -> Any:
-        holder, standing = await self._holder(self.uri)
+        holder, standing = await self._admin._holder(self.uri)
         try:
             return await ask(holder, command, kind)
         except AdminError as error:
@@ -717,8 +710,8 @@ class QueueAdmin:
 
     async def _forwarding(self, clients: Iterable[str]) -> dict[str, Admin]:
         """Return the other nodes among these clients, by name."""
-        holder, _ = await self._holder(self.uri)
-        nodes = await self._nodes()
+        holder, _ = await self._admin._holder(self.uri)
+        nodes = await self._admin._nodes()
         named = {survey.standing(self.uri).node: node for node, survey in nodes if node is not holder}
         return {name: named[name] for name in dict.fromkeys(clients) if name in named}
 
@@ -740,7 +733,7 @@ class QueueAdmin:
 
     async def statistics(self) -> QueueStatistics | None:
         """Return the queue's statistics; None without statistics."""
-        for each in (await self._statistics()).queues:
+        for each in (await self._admin.statistics()).queues:
             if each.uri == self.uri:
                 return each
         return None

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
 from bmq.admin import parsing
-from bmq.admin.asking import Asked, ask, results_of, word
+from bmq.admin.asking import ask, results_of, word
 from bmq.admin.results import (
-    ClusterStatus,
     ClusterStorage,
     StoredQueue,
     Tunable,
@@ -20,18 +19,13 @@ from bmq.admin.results import (
 )
 from bmq.errors import ProtocolError, UsageError
 
+if TYPE_CHECKING:
+    from bmq.admin.client import Admin
+
 __all__ = ["ClusterAdmin", "TunableAdmin"]
 
 # A broker reads the number of a partition as a 32-bit integer.
 _MOST_PARTITIONS = _checks.INT32_MAX
-
-
-class _Member(Asked, Protocol):
-    """An admin client of one node."""
-
-    async def cluster_status(self, name: str) -> ClusterStatus:
-        """Return the state of a cluster."""
-        ...
 
 
 class TunableAdmin:
@@ -41,7 +35,7 @@ class TunableAdmin:
     The methods raise the errors of :class:`Admin`. A changed setting lasts until the broker ends.
     """
 
-    def __init__(self, broker: Asked, prefix: str) -> None:
+    def __init__(self, broker: Admin, prefix: str) -> None:
         self._broker = broker
         self._prefix = prefix
 
@@ -129,10 +123,9 @@ class ClusterAdmin:
         replication: settings of the replication of messages.
     """
 
-    def __init__(self, name: str, broker: _Member, primary: Callable[[str, int], Awaitable[_Member]]) -> None:
+    def __init__(self, name: str, broker: Admin) -> None:
         self.name = word(name, "cluster")
         self._broker = broker
-        self._primary = primary
         self._prefix = f"CLUSTERS CLUSTER {self.name}"
         self.elector = TunableAdmin(broker, f"{self._prefix} STATE ELECTOR")
         self.replication = TunableAdmin(broker, f"{self._prefix} STORAGE REPLICATION")
@@ -153,7 +146,8 @@ class ClusterAdmin:
         The list has queues without clients too; a broker knows only domains that it has loaded.
         """
         command = f"{self._prefix} STORAGE DOMAIN {word(domain, 'domain')} QUEUE_STATUS"
-        return parsing.stored_queues(await ask(self._broker, command, "storageContent"))
+        answer = await ask(self._broker, command, "storageContent")
+        return parsing.listed(answer, "storages", StoredQueue)
 
     async def enable_partition(self, partition: int) -> None:
         """Have a partition accept posts again, at the partition's primary."""
@@ -184,7 +178,7 @@ class ClusterAdmin:
             await self._change(each.id, "ROLLOVER")
 
     async def _change(self, partition: int, action: str) -> None:
-        node = await self._primary(self.name, partition)
+        node = await self._broker._primary_of(self.name, partition)
         await ask(node, f"{self._prefix} STORAGE PARTITION {partition} {action}", "success")
 
 

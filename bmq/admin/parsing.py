@@ -1,50 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the JSON of brokers to :mod:`bmq.admin.results`.
+"""From the JSON of brokers to :mod:`bmq.admin.results`, where an answer has another shape than the result.
 
-The names are the names of the broker's command schema (``mqbcmd.xsd``). Types and ranges are those of the
-results, which :func:`_made` checks. An answer without a required member, or with a value of another type, is
-a :class:`bmq.ProtocolError`.
+An answer without a required member, or with a value of another type, is a :class:`bmq.ProtocolError` with the
+name and the place of the value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-import msgspec
+from msgspec import convert
+from msgspec.structs import replace
 
 from bmq._json import orjson
 from bmq.admin.results import (
-    AppDepth,
     AppState,
     AppStatistics,
     BrokerConfiguration,
     Client,
-    Cluster,
-    ClusterNode,
     ClusterStatus,
     ClusterStorage,
     ClusterTopology,
-    CommandHelp,
+    Count,
     Depth,
     DomainInfo,
-    DomainSummary,
     Internals,
     MessagePage,
-    NodeStatus,
-    PartitionStatus,
     PartitionStorage,
     Purged,
     QueueStatistics,
     ReaderSubscription,
     Statistics,
-    StorageFile,
-    StoredMessage,
-    StoredQueue,
     Stream,
     Tunable,
     TunableChange,
@@ -59,16 +49,14 @@ __all__ = [
     "broker_configuration",
     "cluster_status",
     "cluster_storage",
-    "clusters",
-    "command_help",
     "depth",
     "domain_info",
     "internals",
     "limits_of",
+    "listed",
     "message_page",
     "purged",
     "statistics",
-    "stored_queues",
     "topology",
     "tunable",
     "tunable_change",
@@ -77,7 +65,6 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 _NOTHING: Any = {}
 # A broker prints these words for no node: "** NA **", "** NULL **".
@@ -123,50 +110,13 @@ def _strict(parse: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def _made(kind: type[T], *values: Any, **named: Any) -> T:
-    """Return a result whose values have the types and ranges of its class."""
-    names: Iterable[str] = getattr(kind, "__dataclass_fields__")  # noqa: B009
-    return msgspec.convert(dict(zip(names, values, strict=False)) | named, kind)
-
-
-def _chosen(choice: Any) -> tuple[str, Any]:
-    """Return name and content of a choice; both are empty without a choice."""
-    if not choice:
-        return "", _NOTHING
-    name, content = next(iter(choice.items()))
-    return name, content or _NOTHING
-
-
-def _usage(meter: Any) -> Usage:
-    return _made(
-        Usage, meter["numMessages"], meter["messageCapacity"], meter["numBytes"], meter["byteCapacity"]
-    )
-
-
-def _stored(storages: Iterable[dict[str, Any]]) -> tuple[StoredQueue, ...]:
-    return tuple(
-        _made(
-            StoredQueue,
-            each["queueUri"],
-            each["numMessages"],
-            each["numBytes"],
-            each["isPersistent"],
-            each.get("partitionId", -1),
-        )
-        for each in storages
-    )
+@_strict
+def listed(content: Any, member: str, kind: type[R]) -> tuple[R, ...]:
+    """Return the values of a member, which a broker leaves out without values."""
+    return tuple(convert(value, kind) for value in content.get(member, ()))
 
 
 # ---- the broker
-
-
-@_strict
-def command_help(content: Any) -> tuple[CommandHelp, ...]:
-    """HELP."""
-    return tuple(
-        _made(CommandHelp, each["command"], each.get("description", ""))
-        for each in content.get("commands", ())
-    )
 
 
 @_strict
@@ -174,15 +124,7 @@ def broker_configuration(content: Any) -> BrokerConfiguration:
     """BROKERCONFIG DUMP."""
     text: str = content["asJSON"]
     decoded: dict[str, Any] = dict(orjson.loads(text))
-    return _made(
-        BrokerConfiguration,
-        instance=decoded.get("brokerInstanceName", ""),
-        version=decoded.get("brokerVersion"),
-        host=decoded.get("hostName", ""),
-        etc_dir=decoded.get("etcDir", ""),
-        content=decoded,
-        text=text,
-    )
+    return convert(decoded | {"content": decoded, "text": text}, BrokerConfiguration)
 
 
 # The members of a choice of values that are no text.
@@ -201,7 +143,7 @@ def _value(choice: Any) -> TunableValue:
 @_strict
 def tunable(content: Any, node: str = "") -> Tunable:
     """STAT GET, STORAGE REPLICATION GET, STATE ELECTOR GET."""
-    return _made(Tunable, content["name"], _value(content["value"]), content.get("description", ""), node)
+    return convert(content | {"value": _value(content["value"]), "node": node}, Tunable)
 
 
 @_strict
@@ -213,135 +155,71 @@ def tunables(content: Any) -> tuple[Tunable, ...]:
 @_strict
 def tunable_change(content: Any, node: str = "") -> TunableChange:
     """STAT SET, STORAGE REPLICATION SET, STATE ELECTOR SET."""
-    return _made(
-        TunableChange, content["name"], _value(content["oldValue"]), _value(content["newValue"]), node
-    )
+    old, new = _value(content["oldValue"]), _value(content["newValue"])
+    return convert(content | {"oldValue": old, "newValue": new, "node": node}, TunableChange)
 
 
 # ---- clusters
 
 
-@_strict
-def clusters(content: Any) -> tuple[Cluster, ...]:
-    """CLUSTERS LIST."""
-    return tuple(
-        _made(
-            Cluster,
-            each["name"],
-            each["locality"],
-            tuple(
-                _made(ClusterNode, node["hostName"], node["nodeId"], node["dataCenter"])
-                for node in each.get("nodes", ())
-            ),
-        )
-        for each in content.get("clusters", ())
-    )
+def _node(content: Any, name: str) -> dict[str, Any]:
+    """Return a member that names a node; None for the broker's words for no node."""
+    node = content.get(name)
+    return {name: None if not node or _NO_NODE in node else node}
 
 
 @_strict
 def cluster_status(content: Any) -> ClusterStatus:
     """CLUSTERS CLUSTER <name> STATUS."""
     elector = content.get("electorInfo", _NOTHING)
-    return _made(
-        ClusterStatus,
-        name=content.get("name") or content["description"],
-        healthy=content["isHealthy"],
-        self_node=content.get("selfNodeDescription", ""),
-        leader=_node(elector.get("leaderNode")),
-        elector_state=elector.get("electorState", ""),
-        nodes=tuple(
-            _made(
-                NodeStatus,
-                node["description"],
-                node["status"].removeprefix("E_"),
-                node.get("isAvailable"),
-                node.get("primaryForPartitionIds", ()),
-            )
-            for node in content["nodeStatuses"].get("nodes", ())
-        ),
-        partitions=tuple(
-            _made(
-                PartitionStatus,
-                number,
-                _node(each.get("primaryNode")),
-                each["primaryStatus"],
-                each["numQueuesMapped"],
-                each["numActiveQueues"],
-            )
-            for number, each in enumerate(content.get("partitionsInfo", _NOTHING).get("partitions", ()))
-        ),
-        active_node=_node(content.get("activeNodeDescription")),
-    )
-
-
-def _node(description: str | None) -> str | None:
-    return None if not description or _NO_NODE in description else description
+    nodes = content["nodeStatuses"].get("nodes", ())
+    partitions = content.get("partitionsInfo", _NOTHING).get("partitions", ())
+    flat = content | elector | _node(elector, "leaderNode") | _node(content, "activeNodeDescription")
+    flat |= {
+        "name": content.get("name") or content["description"],
+        "nodes": [each | {"status": each["status"].removeprefix("E_")} for each in nodes],
+        "partitions": [
+            each | _node(each, "primaryNode") | {"id": number} for number, each in enumerate(partitions)
+        ],
+    }
+    return convert(flat, ClusterStatus)
 
 
 @_strict
 def topology(content: Any) -> ClusterTopology:
     """CLUSTERS CLUSTER <name> QUEUEHELPER."""
-    domains = [
-        _made(DomainSummary, each["name"], each["numAssignedQueues"], each["loaded"])
-        for each in content.get("domains", ())
-    ]
-    return _made(
+    queues = content.get("queues", ())
+    return convert(
+        {
+            "domains": sorted(content.get("domains", ()), key=lambda domain: domain["name"]),
+            "queues": sorted(each["uri"] for each in queues),
+            "partitions": {each["uri"]: each.get("partitionId", -1) for each in queues},
+        },
         ClusterTopology,
-        tuple(sorted(domains, key=lambda domain: domain.name)),
-        tuple(sorted(each["uri"] for each in content.get("queues", ()))),
-        {each["uri"]: each.get("partitionId", -1) for each in content.get("queues", ())},
     )
-
-
-_NO_FILE = StorageFile(0, 0, 0)
-
-
-def _file(content: Any) -> StorageFile:
-    if not content:
-        return _NO_FILE
-    return _made(StorageFile, content["positionBytes"], content["sizeBytes"], content["outstandingBytes"])
 
 
 @_strict
 def cluster_storage(content: Any) -> ClusterStorage:
     """CLUSTERS CLUSTER <name> STORAGE SUMMARY, and STORAGE PARTITION <id> SUMMARY."""
-    return _made(
-        ClusterStorage,
-        content.get("clusterFileStoreLocation", ""),
-        tuple(map(_partition, content.get("fileStores", ()))),
+    return convert(
+        content | {"fileStores": list(map(_partition, content.get("fileStores", ())))}, ClusterStorage
     )
 
 
 def _partition(content: Any) -> PartitionStorage:
     # A closed partition has a summary without values.
     summary = content.get("summary") or _NOTHING
-    active = summary.get("activeFileSet") or _NOTHING
-    return _made(
-        PartitionStorage,
-        id=content["partitionId"],
-        state=content.get("state", "").lower(),
-        primary=_node(summary.get("primaryNodeDescription")),
-        lease=summary.get("primaryLeaseId", 0),
-        sequence=summary.get("sequenceNum", 0),
-        available=summary.get("isAvailable", False),
-        data=_file(active.get("dataFile")),
-        journal=_file(active.get("journalFile")),
-        queue_list=_file(active.get("qlistFile")),
-        file_sets={
+    files = {name: file for name, file in (summary.get("activeFileSet") or _NOTHING).items() if file}
+    flat = content | files | (summary.get("storageContent") or _NOTHING)
+    flat |= summary | _node(summary, "primaryNodeDescription")
+    flat |= {
+        "state": content.get("state", "").lower(),
+        "fileSets": {
             each["dataFileName"]: each["aliasedBlobBufferCount"] for each in summary.get("fileSets", ())
         },
-        mapped_bytes=summary.get("totalMappedBytes", 0),
-        outstanding_records=summary.get("numOutstandingRecords", 0),
-        unreceipted=summary.get("numUnreceiptedMessages", 0),
-        nagle_packets=summary.get("naglePacketCount", 0),
-        queues=_stored((summary.get("storageContent") or _NOTHING).get("storages", ())),
-    )
-
-
-@_strict
-def stored_queues(content: Any) -> tuple[StoredQueue, ...]:
-    """CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain> QUEUE_STATUS."""
-    return _stored(content.get("storages", ()))
+    }
+    return convert(flat, PartitionStorage)
 
 
 # ---- domains
@@ -355,16 +233,16 @@ def domain_info(content: Any) -> DomainInfo:
     except orjson.JSONDecodeError:
         configuration = {}  # a broker stops in the middle if the domain's file has no consistency
     mode, details = _chosen(configuration.get("mode"))
-    return _made(
-        DomainInfo,
-        name=content["name"],
-        cluster=content["clusterName"],
-        mode=mode,
-        app_ids=details.get("appIDs", ()),
-        configuration=configuration,
-        usage=_usage(content["capacityMeter"]),
-        queues=_stored(content["storageContent"].get("storages", ())),
-    )
+    flat = {"mode": mode, "appIds": details.get("appIDs", ()), "configuration": configuration}
+    return convert(content | content["storageContent"] | flat, DomainInfo)
+
+
+def _chosen(choice: Any) -> tuple[str, Any]:
+    """Return name and content of a choice; both are empty without a choice."""
+    if not choice:
+        return "", _NOTHING
+    name, content = next(iter(choice.items()))
+    return name, content or _NOTHING
 
 
 def limits_of(configuration: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -389,20 +267,11 @@ def _amount(found: Mapping[str, Any]) -> tuple[int, int]:
 @_strict
 def message_page(content: Any) -> MessagePage:
     """DOMAINS DOMAIN <name> QUEUE <name> LIST."""
-    return _made(
-        MessagePage,
-        tuple(
-            _made(
-                StoredMessage,
-                each["guid"],
-                each["sizeBytes"],
-                _utc(datetime.fromisoformat(each["arrivalTimestamp"])),
-            )
-            for each in content.get("messages", ())
-        ),
-        content["offset"],
-        content["totalQueueMessages"],
-    )
+    messages = [
+        each | {"arrivalTimestamp": _utc(datetime.fromisoformat(each["arrivalTimestamp"]))}
+        for each in content.get("messages", ())
+    ]
+    return convert(content | {"messages": messages}, MessagePage)
 
 
 def _utc(moment: datetime) -> datetime:
@@ -412,23 +281,9 @@ def _utc(moment: datetime) -> datetime:
 @_strict
 def purged(content: Any) -> tuple[list[Purged], list[str]]:
     """DOMAINS DOMAIN <name> PURGE, and QUEUE <name> PURGE <appId>: purged queues, and failures."""
-    done: list[Purged] = []
-    failures: list[str] = []
-    for entry in content.get("queues", ()):
-        if "error" in entry:
-            failures.append(str(entry["error"]["message"]))
-        else:
-            queue = entry["queue"]
-            done.append(
-                _made(
-                    Purged,
-                    queue["queueUri"],
-                    queue["appId"],
-                    queue["numMessagesPurged"],
-                    queue["numBytesPurged"],
-                )
-            )
-    return done, failures
+    entries = content.get("queues", ())
+    done = [convert(entry["queue"], Purged) for entry in entries if "error" not in entry]
+    return done, [str(entry["error"]["message"]) for entry in entries if "error" in entry]
 
 
 @_strict
@@ -441,22 +296,19 @@ def internals(content: Any) -> Internals:
     state = content["state"]
     kind, fanout, relay = _engine(content)
     _readable(content["queue"])
-    apps = [
-        _app(each["appState"], each["status"], each.get("isAtEndOfStorage"))
-        for each in fanout.get("consumerStates", ())
-    ]
+    apps = [each["appState"] | each for each in fanout.get("consumerStates", ())]
     apps += [
-        _app(each, "alive" if each["numConsumers"] else "registered", None)
+        {"status": "alive" if each["numConsumers"] else "registered"} | each
         for each in relay.get("appStates", ())
     ]
-    return _made(
-        Internals,
-        uri=state["uri"],
-        mode=fanout.get("mode", "") if kind == "localQueue" else "",
+    meter = state.get("capacityMeter")
+    return Internals(
+        uri=convert(state["uri"], str),
+        mode=convert(fanout.get("mode", "") if kind == "localQueue" else "", str),
         depth=depth(content),
-        usage=_usage(state["capacityMeter"]) if state.get("capacityMeter") else None,
+        usage=convert(meter, Usage) if meter else None,
         clients=tuple(_client(handle) for handle in state.get("handles", ())),
-        apps=tuple(apps),
+        apps=convert(apps, tuple[AppState, ...]),
     )
 
 
@@ -473,8 +325,8 @@ def depth(content: Any) -> Depth:
     # A broker goes on counting expired messages for an application if a consumer held them at that time.
     virtual = [{**each, "numMessages": min(each["numMessages"], messages)} for each in virtual]
     only = size if len(virtual) == 1 and virtual[0]["numMessages"] == messages else None
-    apps = tuple(_made(AppDepth, each["appId"], each["numMessages"], only) for each in virtual)
-    return _made(Depth, state["uri"], messages, size, apps)
+    apps = [each | {"numBytes": only} for each in virtual]
+    return convert({"uri": state["uri"], "messages": messages, "bytes": size, "apps": apps}, Depth)
 
 
 def _engine(content: Any) -> tuple[str, Any, Any]:
@@ -494,18 +346,11 @@ def _readable(queue: Any) -> None:
         raise ProtocolError(_UNREADABLE, field="expression")
 
 
-def _app(state: Any, status: str, at_end: bool | None) -> AppState:
-    return _made(
-        AppState, state["appId"], status, state["numConsumers"], state["redeliveryListLength"], at_end
-    )
-
-
 def _client(handle: Any) -> Client:
     counts = _COUNTS.search(handle["parametersJson"])
     if counts is None:
         raise ProtocolError("the parameters of a client are unreadable", field="parametersJson")
-    return _made(
-        Client,
+    return Client(
         description=_HANDLE_ADDRESS.sub("", handle["clientDescription"]),
         readers=int(counts[1]),
         writers=int(counts[2]),
@@ -514,13 +359,15 @@ def _client(handle: Any) -> Client:
 
 
 def _stream(content: Any) -> Stream:
-    windows = tuple(_window(each) for each in content.get("unconfirmedMonitors", ()))
+    windows = convert(
+        [each | {"full": each["state"] == "STATE_FULL"} for each in content.get("unconfirmedMonitors", ())],
+        tuple[Window, ...],
+    )
     app_id = content.get("appId") or DEFAULT_APP_ID
     subscriptions = list(_subscriptions(content["parametersJson"], app_id))
-    return _made(
-        Stream,
-        app_id=app_id,
-        unconfirmed=content.get("numUnconfirmedMessages"),
+    return Stream(
+        app_id=convert(app_id, str),
+        unconfirmed=convert(content.get("numUnconfirmedMessages"), Count | None),
         subscriptions=tuple(_with_window(each, subscriptions, windows) for each in subscriptions),
         windows=windows,
     )
@@ -539,15 +386,16 @@ def _subscriptions(printed: str, app_id: str) -> Iterator[ReaderSubscription]:
         raise ProtocolError(_UNREADABLE, field="parametersJson")
     for each in found:
         for messages, size, priority, count in _CONSUMER.findall(each["consumers"]):
-            yield _made(
+            yield convert(
+                {
+                    "id": int(each["id"]),
+                    "expression": each["text"] if each["version"] != "E_UNDEFINED" else "",
+                    "priority": int(priority),
+                    "count": int(count),
+                    "maxMessages": int(messages),
+                    "maxBytes": int(size),
+                },
                 ReaderSubscription,
-                id=int(each["id"]),
-                expression=each["text"] if each["version"] != "E_UNDEFINED" else "",
-                priority=int(priority),
-                count=int(count),
-                max_messages=int(messages),
-                max_bytes=int(size),
-                window=None,
             )
 
 
@@ -569,17 +417,6 @@ def _with_window(
     return replace(subscription, window=chosen[0])
 
 
-def _window(monitor: Any) -> Window:
-    return _made(
-        Window,
-        monitor["numMessages"],
-        monitor["messagesCapacity"],
-        monitor["numBytes"],
-        monitor["bytesCapacity"],
-        monitor["state"] == "STATE_FULL",
-    )
-
-
 # ---- statistics
 
 
@@ -588,49 +425,31 @@ def statistics(content: str) -> Statistics:
     """STAT SHOW."""
     decoded = orjson.loads(content)
     queues = [
-        _queue_statistics(domain, uri, entry)
+        convert(
+            _figures(entry) | {"uri": uri, "domain": domain, "apps": _apps(entry.get("appIds", _NOTHING))},
+            QueueStatistics,
+        )
         for domain, by_uri in decoded["domainQueues"]["domains"].items()
         for uri, entry in by_uri.items()
     ]
-    return _made(
-        Statistics,
+    return Statistics(
         datetime.strptime(decoded["_timestamp"], _TIME).replace(tzinfo=UTC),
         tuple(sorted(queues, key=lambda queue: queue.uri)),
     )
 
 
-def _held(values: Mapping[str, int], unit: str) -> int | None:
-    """What is there now. Brokers of old say only how much there was at most since a minute ago."""
-    return values.get(f"queue_{unit}_current", values.get(f"queue_content_{unit}"))
+def _figures(entry: Any) -> dict[str, Any]:
+    """Return the values of a queue or an application by the broker's names, and what it holds now.
+
+    Brokers of old say only how much there was at most since a minute ago.
+    """
+    values: dict[str, Any] = entry.get("values", _NOTHING)
+    held = {
+        name: values.get(f"queue_{unit}_current", values.get(f"queue_content_{unit}"))
+        for name, unit in (("messages", "msgs"), ("bytes", "bytes"))
+    }
+    return values | {name: value for name, value in held.items() if value is not None} | {"values": values}
 
 
-def _queue_statistics(domain: str, uri: str, entry: Any) -> QueueStatistics:
-    values: dict[str, int] = entry.get("values", {})
-    return _made(
-        QueueStatistics,
-        uri=uri,
-        domain=domain,
-        producers=values.get("queue_producers_count", 0),
-        consumers=values.get("queue_consumers_count", 0),
-        messages=_held(values, "msgs") or 0,
-        bytes=_held(values, "bytes") or 0,
-        posted=values.get("queue_put_msgs_abs", 0),
-        posted_bytes=values.get("queue_put_bytes_abs", 0),
-        pushed=values.get("queue_push_msgs_abs", 0),
-        acknowledged=values.get("queue_ack_msgs_abs", 0),
-        refused=values.get("queue_nack_msgs_abs", 0),
-        confirmed=values.get("queue_confirm_msgs_abs", 0),
-        rejected=values.get("queue_reject_msgs_abs", 0),
-        expired=values.get("queue_gc_msgs_abs", 0),
-        apps=tuple(
-            _made(
-                AppStatistics,
-                app_id,
-                _held(each.get("values", _NOTHING), "msgs") or 0,
-                _held(each.get("values", _NOTHING), "bytes"),
-                each.get("values", _NOTHING),
-            )
-            for app_id, each in entry.get("appIds", {}).items()
-        ),
-        values=values,
-    )
+def _apps(entries: Any) -> list[AppStatistics]:
+    return [convert(_figures(each) | {"appId": app_id}, AppStatistics) for app_id, each in entries.items()]

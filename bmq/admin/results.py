@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A broker's answers to admin commands, as frozen values.
 
-Sizes are in bytes, times are UTC. Values that a broker does not report are None.
+Sizes are in bytes, times are UTC. Values that a broker does not report are None. The names in the broker's
+answers are those of its command schema (``mqbcmd.xsd``): a field's own name in camel case, or the name given
+with the field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 __all__ = [
     "AppDepth",
@@ -51,18 +53,29 @@ __all__ = [
 
 
 # Numbers of a broker: any, and those that count something. They are checked when an answer is read.
-_Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 #: The value of a tunable; dates and times are texts in ISO 8601.
 TunableValue: TypeAlias = bool | int | float | str | None
 
 
+# Members that may have secrets, or are too long for a line of text.
+_HIDDEN = frozenset({"configuration", "content", "text", "values"})
+
+
+class Answer(Struct, frozen=True, rename="camel"):
+    """A value of a broker's answer."""
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in _HIDDEN)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
 # ---- the broker
 
 
-@dataclass(frozen=True, slots=True)
-class CommandHelp:
+class CommandHelp(Answer, frozen=True):
     """A command in a broker's list of commands.
 
     Attributes:
@@ -71,11 +84,10 @@ class CommandHelp:
     """
 
     command: str
-    description: str
+    description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerConfiguration:
+class BrokerConfiguration(Answer, frozen=True):
     """A broker's own configuration, as loaded at its start.
 
     Attributes:
@@ -87,19 +99,18 @@ class BrokerConfiguration:
         text: the configuration as sent by the broker.
     """
 
-    instance: str
-    version: _Number | None
-    host: str
-    etc_dir: str
-    content: Mapping[str, Any] = field(repr=False)
-    text: str = field(repr=False)
+    instance: str = field(name="brokerInstanceName", default="")
+    version: Number | None = field(name="brokerVersion", default=None)
+    host: str = field(name="hostName", default="")
+    etc_dir: str = ""
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    text: str = ""
 
 
 # ---- clusters
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterNode:
+class ClusterNode(Answer, frozen=True):
     """A node in a cluster's configuration.
 
     Attributes:
@@ -108,13 +119,12 @@ class ClusterNode:
         data_center: location of the node.
     """
 
-    host: str
-    id: _Number
+    host: str = field(name="hostName")
+    id: Number = field(name="nodeId")
     data_center: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Answer, frozen=True):
     """A cluster of the broker.
 
     Attributes:
@@ -125,11 +135,10 @@ class Cluster:
 
     name: str
     locality: str
-    nodes: tuple[ClusterNode, ...]
+    nodes: tuple[ClusterNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+class NodeStatus(Answer, frozen=True):
     """A node as seen by the answering node.
 
     Attributes:
@@ -141,12 +150,11 @@ class NodeStatus:
 
     description: str
     status: str
-    connected: bool | None
-    primary_for: tuple[_Number, ...]
+    connected: bool | None = field(name="isAvailable", default=None)
+    primary_for: tuple[Number, ...] = field(name="primaryForPartitionIds", default=())
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
+class PartitionStatus(Answer, frozen=True):
     """A partition of a cluster's storage.
 
     Attributes:
@@ -157,15 +165,14 @@ class PartitionStatus:
         active_queues: number of queues in use.
     """
 
-    id: _Count
-    primary: str | None
-    status: str
-    queues: _Count
-    active_queues: _Count
+    id: Count
+    primary: str | None = field(name="primaryNode")
+    status: str = field(name="primaryStatus")
+    queues: Count = field(name="numQueuesMapped")
+    active_queues: Count = field(name="numActiveQueues")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
+class ClusterStatus(Answer, frozen=True):
     """The state of a cluster.
 
     Attributes:
@@ -180,17 +187,16 @@ class ClusterStatus:
     """
 
     name: str
-    healthy: bool
-    self_node: str
-    leader: str | None
-    elector_state: str
-    nodes: tuple[NodeStatus, ...]
-    partitions: tuple[PartitionStatus, ...]
-    active_node: str | None
+    healthy: bool = field(name="isHealthy")
+    self_node: str = field(name="selfNodeDescription", default="")
+    leader: str | None = field(name="leaderNode", default=None)
+    elector_state: str = ""
+    nodes: tuple[NodeStatus, ...] = ()
+    partitions: tuple[PartitionStatus, ...] = ()
+    active_node: str | None = field(name="activeNodeDescription", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Tunable:
+class Tunable(Answer, frozen=True):
     """A setting of a broker that can be changed while the broker runs.
 
     Attributes:
@@ -206,8 +212,7 @@ class Tunable:
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TunableChange:
+class TunableChange(Answer, frozen=True):
     """A changed setting.
 
     Attributes:
@@ -218,13 +223,12 @@ class TunableChange:
     """
 
     name: str
-    old: TunableValue
-    new: TunableValue
+    old: TunableValue = field(name="oldValue")
+    new: TunableValue = field(name="newValue")
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageFile:
+class StorageFile(Answer, frozen=True):
     """A file of a partition.
 
     Attributes:
@@ -233,13 +237,15 @@ class StorageFile:
         outstanding: bytes that a rollover would copy.
     """
 
-    used: _Count
-    size: _Count
-    outstanding: _Count
+    used: Count = field(name="positionBytes")
+    size: Count = field(name="sizeBytes")
+    outstanding: Count = field(name="outstandingBytes")
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStorage:
+_NO_FILE = StorageFile(0, 0, 0)
+
+
+class PartitionStorage(Answer, frozen=True):
     """The files and queues of a partition, as seen by the answering broker.
 
     Attributes:
@@ -260,25 +266,24 @@ class PartitionStorage:
         queues: queues with their contents.
     """
 
-    id: _Count
-    state: str
-    primary: str | None
-    lease: _Count
-    sequence: _Count
-    available: bool
-    data: StorageFile
-    journal: StorageFile
-    queue_list: StorageFile
-    file_sets: Mapping[str, _Count]
-    mapped_bytes: _Count
-    outstanding_records: _Count
-    unreceipted: _Count
-    nagle_packets: _Count
-    queues: tuple[StoredQueue, ...]
+    id: Count = field(name="partitionId")
+    state: str = ""
+    primary: str | None = field(name="primaryNodeDescription", default=None)
+    lease: Count = field(name="primaryLeaseId", default=0)
+    sequence: Count = field(name="sequenceNum", default=0)
+    available: bool = field(name="isAvailable", default=False)
+    data: StorageFile = field(name="dataFile", default=_NO_FILE)
+    journal: StorageFile = field(name="journalFile", default=_NO_FILE)
+    queue_list: StorageFile = field(name="qlistFile", default=_NO_FILE)
+    file_sets: Mapping[str, Count] = field(default_factory=dict[str, int])
+    mapped_bytes: Count = field(name="totalMappedBytes", default=0)
+    outstanding_records: Count = field(name="numOutstandingRecords", default=0)
+    unreceipted: Count = field(name="numUnreceiptedMessages", default=0)
+    nagle_packets: Count = field(name="naglePacketCount", default=0)
+    queues: tuple[StoredQueue, ...] = field(name="storages", default=())
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterStorage:
+class ClusterStorage(Answer, frozen=True):
     """The storage of a cluster on the answering broker.
 
     Attributes:
@@ -286,15 +291,14 @@ class ClusterStorage:
         partitions: partitions; a single one if only one was asked for.
     """
 
-    location: str
-    partitions: tuple[PartitionStorage, ...]
+    location: str = field(name="clusterFileStoreLocation", default="")
+    partitions: tuple[PartitionStorage, ...] = field(name="fileStores", default=())
 
 
 # ---- domains
 
 
-@dataclass(frozen=True, slots=True)
-class DomainSummary:
+class DomainSummary(Answer, frozen=True):
     """A domain with queues in a cluster.
 
     Attributes:
@@ -304,12 +308,11 @@ class DomainSummary:
     """
 
     name: str
-    queues: _Count
+    queues: Count = field(name="numAssignedQueues")
     loaded: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterTopology:
+class ClusterTopology(Answer, frozen=True):
     """The domains and queues of a cluster.
 
     Attributes:
@@ -320,7 +323,7 @@ class ClusterTopology:
 
     domains: tuple[DomainSummary, ...]
     queues: tuple[str, ...]
-    partitions: Mapping[str, _Number] = field(repr=False)
+    partitions: Mapping[str, Number] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +365,7 @@ class Standing:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Answer, frozen=True):
     """The use of a quota.
 
     Attributes:
@@ -373,14 +375,13 @@ class Usage:
         byte_limit: maximum number of bytes.
     """
 
-    messages: _Count
-    message_limit: _Number
-    bytes: _Count
-    byte_limit: _Number
+    messages: Count = field(name="numMessages")
+    message_limit: Number = field(name="messageCapacity")
+    bytes: Count = field(name="numBytes")
+    byte_limit: Number = field(name="byteCapacity")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredQueue:
+class StoredQueue(Answer, frozen=True):
     """A queue in a broker's storage.
 
     Attributes:
@@ -391,15 +392,14 @@ class StoredQueue:
         partition: number of the queue's partition.
     """
 
-    uri: str
-    messages: _Count
-    bytes: _Count
-    persistent: bool
-    partition: _Number
+    uri: str = field(name="queueUri")
+    messages: Count = field(name="numMessages")
+    bytes: Count = field(name="numBytes")
+    persistent: bool = field(name="isPersistent")
+    partition: Number = field(name="partitionId", default=-1)
 
 
-@dataclass(frozen=True, slots=True)
-class DomainInfo:
+class DomainInfo(Answer, frozen=True):
     """A domain: configuration and contents.
 
     Attributes:
@@ -414,19 +414,18 @@ class DomainInfo:
     """
 
     name: str
-    cluster: str
+    cluster: str = field(name="clusterName")
     mode: str
     app_ids: tuple[str, ...]
-    configuration: Mapping[str, Any] = field(repr=False)
-    usage: Usage
-    queues: tuple[StoredQueue, ...]
+    configuration: Mapping[str, Any]
+    usage: Usage = field(name="capacityMeter")
+    queues: tuple[StoredQueue, ...] = field(name="storages", default=())
 
 
 # ---- queues
 
 
-@dataclass(frozen=True, slots=True)
-class AppDepth:
+class AppDepth(Answer, frozen=True):
     """The depth of a queue for one application.
 
     Attributes:
@@ -436,12 +435,11 @@ class AppDepth:
     """
 
     app_id: str
-    messages: _Count
-    bytes: _Count | None
+    messages: Count = field(name="numMessages")
+    bytes: Count | None = field(name="numBytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
+class Depth(Answer, frozen=True):
     """The depth of a queue.
 
     Attributes:
@@ -452,13 +450,12 @@ class Depth:
     """
 
     uri: str
-    messages: _Count
-    bytes: _Count
+    messages: Count
+    bytes: Count
     apps: tuple[AppDepth, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Answer, frozen=True):
     """The use of a limit of unconfirmed messages.
 
     Attributes:
@@ -469,15 +466,14 @@ class Window:
         full: whether the broker delivers nothing before a confirmation.
     """
 
-    messages: _Count
-    max_messages: _Number
-    bytes: _Count
-    max_bytes: _Number
+    messages: Count = field(name="numMessages")
+    max_messages: Number = field(name="messagesCapacity")
+    bytes: Count = field(name="numBytes")
+    max_bytes: Number = field(name="bytesCapacity")
     full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderSubscription:
+class ReaderSubscription(Answer, frozen=True):
     """One subscription of a consumer.
 
     Attributes:
@@ -491,17 +487,16 @@ class ReaderSubscription:
             subscriptions have the same limits and different windows.
     """
 
-    id: _Count
+    id: Count
     expression: str
-    priority: _Number
-    count: _Number
-    max_messages: _Number
-    max_bytes: _Number
-    window: Window | None
+    priority: Number
+    count: Number
+    max_messages: Number
+    max_bytes: Number
+    window: Window | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Answer, frozen=True):
     """A client's stream for one application of a queue.
 
     Attributes:
@@ -512,13 +507,12 @@ class Stream:
     """
 
     app_id: str
-    unconfirmed: _Count | None
+    unconfirmed: Count | None
     subscriptions: tuple[ReaderSubscription, ...]
     windows: tuple[Window, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Answer, frozen=True):
     """A client of a queue.
 
     Attributes:
@@ -530,14 +524,13 @@ class Client:
     """
 
     description: str
-    readers: _Count
-    writers: _Count
+    readers: Count
+    writers: Count
     streams: tuple[Stream, ...]
     behind: tuple[Client, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AppState:
+class AppState(Answer, frozen=True):
     """One application of a queue.
 
     Attributes:
@@ -550,13 +543,12 @@ class AppState:
 
     app_id: str
     status: str
-    consumers: _Count
-    redelivery: _Count
-    at_end: bool | None
+    consumers: Count = field(name="numConsumers")
+    redelivery: Count = field(name="redeliveryListLength")
+    at_end: bool | None = field(name="isAtEndOfStorage", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Internals:
+class Internals(Answer, frozen=True):
     """A queue with its clients, consumers and subscriptions.
 
     Attributes:
@@ -576,8 +568,7 @@ class Internals:
     apps: tuple[AppState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(Answer, frozen=True):
     """A message in a queue, as reported without a delivery.
 
     Attributes:
@@ -587,12 +578,11 @@ class StoredMessage:
     """
 
     guid: str
-    size: _Count
-    arrival: datetime
+    size: Count = field(name="sizeBytes")
+    arrival: datetime = field(name="arrivalTimestamp")
 
 
-@dataclass(frozen=True, slots=True)
-class MessagePage:
+class MessagePage(Answer, frozen=True):
     """A page of messages, oldest first.
 
     Attributes:
@@ -602,12 +592,11 @@ class MessagePage:
     """
 
     messages: tuple[StoredMessage, ...]
-    offset: _Number
-    total: _Count
+    offset: Number
+    total: Count = field(name="totalQueueMessages")
 
 
-@dataclass(frozen=True, slots=True)
-class Purged:
+class Purged(Answer, frozen=True):
     """Messages deleted from one queue.
 
     Attributes:
@@ -617,17 +606,16 @@ class Purged:
         bytes: bytes of the messages.
     """
 
-    uri: str
+    uri: str = field(name="queueUri")
     app_id: str
-    messages: _Number
-    bytes: _Number
+    messages: Number = field(name="numMessagesPurged")
+    bytes: Number = field(name="numBytesPurged")
 
 
 # ---- statistics
 
 
-@dataclass(frozen=True, slots=True)
-class AppStatistics:
+class AppStatistics(Answer, frozen=True):
     """The statistics of one application of a queue.
 
     Attributes:
@@ -638,13 +626,12 @@ class AppStatistics:
     """
 
     app_id: str
-    messages: _Number
-    bytes: _Number | None
-    values: Mapping[str, _Number] = field(repr=False)
+    messages: Number = 0
+    bytes: Number | None = None
+    values: Mapping[str, Number] = field(default_factory=dict[str, int])
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStatistics:
+class QueueStatistics(Answer, frozen=True):
     """The statistics of a queue; totals count from the broker's start, or from the queue's arrival.
 
     Attributes:
@@ -668,24 +655,23 @@ class QueueStatistics:
 
     uri: str
     domain: str
-    producers: _Number
-    consumers: _Number
-    messages: _Number
-    bytes: _Number
-    posted: _Number
-    posted_bytes: _Number
-    pushed: _Number
-    acknowledged: _Number
-    refused: _Number
-    confirmed: _Number
-    rejected: _Number
-    expired: _Number
-    apps: tuple[AppStatistics, ...]
-    values: Mapping[str, _Number] = field(repr=False)
+    producers: Number = field(name="queue_producers_count", default=0)
+    consumers: Number = field(name="queue_consumers_count", default=0)
+    messages: Number = 0
+    bytes: Number = 0
+    posted: Number = field(name="queue_put_msgs_abs", default=0)
+    posted_bytes: Number = field(name="queue_put_bytes_abs", default=0)
+    pushed: Number = field(name="queue_push_msgs_abs", default=0)
+    acknowledged: Number = field(name="queue_ack_msgs_abs", default=0)
+    refused: Number = field(name="queue_nack_msgs_abs", default=0)
+    confirmed: Number = field(name="queue_confirm_msgs_abs", default=0)
+    rejected: Number = field(name="queue_reject_msgs_abs", default=0)
+    expired: Number = field(name="queue_gc_msgs_abs", default=0)
+    apps: tuple[AppStatistics, ...] = ()
+    values: Mapping[str, Number] = field(default_factory=dict[str, int])
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(Answer, frozen=True):
     """The statistics of a broker.
 
     Attributes:

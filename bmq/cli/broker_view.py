@@ -23,6 +23,7 @@ from bmq.admin import (
     DomainInfo,
     PartitionStorage,
     QueueStatistics,
+    StoredQueue,
     Usage,
     parsing,
 )
@@ -286,7 +287,8 @@ class Watch:
             Error: the broker did not answer, or refused.
         """
         self._noted, self.unreadable = self.unreadable, {}
-        found = parsing.clusters(await self._query(admin, "CLUSTERS LIST", "CLUSTERS LIST", "clusterList"))
+        answer = await self._query(admin, "CLUSTERS LIST", "CLUSTERS LIST", "clusterList")
+        found = parsing.listed(answer, "clusters", Cluster)
         clusters = [await self._cluster(admin, each) for each in found]
         statistics = {each.uri: each for each in await self._statistics(admin)}
         own, elsewhere = self._mine(clusters, statistics)
@@ -331,6 +333,7 @@ class Watch:
         status = parsing.cluster_status(content)
         # Brokers without files report an empty list.
         storage = parsing.cluster_storage(content.get("clusterStorageSummary") or {})
+        queues = parsing.listed(content.get("queuesInfo") or {}, "storages", StoredQueue)
         proxy = cluster.locality == "remote"
         return ClusterView(
             cluster.name,
@@ -339,7 +342,7 @@ class Watch:
             node_name(status.self_node),
             status,
             tuple(each for each in storage.partitions if each.state != "closed"),
-            {each.uri: each.partition for each in parsing.stored_queues(content.get("queuesInfo") or {})},
+            {each.uri: each.partition for each in queues},
         )
 
     async def _statistics(self, admin: Admin) -> tuple[QueueStatistics, ...]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -131,9 +131,9 @@ async def command(
     if output is not Form.TABLE:
         Records(output, FIELDS).write(
             {
-                "queue": asdict(internals),
+                "queue": internals,
                 "gap": standing.gap,
-                "oldest": asdict(oldest[0]) if oldest else None,
+                "oldest": oldest[0] if oldest else None,
                 "words": [*explanation.head(oldest, counted), *_about(guid, found)],
                 "applications": {
                     app.app_id: {

@@ -19,6 +19,9 @@ import re
 import sys
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from bmq._json import orjson
 from bmq.wire.printable import printable as printable_in_part
 
@@ -26,6 +29,7 @@ __all__ = [
     "LogFormatter",
     "emit",
     "emit_json",
+    "jsonable",
     "log_to_stderr",
     "note",
     "note_failure",
@@ -56,9 +60,9 @@ def emit(*lines: str, flush: bool = False) -> None:
 def emit_json(value: Any) -> None:
     """Print a value as one line of JSON; control characters are JSON's own escapes."""
     try:
-        made = orjson.dumps(value, default=_jsonable).decode()
+        made = orjson.dumps(value, default=jsonable).decode()
     except TypeError:  # a lone surrogate in a text: json escapes it, orjson refuses it
-        made = json.dumps(value, default=_jsonable)
+        made = json.dumps(value, default=jsonable)
     if not made.isprintable():
         made = _UNASCII.sub(_json_escape, made)
     sys.stdout.write(made + "\n")
@@ -71,11 +75,14 @@ def _json_escape(found: re.Match[str]) -> str:
     return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """Return a value of a kind that orjson does not write as one that it writes."""
     if isinstance(value, set | frozenset):
         return sorted(value, key=str)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, tuple):
         return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(value, Struct):
+        return asdict(value)
     if isinstance(value, bytes):
         return value.hex()
     return str(value)

@@ -19,7 +19,7 @@ import typer
 
 from bmq._json import orjson
 from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, emit_json, printable
+from bmq.cli.output import emit, emit_json, jsonable, printable
 
 __all__ = ["JSON_FLAG", "OUTPUT", "Form", "Records", "form_of"]
 
@@ -102,6 +102,6 @@ def _cell(value: Any) -> str:
         case Enum():
             return printable(str(value.value))
         case Mapping() | list() | tuple():
-            return printable(orjson.dumps(value, default=str).decode())
+            return printable(orjson.dumps(value, default=jsonable).decode())
         case _:
             return printable(str(value))

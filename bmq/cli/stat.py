@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
@@ -20,7 +20,7 @@ from bmq.cli.target import BrokerTarget, verb
 __all__ = ["FIELDS", "command"]
 
 #: Fields of the records: the fields of :class:`bmq.admin.QueueStatistics`.
-FIELDS = (*(each.name for each in fields(QueueStatistics)), "gap")
+FIELDS = (*QueueStatistics.__struct_fields__, "gap")
 
 #: Columns; ``>`` at the end of a name marks numbers.
 _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import dataclasses
 import json
 import logging
 import re
@@ -13,12 +14,13 @@ import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
 from importlib import resources
 from types import TracebackType
 from typing import Any, Self, cast
 
 from aiohttp import web
+from msgspec import Struct
+from msgspec.structs import asdict
 
 import bmq
 from bmq import _checks
@@ -29,7 +31,7 @@ from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
 from bmq.console.buckets import group_of
 from bmq.console.door import Door
-from bmq.console.findings import DEAD, DeadLetters, inside
+from bmq.console.findings import DEAD, DeadLetters, Finding, inside
 from bmq.console.guard import Guard, is_loopback
 from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, Source
 from bmq.console.taking import cancel, post_again
@@ -322,16 +324,13 @@ class Console:
                 "mode": domain.mode,
                 "messages": internals.depth.messages,
                 "bytes": internals.depth.bytes,
-                "usage": asdict(internals.usage) if internals.usage is not None else None,
+                "usage": internals.usage,
                 "ttl": domain.configuration.get("messageTtl"),
                 "attempts": domain.configuration.get("maxDeliveryAttempts"),
                 "words": [*([gap] if gap else []), *explanation.head(oldest)],
                 "findings": []
                 if gap
-                else [
-                    asdict(each)
-                    for each in inside(internals, explanation, self._dead, next(iter(oldest), None))
-                ],
+                else list(inside(internals, explanation, self._dead, next(iter(oldest), None))),
                 "clients": [
                     {
                         "description": client.description,
@@ -378,7 +377,7 @@ class Console:
             {
                 "offset": page.offset,
                 "total": page.total,
-                "messages": [asdict(message) for message in page.messages],
+                "messages": page.messages,
             }
         )
 
@@ -390,10 +389,10 @@ class Console:
             entry: dict[str, Any] = {"name": cluster.name, "locality": cluster.locality}
             entry |= {"status": None, "storage": [], "error": ""}
             try:
-                entry["status"] = asdict(await admin.cluster_status(cluster.name))
+                entry["status"] = await admin.cluster_status(cluster.name)
                 if cluster.locality != "remote":
                     storage = await admin.cluster(cluster.name).storage()
-                    entry["storage"] = [asdict(each) for each in storage.partitions]
+                    entry["storage"] = storage.partitions
             except (bmq.errors.AdminError, bmq.ProtocolError) as error:
                 entry["error"] = str(error)
             found.append(entry)
@@ -588,9 +587,16 @@ def _asset(content: bytes, kind: str) -> Handler:
 
 def _dumped(value: Any) -> bytes:
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, default=_plain)
     except TypeError:  # a lone surrogate in a text: json escapes the character, orjson refuses the text
-        return json.dumps(value, default=str).encode()
+        return json.dumps(value, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return an answer of a broker as an object with the names of bmq, and any other value as text."""
+    if isinstance(value, Finding):
+        return dataclasses.asdict(value)
+    return asdict(value) if isinstance(value, Struct) else str(value)
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

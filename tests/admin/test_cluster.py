@@ -7,9 +7,9 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import bmq
 from bmq.admin import Usage

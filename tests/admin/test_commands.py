@@ -216,7 +216,10 @@ async def test_a_command_routed_to_all_nodes_succeeds_if_all_do(
 ) -> None:
     answer = {"responses": [{"sourceNodeDescription": node, "result": each} for node, each in responses]}
 
-    class Routing:
+    class Routing(Admin):
+        def __init__(self) -> None:
+            pass
+
         async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
             return answer
 
