@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-import typer
-
 import bmq
 from bmq.admin import Admin, Danger, danger_of
 from bmq.admin.commands import find_command, without_encoding
@@ -20,6 +18,7 @@ from bmq.admin.words import number, several, size
 from bmq.cli.completion import admin_words
 from bmq.cli.confirming import confirmed
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form
 from bmq.cli.status import ExitStatus
@@ -51,13 +50,11 @@ async def command(
     target: BrokerTarget,
     words: Annotated[
         list[str],
-        typer.Argument(
-            autocompletion=admin_words,
-            metavar="COMMAND...",
-            help="With or without quotes; HELP lists the commands.",
+        argument(
+            "COMMAND...", "With or without quotes; HELP lists the commands.", autocompletion=admin_words
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a dangerous command.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Do not ask before a dangerous command.")] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Send a command in the broker's own language and print the answer.

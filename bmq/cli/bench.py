@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import typer
 from rich.progress import BarColumn, Progress, TextColumn
 
 import bmq
@@ -20,6 +19,7 @@ from bmq.cli.completion import queues
 from bmq.cli.consoles import stderr
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -66,40 +66,32 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str | None,
-        typer.Argument(
+        argument(
+            "[QUEUE]",
+            f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
             autocompletion=queues,
-            metavar="[QUEUE]",
-            help=f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
-            show_default=False,
         ),
     ] = None,
     messages: Annotated[
-        int, typer.Option("--messages", "-n", min=1, help="Number of messages to produce and consume.")
+        int, option("--messages -n", "Number of messages to produce and consume.", min=1)
     ] = 100_000,
-    payload: Annotated[int, typer.Option("--size", "-s", min=1, help="Size of each payload in bytes.")] = 256,
+    payload: Annotated[int, option("--size -s", "Size of each payload in bytes.", min=1)] = 256,
     properties: Annotated[
-        int, typer.Option("--properties", min=0, max=255, help="Number of properties of each message.")
+        int, option("--properties", "Number of properties of each message.", min=0, max=255)
     ] = 0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of consecutive round trips.")] = 2000,
+    rounds: Annotated[int, option("--rounds", "Number of consecutive round trips.", min=1)] = 2000,
     phases: Annotated[
         list[str] | None,
-        typer.Option(
-            "--phase", metavar="PHASE", help="Only this phase: produce, consume or roundtrip. Repeatable."
-        ),
+        option("--phase PHASE", "Only this phase: produce, consume or roundtrip. Repeatable."),
     ] = None,
     workload: Annotated[
-        str | None,
-        typer.Option(
-            "--workload", metavar="FILE", help="Run the producers and consumers of this TOML file instead."
-        ),
+        str | None, option("--workload FILE", "Run the producers and consumers of this TOML file instead.")
     ] = None,
     save: Annotated[
-        str | None,
-        typer.Option("--save", metavar="FILE", help="Write the result of --workload as JSON to this file."),
+        str | None, option("--save FILE", "Write the result of --workload as JSON to this file.")
     ] = None,
     compare: Annotated[
-        str | None,
-        typer.Option("--compare", metavar="FILE", help="Compare --workload with a result of --save."),
+        str | None, option("--compare FILE", "Compare --workload with a result of --save.")
     ] = None,
     output: OUTPUT = Form.TABLE,
 ) -> int:

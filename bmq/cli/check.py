@@ -6,12 +6,11 @@ from __future__ import annotations
 import warnings
 from typing import Annotated
 
-import typer
-
 import bmq
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, parse_properties
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -43,28 +42,20 @@ _SUBSCRIPTIONS = ("subscriptions", 2)
 @offline("check")
 def command(
     expressions: Annotated[
-        list[str],
-        typer.Argument(metavar="EXPRESSION...", help="Subscription expressions; '' matches every message."),
+        list[str], argument("EXPRESSION...", "Subscription expressions; '' matches every message.")
     ],
     properties: Annotated[
         list[str] | None,
-        typer.Option(
-            "--property",
-            "-p",
-            metavar="NAME[:TYPE]=VALUE",
-            help="A property of a message to test the expressions with.",
-        ),
+        option("--property -p NAME[:TYPE]=VALUE", "A property of a message to test the expressions with."),
     ] = None,
     empty: Annotated[
-        bool, typer.Option("--empty", help="Test the expressions with a message without properties.")
+        bool, option("--empty", "Test the expressions with a message without properties.")
     ] = False,
     priorities: Annotated[
-        list[int] | None,
-        typer.Option("--priority", "-P", help="Priority of each expression, in order; 0 by default."),
+        list[int] | None, option("--priority -P", "Priority of each expression, in order; 0 by default.")
     ] = None,
     full: Annotated[
-        list[int] | None,
-        typer.Option("--full", metavar="N", help="Treat the consumer of the N-th expression as full."),
+        list[int] | None, option("--full N", "Treat the consumer of the N-th expression as full.")
     ] = None,
     output: OUTPUT = Form.TABLE,
 ) -> int:

@@ -7,10 +7,9 @@ import asyncio
 import os
 from typing import Annotated
 
-import typer
-
 from bmq._version import install
 from bmq.cli.messages import BadInput
+from bmq.cli.options import option
 from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
 
@@ -20,32 +19,25 @@ __all__ = ["command"]
 @verb("console", service=True)
 async def command(
     target: BrokerTarget,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, option("--host", "Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 selects a free port.")
+        int, option("--port", "Port to listen on; 0 selects a free port.", min=0, max=65535)
     ] = 30180,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="A host name under which browsers may open the page. Repeatable.",
-        ),
+        option("--allow-host NAME", "A host name under which browsers may open the page. Repeatable."),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Refuse to post, to purge, and to take messages for display.")
+        bool, option("--read-only", "Refuse to post, to purge, and to take messages for display.")
     ] = False,
     dead_letters: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dead-letters",
-            metavar="PATTERN",
-            help="Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
+        option(
+            "--dead-letters PATTERN",
+            "Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
         ),
     ] = None,
-    interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two queries.")
-    ] = 1.0,
+    interval: Annotated[float, option("--interval -i SECONDS", "Time between two queries.", min=0.1)] = 1.0,
 ) -> None:
     """Serve a web page: queues over time, one queue with its consumers and subscriptions, messages.
 

@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from bmq.cli.consoles import out, table
 from bmq.cli.context_file import Contexts, check_name, contexts_file, edit, read
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -28,20 +27,10 @@ FIELDS: Final = (
 )
 _COLUMNS: Final = ("name", "address", "domain", "user", "password")
 _STORES: Final = ("keyring", "file")
-_NAME = Annotated[
-    str,
-    typer.Argument(
-        autocompletion=complete_contexts, metavar="NAME", help="Name of the context.", show_default=False
-    ),
-]
+_NAME = Annotated[str, argument("NAME", "Name of the context.", autocompletion=complete_contexts)]
 _SOME_NAME = Annotated[
     str | None,
-    typer.Argument(
-        autocompletion=complete_contexts,
-        metavar="[NAME]",
-        help="Name of the context; by default the one in use.",
-        show_default=False,
-    ),
+    argument("[NAME]", "Name of the context; by default the one in use.", autocompletion=complete_contexts),
 ]
 
 
@@ -154,59 +143,41 @@ def _own(contexts: Contexts, name: str) -> dict[str, str]:
 
 @offline("contexts add")
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)],
+    name: Annotated[str, argument("NAME", "Name of the context.")],
     address: Annotated[
-        str,
-        typer.Argument(
-            metavar="ADDRESS",
-            help="tcp://HOST:PORT, or tcps:// for TLS; several addresses with commas.",
-            show_default=False,
-        ),
+        str, argument("ADDRESS", "tcp://HOST:PORT, or tcps:// for TLS; several addresses with commas.")
     ],
     domain: Annotated[
-        str | None,
-        typer.Option(
-            "--domain", "-d", metavar="DOMAIN", help="Domain of queues that are given by name alone."
-        ),
+        str | None, option("--domain -d DOMAIN", "Domain of queues that are given by name alone.")
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="User name.")] = None,
+    user: Annotated[str | None, option("--user NAME", "User name.")] = None,
     store: Annotated[
         str | None,
-        typer.Option(
-            "--store",
-            metavar="keyring|file",
-            help="Where to store the password; by default the keyring, and the file without a keyring.",
+        option(
+            "--store keyring|file",
+            "Where to store the password; by default the keyring, and the file without a keyring.",
         ),
     ] = None,
     password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password to store from standard input.")
+        bool, option("--password-stdin", "Read the password to store from standard input.")
     ] = False,
     password_file: Annotated[
-        str | None,
-        typer.Option(
-            "--password-file", metavar="FILE", help="Store no password: read this file at each use."
-        ),
+        str | None, option("--password-file FILE", "Store no password: read this file at each use.")
     ] = None,
     password_env: Annotated[
-        str | None,
-        typer.Option("--password-env", metavar="NAME", help="Store no password: use this variable."),
+        str | None, option("--password-env NAME", "Store no password: use this variable.")
     ] = None,
     password_command: Annotated[
-        str | None,
-        typer.Option(
-            "--password-command", metavar="COMMAND", help="Store no password: run this command at each use."
-        ),
+        str | None, option("--password-command COMMAND", "Store no password: run this command at each use.")
     ] = None,
-    ca: Annotated[str | None, typer.Option("--ca", metavar="FILE", help="Trusted certificates.")] = None,
-    cert: Annotated[
-        str | None, typer.Option("--cert", metavar="FILE", help="This client's certificate.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="FILE", help="Key of the certificate.")] = None,
+    ca: Annotated[str | None, option("--ca FILE", "Trusted certificates.")] = None,
+    cert: Annotated[str | None, option("--cert FILE", "This client's certificate.")] = None,
+    key: Annotated[str | None, option("--key FILE", "Key of the certificate.")] = None,
     server_name: Annotated[
-        str | None, typer.Option("--server-name", metavar="NAME", help="Name in the broker's certificate.")
+        str | None, option("--server-name NAME", "Name in the broker's certificate.")
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Use the context from now on.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a context of the same name.")] = False,
+    use: Annotated[bool, option("--use", "Use the context from now on.")] = False,
+    replace: Annotated[bool, option("--replace", "Replace a context of the same name.")] = False,
 ) -> int:
     """Add a context: a name for a broker with its credentials.
 
@@ -230,9 +201,9 @@ def add(
         "key": key,
         "server-name": server_name,
     }
-    for option, text in texts.items():
+    for flag, text in texts.items():
         if text is not None and not text.strip():
-            raise BadInput(f"--{option} must not be empty: give a value, or leave the option out")
+            raise BadInput(f"--{flag} must not be empty: give a value, or leave the option out")
     entry = _entry(address, domain, ca=ca, cert=cert, key=key, server_name=server_name)
     places = {"file": password_file, "env": password_env, "command": password_command}
     named = {f"password_{place}": value for place, value in places.items() if value is not None}
@@ -350,15 +321,9 @@ def _password(user: str, *, stdin: bool) -> str:
 @offline("contexts use")
 def use(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            autocompletion=complete_contexts,
-            metavar="[NAME]",
-            help="Name of the context.",
-            show_default=False,
-        ),
+        str | None, argument("[NAME]", "Name of the context.", autocompletion=complete_contexts)
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Use no context.")] = False,
+    none: Annotated[bool, option("--none", "Use no context.")] = False,
 ) -> int:
     """Use a context for all commands without --context, --broker, BMQ_CONTEXT and BMQ_BROKER_URI.
 
@@ -412,9 +377,7 @@ def _forget(name: str, entry: dict[str, str]) -> int:
 @offline("contexts test")
 async def try_context(
     name: _SOME_NAME = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Time limit for each step.")
-    ] = 10.0,
+    timeout: Annotated[float, option("--timeout SECONDS", "Time limit for each step.", min=0.001)] = 10.0,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Connect to the broker of a context with its credentials, and show each step. See also bmq doctor.

@@ -7,12 +7,11 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out, table
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, to_json
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -35,25 +34,13 @@ _BATCH = 1000
 async def command(
     target: BrokerTarget,
     queue: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=queues, metavar="QUEUE", help="The queue that contains the dead letters."
-        ),
+        str, argument("QUEUE", "The queue that contains the dead letters.", autocompletion=queues)
     ],
-    guids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="GUID", help="GUIDs of dead letters, as listed.", show_default=False),
-    ] = None,
-    back: Annotated[
-        bool, typer.Option("--back", help="Put the messages back into their original queues.")
-    ] = False,
-    every: Annotated[bool, typer.Option("--all", help="With --back: put back all dead letters.")] = False,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="QUEUE", help="Put the messages into this queue instead.")
-    ] = None,
-    idle: Annotated[
-        float, typer.Option("--idle", metavar="SECONDS", min=0, help="End after this time without a message.")
-    ] = 1.0,
+    guids: Annotated[list[str] | None, argument("GUID", "GUIDs of dead letters, as listed.")] = None,
+    back: Annotated[bool, option("--back", "Put the messages back into their original queues.")] = False,
+    every: Annotated[bool, option("--all", "With --back: put back all dead letters.")] = False,
+    to: Annotated[str | None, option("--to QUEUE", "Put the messages into this queue instead.")] = None,
+    idle: Annotated[float, option("--idle SECONDS", "End after this time without a message.", min=0)] = 1.0,
     force: FORCE = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:

@@ -9,12 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from bmq.cli import files
 from bmq.cli.consoles import out
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.records import OUTPUT, Form, Records
@@ -43,20 +43,15 @@ class _Stream:
 
 @offline("decode")
 async def command(
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[HEX]...", help="Events as hexadecimal digits.", show_default=False),
-    ] = None,
+    texts: Annotated[list[str] | None, argument("[HEX]...", "Events as hexadecimal digits.")] = None,
     file: Annotated[
         str | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE",
-            help="A file of raw bytes, of hexadecimal digits, or of recorded lines; - for standard input.",
+        option(
+            "--file -f FILE",
+            "A file of raw bytes, of hexadecimal digits, or of recorded lines; - for standard input.",
         ),
     ] = None,
-    brief: Annotated[bool, typer.Option("--brief", "-s", help="Print one line for each event.")] = False,
+    brief: Annotated[bool, option("--brief -s", "Print one line for each event.")] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Decode bytes of the protocol, field by field: offset, name, value.

@@ -10,11 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-import typer
-
 from bmq import asyncapi
 from bmq._version import install
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, write_utf8
 from bmq.cli.run import find_app
 from bmq.cli.target import offline
@@ -30,25 +29,21 @@ class _Texts(TypedDict):
 
 @offline("docs")
 async def command(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE[:APP]", help="The bmq.App: module, and name in the module.")
-    ],
-    yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML instead of JSON.")] = False,
+    target: Annotated[str, argument("MODULE[:APP]", "The bmq.App: module, and name in the module.")],
+    yaml: Annotated[bool, option("--yaml", "Print YAML instead of JSON.")] = False,
     title: Annotated[
-        str | None,
-        typer.Option("--title", help="Title of the document; by default MODULE.", show_default=False),
+        str | None, option("--title", "Title of the document; by default MODULE.", show_default=False)
     ] = None,
     release: Annotated[
         str | None,
-        typer.Option(
-            "--release",
-            metavar="VERSION",
-            help="Version of the application; by default __version__ of the module, or 0.1.0.",
+        option(
+            "--release VERSION",
+            "Version of the application; by default __version__ of the module, or 0.1.0.",
             show_default=False,
         ),
     ] = None,
     directory: Annotated[
-        Path, typer.Option("--dir", "-d", metavar="DIR", help="Directory that is searched for modules first.")
+        Path, option("--dir -d DIR", "Directory that is searched for modules first.")
     ] = Path(),
 ) -> None:
     """Print the AsyncAPI 3 document of an app: queues, messages, schemas, expressions, retries, dead letters.

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Final, TypeVar
 
-import typer
 from rich.text import Text
 
 import bmq
@@ -20,6 +19,7 @@ from bmq.admin.taking import objection
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out, styled
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -107,16 +107,14 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str | None,
-        typer.Argument(
+        argument(
+            "[QUEUE|BROKER]",
+            "A queue to open, with ?id=APPID for a fanout queue; or a broker.",
             autocompletion=queues,
-            metavar="[QUEUE|BROKER]",
-            help="A queue to open, with ?id=APPID for a fanout queue; or a broker.",
-            show_default=False,
         ),
     ] = None,
     post: Annotated[
-        bool,
-        typer.Option("--post", help="Post a marked message to the queue, receive it, and confirm it."),
+        bool, option("--post", "Post a marked message to the queue, receive it, and confirm it.")
     ] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 import bmq
 from bmq.admin import Admin
 from bmq.cli.domain_changes import change_lines, change_object, compare
 from bmq.cli.domain_files import Settings, read_domains, running_settings
 from bmq.cli.domain_plan import running_domain
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -38,14 +37,10 @@ class _ComparedSide:
 
 @offline("domains diff")
 async def diff(
-    before: Annotated[
-        str, typer.Argument(metavar="A", help="Folder or file, tcp://HOST:PORT, or a broker's name.")
-    ],
-    after: Annotated[str, typer.Argument(metavar="B", help="As for A.")],
+    before: Annotated[str, argument("A", "Folder or file, tcp://HOST:PORT, or a broker's name.")],
+    after: Annotated[str, argument("B", "As for A.")],
     output: OUTPUT = Form.TABLE,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Time limit for each request.")
-    ] = 10.0,
+    timeout: Annotated[float, option("--timeout SECONDS", "Time limit for each request.", min=0.001)] = 10.0,
 ) -> int:
     """Compare the configurations of domains of two folders, files or running brokers.
 

@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
@@ -28,6 +26,7 @@ from bmq.cli.domain_diff import diff
 from bmq.cli.domain_files import DomainFile, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import Plan, Step, make_plan, running_domain
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -49,17 +48,10 @@ def _plan_status(_: dict[str, Any], status: ExitStatus) -> ExitStatus:
 
 
 _SIGNALS = 128
-_FOLDER = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="Folder with one file for each name, or one such file.")
-]
+_FOLDER = Annotated[Path, argument("FOLDER", "Folder with one file for each name, or one such file.")]
 _CONFIG_DIR = Annotated[
     Path | None,
-    typer.Option(
-        "--config-dir",
-        "-c",
-        metavar="FOLDER",
-        help="The broker's configuration on this machine, which apply writes.",
-    ),
+    option("--config-dir -c FOLDER", "The broker's configuration on this machine, which apply writes."),
 ]
 
 
@@ -69,7 +61,7 @@ async def plan_changes(
     folder: _FOLDER,
     config_dir: _CONFIG_DIR = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no broker: check the files, and compare with --config-dir.")
+        bool, option("--offline", "Ask no broker: check the files, and compare with --config-dir.")
     ] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
@@ -94,7 +86,7 @@ async def apply(
     folder: _FOLDER,
     config_dir: _CONFIG_DIR = None,
     output: OUTPUT = Form.TABLE,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Do not ask first.")] = False,
 ) -> int:
     """Apply files of domains to the running broker, after showing the plan.
 

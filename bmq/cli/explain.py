@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 import bmq
 from bmq.admin import QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, Reader
@@ -20,6 +18,7 @@ from bmq.cli.completion import queues
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, assumed_types, parse_properties
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -51,37 +50,17 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str,
-        typer.Argument(
-            autocompletion=queues,
-            metavar="QUEUE",
-            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
-        ),
+        argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues),
     ],
-    guid: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[GUID]", help="GUID of a message, as listed by bmq peek.", show_default=False
-        ),
-    ] = None,
+    guid: Annotated[str | None, argument("[GUID]", "GUID of a message, as listed by bmq peek.")] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option(
-            "--property",
-            "-p",
-            metavar="NAME[:TYPE]=VALUE",
-            help="A property of a message, to find the message's consumer.",
-        ),
+        option("--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer."),
     ] = None,
-    empty: Annotated[
-        bool, typer.Option("--empty", help="Find the consumer of a message without properties.")
-    ] = False,
+    empty: Annotated[bool, option("--empty", "Find the consumer of a message without properties.")] = False,
     group_key: Annotated[
         str | None,
-        typer.Option(
-            "--group-key",
-            metavar="KEY",
-            help="Name the member of the group that holds a key, and why it waits.",
-        ),
+        option("--group-key KEY", "Name the member of the group that holds a key, and why it waits."),
     ] = None,
     output: OUTPUT = Form.TABLE,
 ) -> int:

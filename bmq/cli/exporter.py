@@ -6,11 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from bmq._version import install
 from bmq.cli.completion import domains
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit
 from bmq.cli.target import BrokerTarget, verb
 from bmq.client.address import parse_addresses
@@ -24,52 +23,31 @@ _DEFAULT = "127.0.0.1:30190"
 async def command(
     target: BrokerTarget,
     addresses: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[BROKER,...]",
-            help="Addresses of all nodes of a cluster, and of proxies.",
-            show_default=False,
-        ),
+        str | None, argument("[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies.")
     ] = None,
     listen: Annotated[
-        str,
-        typer.Option(
-            "--listen", metavar="ADDRESS:PORT", help="Address to serve; port 0 selects a free port."
-        ),
+        str, option("--listen ADDRESS:PORT", "Address to serve; port 0 selects a free port.")
     ] = _DEFAULT,
     interval: Annotated[
-        float,
-        typer.Option(
-            "--interval", "-i", metavar="SECONDS", min=1.0, help="Time between two rounds of commands."
-        ),
+        float, option("--interval -i SECONDS", "Time between two rounds of commands.", min=1.0)
     ] = 15.0,
     max_queues: Annotated[
-        int,
-        typer.Option(
-            "--max-queues", metavar="N", min=0, help="Number of queues, and of domains, with series."
-        ),
+        int, option("--max-queues N", "Number of queues, and of domains, with series.", min=0)
     ] = 1000,
     max_apps: Annotated[
-        int,
-        typer.Option("--max-apps", metavar="N", min=0, help="Number of applications of a queue with series."),
+        int, option("--max-apps N", "Number of applications of a queue with series.", min=0)
     ] = 20,
     max_details: Annotated[
         int,
-        typer.Option(
-            "--max-details",
-            metavar="N",
+        option(
+            "--max-details N",
+            "Number of queues that each round asks for consumers and the oldest message.",
             min=0,
-            help="Number of queues that each round asks for consumers and the oldest message.",
         ),
     ] = 200,
     domain: Annotated[
         list[str] | None,
-        typer.Option(
-            "--domain",
-            autocompletion=domains,
-            metavar="DOMAIN",
-            help="Only the queues of this domain. Repeatable.",
-        ),
+        option("--domain DOMAIN", "Only the queues of this domain. Repeatable.", autocompletion=domains),
     ] = None,
 ) -> None:
     """Serve the metrics of brokers for Prometheus: queues, consumers, quotas, nodes and partitions.

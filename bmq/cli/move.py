@@ -18,11 +18,10 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, note_failure
 from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
@@ -74,48 +73,34 @@ async def command(
     target: BrokerTarget,
     source: Annotated[
         str,
-        typer.Argument(
+        argument(
+            "SOURCE",
+            "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
             autocompletion=queues,
-            metavar="SOURCE",
-            help="Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
-            show_default=False,
         ),
     ],
     destination: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=queues,
-            metavar="DESTINATION",
-            help="Queue to post to: bmq://DOMAIN/QUEUE.",
-            show_default=False,
-        ),
+        str, argument("DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE.", autocompletion=queues)
     ],
     where: Annotated[
-        str | None,
-        typer.Option("--where", "-w", metavar="EXPR", help="Only messages that match this expression."),
+        str | None, option("--where -w EXPR", "Only messages that match this expression.")
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of messages to move.")
-    ] = None,
+    limit: Annotated[int | None, option("--limit -n", "Maximum number of messages to move.", min=1)] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", "-r", min=0.001, help="Maximum number of messages per second.")
+        float | None, option("--rate -r", "Maximum number of messages per second.", min=0.001)
     ] = None,
     to_broker: Annotated[
         str | None,
-        typer.Option(
-            "--to-broker",
-            metavar="NAME|URI",
+        option(
+            "--to-broker NAME|URI",
+            "Broker of the destination, if it is another one.",
             autocompletion=complete_contexts,
-            help="Broker of the destination, if it is another one.",
         ),
     ] = None,
     idle: Annotated[
-        float,
-        typer.Option("--idle", metavar="SECONDS", min=0.01, help="End after this time without a message."),
+        float, option("--idle SECONDS", "End after this time without a message.", min=0.01)
     ] = 1.0,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
-    ] = False,
+    quiet: Annotated[bool, option("--quiet -q", "Print no progress bar and no summary.")] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Move messages between queues, with payload and properties.

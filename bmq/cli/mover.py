@@ -7,10 +7,9 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Annotated
 
-import typer
-
 from bmq.admin.words import number, several
 from bmq.cli.completion import queues
+from bmq.cli.options import argument, option
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget, verb
 
@@ -21,58 +20,44 @@ __all__ = ["command"]
 async def command(
     target: BrokerTarget,
     queues: Annotated[
-        list[str],
-        typer.Argument(
-            autocompletion=queues,
-            metavar="QUEUE...",
-            help="The delay queue: bmq://DOMAIN/NAME.delayed",
-            show_default=False,
-        ),
+        list[str], argument("QUEUE...", "The delay queue: bmq://DOMAIN/NAME.delayed", autocompletion=queues)
     ],
     longest: Annotated[
         float | None,
-        typer.Option(
-            "--longest",
-            metavar="SECONDS",
-            min=0,
-            help="Warn if the broker does not keep messages for this long.",
-        ),
+        option("--longest SECONDS", "Warn if the broker does not keep messages for this long.", min=0),
     ] = None,
     lookahead: Annotated[
         float,
-        typer.Option(
-            "--lookahead",
-            metavar="SECONDS",
-            min=0.5,
-            help="Maximum time before the due time at which the mover takes a message from the broker "
+        option(
+            "--lookahead SECONDS",
+            "Maximum time before the due time at which the mover takes a message from the broker "
             "and holds it.",
+            min=0.5,
         ),
     ] = 3600.0,
     max_held: Annotated[
-        int, typer.Option("--max-held", min=1, help="Maximum number of held messages of a queue.")
+        int, option("--max-held", "Maximum number of held messages of a queue.", min=1)
     ] = 10_000,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="PATTERN",
-            help="Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
+        option(
+            "--allow PATTERN",
+            "Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
             show_default=False,
         ),
     ] = None,
     dead_letters: Annotated[
         str | None,
-        typer.Option(
-            "--dead-letters",
-            metavar="QUEUE",
-            help="Queue for messages without a possible destination. Default: such messages stay in the "
+        option(
+            "--dead-letters QUEUE",
+            "Queue for messages without a possible destination. Default: such messages stay in the "
             "delay queue.",
         ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for an unreachable broker, instead of ending with status 3.")
+        bool, option("--wait", "Wait for an unreachable broker, instead of ending with status 3.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
+    quiet: Annotated[bool, option("--quiet -q", "Print no summary.")] = False,
 ) -> None:
     """Pass delayed messages on at the due time, until interrupted.
 

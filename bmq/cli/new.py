@@ -15,10 +15,9 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import typer
-
 from bmq._version import __version__
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, printable
 from bmq.cli.target import offline
 
@@ -56,24 +55,11 @@ _NEXT: Final = {
 
 @offline("new")
 def command(
-    kind: Annotated[
-        Kind, typer.Argument(metavar="service|pipeline|test", help="The kind of project.", show_default=False)
-    ],
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="Name of the project: letters, digits, '-', '_', '.'.", show_default=False
-        ),
-    ],
+    kind: Annotated[Kind, argument("service|pipeline|test", "The kind of project.")],
+    name: Annotated[str, argument("NAME", "Name of the project: letters, digits, '-', '_', '.'.")],
     directory: Annotated[
         Path | None,
-        typer.Option(
-            "--directory",
-            "-d",
-            metavar="DIR",
-            help="Folder of the project; by default NAME.",
-            show_default=False,
-        ),
+        option("--directory -d DIR", "Folder of the project; by default NAME.", show_default=False),
     ] = None,
 ) -> None:
     """Create a project that runs: a program, its tests, a container file, and a workflow for GitHub Actions.

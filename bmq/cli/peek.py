@@ -6,12 +6,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
-
 from bmq.admin.words import age, number, size
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out, table
+from bmq.cli.options import argument, option
 from bmq.cli.output import note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
@@ -27,17 +26,11 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str,
-        typer.Argument(
-            autocompletion=queues,
-            metavar="QUEUE",
-            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
-        ),
+        argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues),
     ],
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=1, help="Maximum number of messages to list.")
-    ] = 20,
+    count: Annotated[int, option("--count -n", "Maximum number of messages to list.", min=1)] = 20,
     offset: Annotated[
-        int, typer.Option("--offset", help="Number of messages to skip; -20 begins with the last 20.")
+        int, option("--offset", "Number of messages to skip; -20 begins with the last 20.")
     ] = 0,
     output: OUTPUT = Form.TABLE,
 ) -> int:

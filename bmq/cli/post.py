@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bmq.admin.words import number, size
 from bmq.cli import files
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput, from_json, parse_properties
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, note_failure
 from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
@@ -101,69 +100,48 @@ class _Run:
 @verb("post")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str,
-        typer.Argument(autocompletion=queues, metavar="QUEUE", help="bmq://DOMAIN/QUEUE", show_default=False),
-    ],
-    payloads: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PAYLOAD]...", help="Payloads: each is one message.", show_default=False),
-    ] = None,
+    queue: Annotated[str, argument("QUEUE", "bmq://DOMAIN/QUEUE", autocompletion=queues)],
+    payloads: Annotated[list[str] | None, argument("[PAYLOAD]...", "Payloads: each is one message.")] = None,
     file: Annotated[
         list[str] | None,
-        typer.Option(
-            "--file", "-f", metavar="FILE", help="A file with one message; - for standard input. Repeatable."
-        ),
+        option("--file -f FILE", "A file with one message; - for standard input. Repeatable."),
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of the input is one message.")] = False,
+    lines: Annotated[bool, option("--lines", "Each line of the input is one message.")] = False,
     ndjson: Annotated[
-        bool,
-        typer.Option("--ndjson", help="Each line is one message as JSON, in the form of bmq tail --json."),
+        bool, option("--ndjson", "Each line is one message as JSON, in the form of bmq tail --json.")
     ] = False,
     template: Annotated[
         str | None,
-        typer.Option(
-            "--template",
-            metavar="TEXT|@FILE",
-            help="Text of each message, with placeholders, also in --property: {{counter}}, {{uuid}}, "
+        option(
+            "--template TEXT|@FILE",
+            "Text of each message, with placeholders, also in --property: {{counter}}, {{uuid}}, "
             "{{now}}, {{now:ms}}, {{random:1:6}}, {{row.COLUMN}}; with |json as a JSON value.",
         ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data",
-            metavar="FILE",
-            help="Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl).",
+        option(
+            "--data FILE",
+            "Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl).",
         ),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option(
-            "--property",
-            "-p",
-            metavar="NAME[:TYPE]=VALUE",
-            help="A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
+        option(
+            "--property -p NAME[:TYPE]=VALUE",
+            "A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
             "Without a type, true, false and whole numbers are converted.",
         ),
     ] = None,
-    tags: Annotated[
-        list[str] | None, typer.Option("--tag", "-t", metavar="TAG", help="A tag of every message.")
-    ] = None,
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=1, help="Post all messages this many times.")
-    ] = 1,
+    tags: Annotated[list[str] | None, option("--tag -t TAG", "A tag of every message.")] = None,
+    count: Annotated[int, option("--count -n", "Post all messages this many times.", min=1)] = 1,
     rate: Annotated[
-        float | None, typer.Option("--rate", "-r", min=0.001, help="Maximum number of messages per second.")
+        float | None, option("--rate -r", "Maximum number of messages per second.", min=0.001)
     ] = None,
-    compress: Annotated[
-        bool, typer.Option("--compress", help="Compress payloads of 1,024 bytes or more.")
-    ] = False,
-    guids: Annotated[bool, typer.Option("--guids", help="Print the GUID of each accepted message.")] = False,
+    compress: Annotated[bool, option("--compress", "Compress payloads of 1,024 bytes or more.")] = False,
+    guids: Annotated[bool, option("--guids", "Print the GUID of each accepted message.")] = False,
     output: OUTPUT = Form.TABLE,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no progress bar and no summary.")
-    ] = False,
+    quiet: Annotated[bool, option("--quiet -q", "Print no progress bar and no summary.")] = False,
 ) -> int:
     """Post messages to a queue, and wait until the broker has accepted them.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.confirming import confirmed
 from bmq.cli.consoles import out, table
+from bmq.cli.options import argument, option
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, verb
@@ -26,13 +25,13 @@ async def command(
     target: BrokerTarget,
     what: Annotated[
         str,
-        typer.Argument(
+        argument(
+            "QUEUE|DOMAIN",
+            "bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
             autocompletion=queues_or_domains,
-            metavar="QUEUE|DOMAIN",
-            help="bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
         ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Do not ask.")] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Delete all messages of a queue, of one application of a queue, or of a whole domain.

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import domains
 from bmq.cli.consoles import out, table
+from bmq.cli.options import argument, option
 from bmq.cli.output import note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
@@ -33,12 +32,9 @@ _NAMED = 5
 async def command(
     target: BrokerTarget,
     domain: Annotated[
-        str | None,
-        typer.Argument(
-            autocompletion=domains, metavar="[DOMAIN]", help="Only queues of this domain.", show_default=False
-        ),
+        str | None, argument("[DOMAIN]", "Only queues of this domain.", autocompletion=domains)
     ] = None,
-    apps: Annotated[bool, typer.Option("--apps", "-a", help="Print one line for each application.")] = False,
+    apps: Annotated[bool, option("--apps -a", "Print one line for each application.")] = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """List queues with their messages, their clients, and their unconfirmed messages.

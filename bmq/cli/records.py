@@ -15,10 +15,9 @@ from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Annotated, Any
 
-import typer
-
 from bmq._json import orjson
 from bmq.cli.messages import BadInput
+from bmq.cli.options import option
 from bmq.cli.output import emit, emit_json, jsonable, printable
 
 __all__ = ["JSON_FLAG", "OUTPUT", "Form", "Records", "form_of"]
@@ -36,12 +35,9 @@ class Form(StrEnum):
 
 
 OUTPUT = Annotated[
-    Form,
-    typer.Option(
-        "--output", "-o", help="Form of the data: a table for people, a JSON object a line, or CSV."
-    ),
+    Form, option("--output -o", "Form of the data: a table for people, a JSON object a line, or CSV.")
 ]
-JSON_FLAG = Annotated[bool, typer.Option("--json", "-j", help="The same as --output json.")]
+JSON_FLAG = Annotated[bool, option("--json -j", "The same as --output json.")]
 
 
 def form_of(output: Form, *, json: bool) -> Form:

@@ -14,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 import bmq
 from bmq._logging import Log
 from bmq.cli.child import Child
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
@@ -42,36 +41,28 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 @offline("run", logs=False)
 async def command(
-    target: Annotated[
-        str, typer.Argument(metavar="MODULE[:APP]", help="The bmq.App: module, and name in the module.")
-    ],
+    target: Annotated[str, argument("MODULE[:APP]", "The bmq.App: module, and name in the module.")],
     directory: Annotated[
-        Path, typer.Option("--dir", "-d", metavar="DIR", help="Directory that is searched for modules first.")
+        Path, option("--dir -d DIR", "Directory that is searched for modules first.")
     ] = Path(),
     reload: Annotated[
-        bool, typer.Option("--reload", help="Restart when a Python file in DIR changes; for development.")
+        bool, option("--reload", "Restart when a Python file in DIR changes; for development.")
     ] = False,
-    processes: Annotated[
-        int, typer.Option("--processes", "-n", metavar="N", min=1, max=_MOST, help="Number of processes.")
-    ] = 1,
-    threads: Annotated[
-        int, typer.Option("--threads", "-t", metavar="N", min=1, max=_MOST, help="Number of threads.")
-    ] = 1,
+    processes: Annotated[int, option("--processes -n N", "Number of processes.", min=1, max=_MOST)] = 1,
+    threads: Annotated[int, option("--threads -t N", "Number of threads.", min=1, max=_MOST)] = 1,
     health: Annotated[
         str | None,
-        typer.Option(
-            "--health",
-            metavar="HOST:PORT",
-            help="Address for /livez, /readyz and /metrics, in place of the app's own.",
+        option(
+            "--health HOST:PORT",
+            "Address for /livez, /readyz and /metrics, in place of the app's own.",
             show_default=False,
         ),
     ] = None,
     log_level: Annotated[
         str | None,
-        typer.Option(
-            "--log-level",
-            metavar="LEVEL",
-            help=f"One of {', '.join(_LEVELS)}. Default: the program's own level, or info.",
+        option(
+            "--log-level LEVEL",
+            f"One of {', '.join(_LEVELS)}. Default: the program's own level, or info.",
             show_default=False,
         ),
     ] = None,

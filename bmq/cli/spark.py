@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import offline
@@ -17,16 +16,14 @@ __all__ = ["command"]
 
 @offline("spark")
 async def command(
-    what: Annotated[str, typer.Argument(metavar="repair", help="The action: repair.")],
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The option checkpointLocation.")],
-    log_path: Annotated[
-        str | None, typer.Option("--log-path", metavar="PATH", help="The stream's option logPath.")
-    ] = None,
+    what: Annotated[str, argument("repair", "The action: repair.")],
+    checkpoint: Annotated[str, argument("CHECKPOINT", "The option checkpointLocation.")],
+    log_path: Annotated[str | None, option("--log-path PATH", "The stream's option logPath.")] = None,
     source_name: Annotated[
-        str | None, typer.Option("--source-name", metavar="NAME", help="The stream's option sourceName.")
+        str | None, option("--source-name NAME", "The stream's option sourceName.")
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Repair the problem; otherwise the problem is only shown.")
+        bool, option("--yes -y", "Repair the problem; otherwise the problem is only shown.")
     ] = False,
 ) -> int:
     """Find the problem that stops a Spark query or read with this checkpoint, and repair it with --yes.

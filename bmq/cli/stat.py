@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
 from msgspec.structs import asdict
 
 from bmq.admin import QueueStatistics
@@ -14,6 +13,7 @@ from bmq.admin.words import number, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out, table
+from bmq.cli.options import argument
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
 
@@ -47,11 +47,10 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str | None,
-        typer.Argument(
+        argument(
+            "[QUEUE|DOMAIN]",
+            "Only this queue, or the queues of this domain.",
             autocompletion=queues_or_domains,
-            metavar="[QUEUE|DOMAIN]",
-            help="Only this queue, or the queues of this domain.",
-            show_default=False,
         ),
     ] = None,
     output: OUTPUT = Form.TABLE,

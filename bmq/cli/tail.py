@@ -17,6 +17,7 @@ from bmq.admin.words import number, several
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_base64, to_json
+from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
@@ -41,76 +42,48 @@ _DURATION = re.compile(
 async def command(
     target: BrokerTarget,
     queue: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=queues,
-            metavar="QUEUE",
-            help="bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue",
-        ),
+        str, argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue", autocompletion=queues)
     ],
     expression: Annotated[
         str | None,
-        typer.Option(
-            "--expression",
-            "-e",
-            metavar="EXPR",
-            help="Only messages that match this expression, such as 'x > 1'.",
-        ),
+        option("--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'."),
     ] = None,
     old_name: Annotated[str | None, typer.Option("--subscription", "--filter", hidden=True)] = None,
     limit_name: Annotated[str | None, typer.Option("--limit", "--max", hidden=True)] = None,
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--tag", "-t", metavar="TAG", help="Only messages with one of these tags."),
-    ] = None,
+    tags: Annotated[list[str] | None, option("--tag -t TAG", "Only messages with one of these tags.")] = None,
     count: Annotated[
         int | None,
-        typer.Option(
-            "--count", "-n", min=1, help="End after this number of messages; the status is 1 if fewer arrive."
-        ),
+        option("--count -n", "End after this number of messages; the status is 1 if fewer arrive.", min=1),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(
-            "--since",
-            metavar="TIME",
-            help="Only messages that arrived at the broker since: 10m, 1h30m, 2d, or a time such as "
+        option(
+            "--since TIME",
+            "Only messages that arrived at the broker since: 10m, 1h30m, 2d, or a time such as "
             "2026-05-01T12:00 (UTC without a zone).",
         ),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue until Ctrl-C (or --count, or --idle).")
-    ] = False,
+    follow: Annotated[bool, option("--follow -f", "Continue until Ctrl-C (or --count, or --idle).")] = False,
     idle: Annotated[
         float | None,
-        typer.Option(
-            "--idle",
-            metavar="SECONDS",
-            min=0,
-            help="End after this time without a message.",
-            show_default="1",
-        ),
+        option("--idle SECONDS", "End after this time without a message.", min=0, show_default="1"),
     ] = None,
     confirm: Annotated[
         bool,
-        typer.Option(
-            "--confirm/--no-confirm", help="Confirm the printed messages, which removes them from the queue."
-        ),
+        option("--confirm/--no-confirm", "Confirm the printed messages, which removes them from the queue."),
     ] = False,
     output: OUTPUT = Form.TABLE,
     fields: Annotated[
         str | None,
-        typer.Option(
-            "--fields",
-            metavar="LIST",
-            help="Print only these fields, separated by tabs: guid, queue, size, data, properties, "
+        option(
+            "--fields LIST",
+            "Print only these fields, separated by tabs: guid, queue, size, data, properties, "
             "redelivered, or names of properties.",
         ),
     ] = None,
-    priority: Annotated[int, typer.Option("--priority", help="The consumer's priority.")] = 0,
+    priority: Annotated[int, option("--priority", "The consumer's priority.")] = 0,
     max_unconfirmed: Annotated[
-        int,
-        typer.Option("--max-unconfirmed", min=1, help="Maximum number of unconfirmed messages."),
+        int, option("--max-unconfirmed", "Maximum number of unconfirmed messages.", min=1)
     ] = 1000,
     force: FORCE = False,
 ) -> int:

@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from bmq.admin.words import several
 from bmq.cli.messages import BadInput
+from bmq.cli.options import option
 from bmq.cli.output import note
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ _NOTHING: Final = "exists(bmq) && !exists(bmq)"
 
 FORCE = Annotated[
     bool,
-    typer.Option(
+    option(
         "--force",
-        help="Receive and return messages also if the queue has readers. The broker may then deliver nothing "
+        "Receive and return messages also if the queue has readers. The broker may then deliver nothing "
         "to these readers.",
     ),
 ]

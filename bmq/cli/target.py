@@ -22,6 +22,7 @@ import typer
 
 from bmq.cli import context_file
 from bmq.cli.messages import BadInput
+from bmq.cli.options import option
 from bmq.cli.output import log_to_stderr, note, write_utf8
 from bmq.cli.records import JSON_FLAG, Form, form_of
 from bmq.cli.status import ExitStatus
@@ -278,13 +279,7 @@ def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> 
 
 _BROKER = Annotated[
     str | None,
-    typer.Option(
-        "--broker",
-        "-b",
-        metavar="NAME|URI",
-        help="URI of the broker, or the name of a context.",
-        rich_help_panel=_PANEL,
-    ),
+    option("--broker -b NAME|URI", "URI of the broker, or the name of a context.", rich_help_panel=_PANEL),
 ]
 
 
@@ -297,21 +292,19 @@ def complete_contexts(ctx: typer.Context, incomplete: str) -> list[str]:
 
 _CONTEXT = Annotated[
     str | None,
-    typer.Option(
-        "--context",
-        metavar="NAME",
+    option(
+        "--context NAME",
+        "Name of a context (BMQ_CONTEXT), as listed by bmq contexts.",
         autocompletion=complete_contexts,
-        help="Name of a context (BMQ_CONTEXT), as listed by bmq contexts.",
         rich_help_panel=_PANEL,
     ),
 ]
 _TIMEOUT = Annotated[
     float,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
+    option(
+        "--timeout SECONDS",
+        "Time limit for the connection, and for each request.",
         min=0.001,
-        help="Time limit for the connection, and for each request.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -450,9 +443,9 @@ def _choose_form(arguments: dict[str, Any]) -> None:
 
 def _take_address(shared: dict[str, Any], address: str) -> None:
     """Use an argument in place of --broker. Credentials of another broker are never sent to the address."""
-    for option in ("broker", "context"):
-        if shared[option] is not None:
-            raise BadInput(f"give one broker: {address} or --{option} {shared[option]}")
+    for name in ("broker", "context"):
+        if shared[name] is not None:
+            raise BadInput(f"give one broker: {address} or --{name} {shared[name]}")
     shared["broker"] = address
 
 

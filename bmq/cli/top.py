@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -25,6 +24,7 @@ from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
+from bmq.cli.options import argument, option
 from bmq.cli.output import printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.target import BrokerTarget, verb
@@ -130,25 +130,16 @@ async def command(
     target: BrokerTarget,
     queue: Annotated[
         str | None,
-        typer.Argument(
+        argument(
+            "[QUEUE|DOMAIN]",
+            "Only this queue with its clients, or this domain.",
             autocompletion=queues_or_domains,
-            metavar="[QUEUE|DOMAIN]",
-            help="Only this queue with its clients, or this domain.",
-            show_default=False,
         ),
     ] = None,
-    interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two queries.")
-    ] = 1.0,
-    count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after this many refreshes.")
-    ] = None,
-    sort: Annotated[
-        str, typer.Option("--sort", "-s", help=f"Order: {', '.join(_SORTS)}; the largest first.")
-    ] = "rate",
-    limit: Annotated[
-        int, typer.Option("--limit", "-l", min=1, help="Maximum number of queues to show.")
-    ] = 20,
+    interval: Annotated[float, option("--interval -i SECONDS", "Time between two queries.", min=0.1)] = 1.0,
+    count: Annotated[int | None, option("--count -n", "End after this many refreshes.", min=1)] = None,
+    sort: Annotated[str, option("--sort -s", f"Order: {', '.join(_SORTS)}; the largest first.")] = "rate",
+    limit: Annotated[int, option("--limit -l", "Maximum number of queues to show.", min=1)] = 20,
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and unconfirmed messages.
