@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 import bmq
-from bmq.cli import broker_view
+from bmq.admin import watch as admin_watch
 from bmq.cli.broker_export import Exporter
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
@@ -71,7 +71,7 @@ class Room:
 
 
 async def an_exporter(room: Room) -> None:
-    defect = room.defect(broker_view.Watch, "look")
+    defect = room.defect(admin_watch.BrokerWatch, "look")
     limits: dict[str, Any] = {"max_queues": 9, "max_apps": 9, "max_details": 9, "only": frozenset()}
     target = BrokerTarget(room.broker.uri, "test", 5.0)
     exporter = Exporter(target, parse_addresses(room.broker.uri), interval=0.01, **limits)

@@ -41,7 +41,7 @@ from bmq.admin.results import (
     Statistics,
     StoredMessage,
 )
-from bmq.admin.survey import Survey, View, alone
+from bmq.admin.watch import ClusterView, Survey, alone
 from bmq.client.address import Address, find_broker, race
 from bmq.client.connect import check_connecting
 from bmq.client.options import Credentials, CredentialsSource
@@ -329,20 +329,15 @@ class Admin:
         now = asyncio.get_running_loop().time()
         if self._survey is not None and now - self._survey.time < _FRESH:
             return self._survey
-        views: list[View] = []
+        views: list[ClusterView] = []
         single: list[str] = []
         for cluster in await self.clusters():
             if alone(cluster):
                 single.append(cluster.name)
                 continue
-            views.append(
-                View(
-                    cluster.name,
-                    cluster.locality == "remote",
-                    await self.cluster_status(cluster.name),
-                    await self.topology(cluster.name),
-                )
-            )
+            status = await self.cluster_status(cluster.name)
+            topology = await self.topology(cluster.name)
+            views.append(ClusterView(cluster.name, cluster.locality == "remote", status, topology.partitions))
         own: set[str] = set()
         for name in single if views else ():
             own.update((await self.topology(name)).queues)
@@ -400,7 +395,7 @@ class Admin:
         Answers are complete if the primaries of all partitions with queues are among the addresses and
         answer.
         """
-        clusters: dict[str, list[tuple[Survey, View]]] = {}
+        clusters: dict[str, list[tuple[Survey, ClusterView]]] = {}
         for _, survey in await self._nodes():
             for view in survey.views:
                 clusters.setdefault(view.cluster, []).append((survey, view))
@@ -816,11 +811,11 @@ def _incomplete(error: AdminError, standing: Standing) -> AdminError:
 
 
 def _primary_of(survey: Survey) -> Iterable[str]:
-    known = (uri for view in survey.views for uri in view.topology.partitions)
+    known = (uri for view in survey.views for uri in view.partitions)
     return (uri for uri in known if survey.standing(uri).is_primary)
 
 
-def _gap(seen: list[tuple[Survey, View]]) -> str:
+def _gap(seen: list[tuple[Survey, ClusterView]]) -> str:
     """Return why some brokers' answers about all queues of a cluster are incomplete; empty for complete."""
     nodes = [view for _, view in seen if not view.proxy]
     if not nodes:

@@ -8,10 +8,10 @@ name and the place of the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -63,7 +63,6 @@ __all__ = [
     "tunables",
 ]
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOTHING: Any = {}
@@ -92,34 +91,28 @@ _COUNTS = re.compile(r" readCount = (\d{1,20}) writeCount = (\d{1,20})(?: adminC
 _HANDLE_ADDRESS = re.compile(r"^(?:0x)?[0-9a-fA-F]+\s+~ ")
 
 
-def _strict(parse: Callable[P, R]) -> Callable[P, R]:
-    """Raise a ProtocolError with the reason if an answer is malformed."""
-
-    @wraps(parse)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return parse(*args, **kwargs)
-        except ProtocolError:
-            raise
-        except Exception as error:
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise ProtocolError(
-                f"the broker's answer has an unknown form: {what[:200]}", field=parse.__name__
-            ) from error
-
-    return checked
+@contextmanager
+def _reading(what: str) -> Generator[None]:
+    """Raise a ProtocolError with the reason and the place if an answer is malformed."""
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except Exception as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ProtocolError(f"the broker's answer has an unknown form: {why[:200]}", field=what) from error
 
 
-@_strict
 def listed(content: Any, member: str, kind: type[R]) -> tuple[R, ...]:
     """Return the values of a member, which a broker leaves out without values."""
-    return tuple(convert(value, kind) for value in content.get(member, ()))
+    with _reading(member):
+        return tuple(convert(value, kind) for value in content.get(member, ()))
 
 
 # ---- the broker
 
 
-@_strict
+@_reading("broker_configuration")
 def broker_configuration(content: Any) -> BrokerConfiguration:
     """BROKERCONFIG DUMP."""
     text: str = content["asJSON"]
@@ -140,19 +133,19 @@ def _value(choice: Any) -> TunableValue:
     return content if name in _PLAIN and isinstance(content, bool | int | float | str) else str(content)
 
 
-@_strict
+@_reading("tunable")
 def tunable(content: Any, node: str = "") -> Tunable:
     """STAT GET, STORAGE REPLICATION GET, STATE ELECTOR GET."""
     return convert(content | {"value": _value(content["value"]), "node": node}, Tunable)
 
 
-@_strict
+@_reading("tunables")
 def tunables(content: Any) -> tuple[Tunable, ...]:
     """STAT LIST_TUNABLES, STORAGE REPLICATION LIST_TUNABLES, STATE ELECTOR LIST_TUNABLES."""
     return tuple(tunable(each) for each in content.get("tunables", ()))
 
 
-@_strict
+@_reading("tunable_change")
 def tunable_change(content: Any, node: str = "") -> TunableChange:
     """STAT SET, STORAGE REPLICATION SET, STATE ELECTOR SET."""
     old, new = _value(content["oldValue"]), _value(content["newValue"])
@@ -168,7 +161,7 @@ def _node(content: Any, name: str) -> dict[str, Any]:
     return {name: None if not node or _NO_NODE in node else node}
 
 
-@_strict
+@_reading("cluster_status")
 def cluster_status(content: Any) -> ClusterStatus:
     """CLUSTERS CLUSTER <name> STATUS."""
     elector = content.get("electorInfo", _NOTHING)
@@ -185,7 +178,7 @@ def cluster_status(content: Any) -> ClusterStatus:
     return convert(flat, ClusterStatus)
 
 
-@_strict
+@_reading("topology")
 def topology(content: Any) -> ClusterTopology:
     """CLUSTERS CLUSTER <name> QUEUEHELPER."""
     queues = content.get("queues", ())
@@ -199,7 +192,7 @@ def topology(content: Any) -> ClusterTopology:
     )
 
 
-@_strict
+@_reading("cluster_storage")
 def cluster_storage(content: Any) -> ClusterStorage:
     """CLUSTERS CLUSTER <name> STORAGE SUMMARY, and STORAGE PARTITION <id> SUMMARY."""
     return convert(
@@ -225,7 +218,7 @@ def _partition(content: Any) -> PartitionStorage:
 # ---- domains
 
 
-@_strict
+@_reading("domain_info")
 def domain_info(content: Any) -> DomainInfo:
     """DOMAINS DOMAIN <name> INFOS."""
     try:
@@ -264,7 +257,7 @@ def _amount(found: Mapping[str, Any]) -> tuple[int, int]:
 # ---- queues
 
 
-@_strict
+@_reading("message_page")
 def message_page(content: Any) -> MessagePage:
     """DOMAINS DOMAIN <name> QUEUE <name> LIST."""
     messages = [
@@ -278,7 +271,7 @@ def _utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-@_strict
+@_reading("purged")
 def purged(content: Any) -> tuple[list[Purged], list[str]]:
     """DOMAINS DOMAIN <name> PURGE, and QUEUE <name> PURGE <appId>: purged queues, and failures."""
     entries = content.get("queues", ())
@@ -286,7 +279,7 @@ def purged(content: Any) -> tuple[list[Purged], list[str]]:
     return done, [str(entry["error"]["message"]) for entry in entries if "error" in entry]
 
 
-@_strict
+@_reading("internals")
 def internals(content: Any) -> Internals:
     """DOMAINS DOMAIN <name> QUEUE <name> INTERNALS.
 
@@ -312,7 +305,7 @@ def internals(content: Any) -> Internals:
     )
 
 
-@_strict
+@_reading("depth")
 def depth(content: Any) -> Depth:
     """DOMAINS DOMAIN <name> QUEUE <name> INTERNALS, of which only the messages are read."""
     state = content["state"]
@@ -420,7 +413,7 @@ def _with_window(
 # ---- statistics
 
 
-@_strict
+@_reading("statistics")
 def statistics(content: str) -> Statistics:
     """STAT SHOW."""
     decoded = orjson.loads(content)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -14,13 +15,50 @@ from prometheus_client.registry import Collector
 import bmq
 from bmq import _world
 from bmq.admin import Admin
+from bmq.admin.watch import BrokerView, BrokerWatch
 from bmq.cli.broker_metrics import families
-from bmq.cli.broker_view import BrokerView, Labels, Watch
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import Address
 
-__all__ = ["Exporter"]
+__all__ = ["Exporter", "Labels"]
+
+
+class Labels:
+    """The names with separate series, a limited number.
+
+    A name keeps the place until the name is gone from every broker: a series never changes the meaning.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._holders: dict[str, set[str]] = {}
+        self._left_out: dict[str, set[str]] = {}
+
+    def choose(self, broker: str, names: Iterable[str]) -> frozenset[str]:
+        """Return the names with series among all names of a broker; earlier names go first."""
+        names = list(names)
+        present = set(names)
+        for name in [name for name, holders in self._holders.items() if broker in holders]:
+            if name not in present:
+                self._holders[name].discard(broker)
+                if not self._holders[name]:
+                    del self._holders[name]
+        for name in names:
+            if name in self._holders or len(self._holders) < self._limit:
+                self._holders.setdefault(name, set()).add(broker)
+        chosen = frozenset(present & self._holders.keys())
+        self._left_out[broker] = present - chosen
+        return chosen
+
+    def forget(self, broker: str) -> None:
+        """Leave a silent broker out of the counts; the names keep the places."""
+        self._left_out.pop(broker, None)
+
+    @property
+    def left_out(self) -> int:
+        """Number of names without series."""
+        return len(set[str]().union(*self._left_out.values()))
 
 
 class _Broker:
@@ -32,7 +70,7 @@ class _Broker:
         seconds: duration of the last round.
     """
 
-    def __init__(self, target: BrokerTarget, address: Address, watch: Watch) -> None:
+    def __init__(self, target: BrokerTarget, address: Address, watch: BrokerWatch) -> None:
         self._target = replace(target, uri=str(address))
         self._admin: Admin | None = None
         self._reported = ""
@@ -88,26 +126,33 @@ class Exporter(Collector):
         only: frozenset[str],
     ) -> None:
         self._interval = interval
+        self._max_apps = max_apps
         self._queues, self._domains = Labels(max_queues), Labels(max_queues)
         self._brokers = [
             _Broker(
                 target,
                 address,
-                Watch(
+                BrokerWatch(
                     str(address),
-                    queues=self._queues,
-                    domains=self._domains,
-                    only=only,
-                    max_apps=max_apps,
-                    max_details=max_details,
+                    choose_queues=partial(self._queues.choose, str(address)),
+                    choose_domains=partial(self._domains.choose, str(address)),
+                    wants=lambda domain: not only or domain in only,
+                    most_inside=max_details,
+                    left_out=partial(_left_out, str(address)),
                 ),
             )
             for address in dict.fromkeys(addresses)
         ]
 
+    async def _ask(self, broker: _Broker) -> None:
+        await broker.ask()
+        if broker.view is None:
+            self._queues.forget(broker.address)
+            self._domains.forget(broker.address)
+
     async def ask_all(self) -> None:
         """Ask all brokers once, at the same time."""
-        await asyncio.gather(*(broker.ask() for broker in self._brokers))
+        await asyncio.gather(*map(self._ask, self._brokers))
 
     async def run(self) -> None:
         """Ask all brokers, until cancelled."""
@@ -117,7 +162,7 @@ class Exporter(Collector):
         while True:
             # A slow broker gets a pause as long as the last round.
             await asyncio.sleep(max(self._interval - broker.seconds, broker.seconds))
-            await broker.ask()
+            await self._ask(broker)
 
     async def close(self) -> None:
         """End all connections."""
@@ -133,7 +178,7 @@ class Exporter(Collector):
         """Return the metrics of the last views."""
         views = [broker.view for broker in self._brokers]
         yield from self._of_brokers()
-        yield from families([view for view in views if view is not None], _world.now())
+        yield from families([view for view in views if view is not None], _world.now(), self._max_apps)
 
     def _of_brokers(self) -> Iterable[Metric]:
         up = GaugeMetricFamily("bmq_broker_up", "Whether a broker answered the last round", labels=["broker"])
@@ -177,14 +222,14 @@ class Exporter(Collector):
                 at.add_metric([broker.address], view.time.timestamp())
                 stale.add_metric([broker.address], view.stale)
                 for each in view.clusters:
-                    info.add_metric([broker.address, each.cluster, each.node, each.role], 1)
+                    info.add_metric([broker.address, each.cluster, view.label(each.cluster), each.role], 1)
         yield from (up, info, seconds, at, stale, unreadable, commands, failures)
         apps = sum(
-            queue.details.left_out_apps
+            max(0, len(queue.inside.apps) - self._max_apps)
             for broker in self._brokers
             if broker.view is not None
             for queue in broker.view.queues
-            if queue.details is not None
+            if queue.inside is not None
         )
         for name, count in (
             ("queues", self._queues.left_out),
@@ -194,3 +239,7 @@ class Exporter(Collector):
             yield GaugeMetricFamily(
                 f"bmq_exporter_left_out_{name}", f"Number of {name} without series", value=count
             )
+
+
+def _left_out(broker: str, name: str, error: bmq.ProtocolError) -> None:
+    note(f"bmq exporter: {broker}: {name} is left out: {error}")

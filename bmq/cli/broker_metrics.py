@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from bmq.admin.explanation import Obstacle
 from bmq.admin.results import Usage
-from bmq.cli.broker_view import AppView, BrokerView, ClusterView, QueueView, node_name
+from bmq.admin.watch import AppView, BrokerView, ClusterView, QueueView, node_name
 
 __all__ = ["families"]
 
@@ -56,27 +56,20 @@ _TIMES = (
 )
 
 
-def _producers(view: QueueView) -> int | None:
+def _openings(view: QueueView, name: str) -> int | None:
     """Return the count of the queue itself, otherwise the count in the statistics."""
-    if view.details is not None:
-        return view.details.producers
-    return None if view.statistics is None else view.statistics.producers
-
-
-def _consumers(view: QueueView) -> int | None:
-    if view.details is not None:
-        return view.details.consumers
-    return None if view.statistics is None else view.statistics.consumers
+    counted = view.inside or view.statistics
+    return None if counted is None else getattr(counted, name)
 
 
 # Gauges by queue: name, description, and value; None for no sample.
 _GAUGES: tuple[tuple[str, str, Callable[[QueueView], float | None]], ...] = (
-    ("content_msgs", "Messages in the queue", lambda view: view.messages),
-    ("content_bytes", "Bytes in the queue", lambda view: view.bytes),
+    ("content_msgs", "Messages in the queue", lambda view: view.held and view.held[0]),
+    ("content_bytes", "Bytes in the queue", lambda view: view.held and view.held[1]),
     ("cfg_msgs", "Quota of the queue in messages", lambda view: view.limit and view.limit[0]),
     ("cfg_bytes", "Quota of the queue in bytes", lambda view: view.limit and view.limit[1]),
-    ("producers", "Openings for writing", _producers),
-    ("consumers", "Openings for reading", _consumers),
+    ("producers", "Openings for writing", lambda view: _openings(view, "producers")),
+    ("consumers", "Openings for reading", lambda view: _openings(view, "consumers")),
 )
 _APP_GAUGES: tuple[tuple[str, str, Callable[[AppView], float]], ...] = (
     ("app_content_msgs", "Messages that wait for an application", lambda app: app.messages),
@@ -85,18 +78,19 @@ _APP_GAUGES: tuple[tuple[str, str, Callable[[AppView], float]], ...] = (
 )
 
 
-def families(views: Iterable[BrokerView], now: datetime) -> list[Metric]:
+def families(views: Iterable[BrokerView], now: datetime, max_apps: int) -> list[Metric]:
     """Return the metrics of all brokers' views.
 
     Args:
         views: the last view of each broker that answers.
         now: the present time, for ages.
+        max_apps: number of applications of a queue with series.
     """
     views = _distinct(views)
     queues = _queues(views)
     return [
         *_of_queues(queues, now),
-        *_of_apps(queues),
+        *_of_apps(queues, max_apps),
         *_of_domains(views),
         *_of_clusters([(view, cluster) for view in views for cluster in view.clusters]),
     ]
@@ -106,7 +100,7 @@ def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
     """Leave out a broker that has two addresses: a second sample of a series is an error in Prometheus."""
     found: dict[tuple[tuple[str, str], ...], BrokerView] = {}
     for view in views:
-        found.setdefault(tuple((each.cluster, each.node) for each in view.clusters), view)
+        found.setdefault(tuple((each.cluster, view.label(each.cluster)) for each in view.clusters), view)
     return list(found.values())
 
 
@@ -114,9 +108,8 @@ def _queues(views: list[BrokerView]) -> list[tuple[str, QueueView]]:
     """Return each queue as its primary knows it; without a primary, as each of the other brokers does."""
     found: dict[str, list[tuple[str, QueueView]]] = {}
     for view in views:
-        nodes = {cluster.cluster: cluster.node for cluster in view.clusters}
         for queue in view.queues:
-            found.setdefault(queue.uri, []).append((nodes.get(queue.cluster, view.broker), queue))
+            found.setdefault(queue.uri, []).append((view.label(queue.cluster), queue))
     return [
         each
         for uri in sorted(found)
@@ -163,20 +156,20 @@ def _ages(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[Metric
     for node, view in queues:
         if view.ttl is not None:
             whole.add_metric(_labels(node, view), view.ttl)
-        if view.details is not None and view.details.oldest is not None:
-            seconds = max(0.0, (now - view.details.oldest).total_seconds())
+        if view.inside is not None and view.inside.oldest is not None:
+            seconds = max(0.0, (now - view.inside.oldest.arrival).total_seconds())
             age.add_metric(_labels(node, view), seconds)
             if view.ttl is not None:
                 left.add_metric(_labels(node, view), max(0.0, view.ttl - seconds))
     return age, left, whole
 
 
-def _of_apps(queues: list[tuple[str, QueueView]]) -> Iterable[Metric]:
+def _of_apps(queues: list[tuple[str, QueueView]], max_apps: int) -> Iterable[Metric]:
     apps = [
         (_labels(node, view), app)
         for node, view in queues
-        if view.details is not None
-        for app in view.details.apps
+        if view.inside is not None
+        for app in view.inside.apps[:max_apps]
     ]
     for name, what, value in _APP_GAUGES:
         family = GaugeMetricFamily(f"bmq_queue_{name}", what, labels=_APP)
@@ -202,7 +195,7 @@ def _of_domains(views: list[BrokerView]) -> Iterable[Metric]:
         ("cfg_bytes", "Quota of the domain in bytes", lambda usage: usage.byte_limit),
     )
     domains = [
-        ([domain.info.cluster, domain.info.name, _node(view, domain.info.cluster)], domain)
+        ([domain.info.cluster, domain.info.name, view.label(domain.info.cluster)], domain)
         for view in views
         for domain in view.domains
     ]
@@ -217,10 +210,6 @@ def _of_domains(views: list[BrokerView]) -> Iterable[Metric]:
     for labels, domain in domains:
         family.add_metric(labels, domain.queues)
     yield family
-
-
-def _node(view: BrokerView, cluster: str) -> str:
-    return next((each.node for each in view.clusters if each.cluster == cluster), view.broker)
 
 
 def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Metric]:
@@ -246,17 +235,17 @@ def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Met
             ("outstanding", "outstanding", "Bytes in use of a partition's file"),
         )
     }
-    for _, view in clusters:
-        here = [view.cluster, view.node]
+    for broker, view in clusters:
+        here = [view.cluster, broker.label(view.cluster)]
         status = view.status
         healthy.add_metric([*here, view.role], status.healthy)
         for each in status.nodes:
             if each.connected is not None:
                 up = each.connected and each.status == _AVAILABLE
-                peers.add_metric([*here, node_name(each.description)], up)
+                peers.add_metric([*here, node_name(each.description) or ""], up)
         if view.proxy:
             if status.active_node is not None:
-                upstream.add_metric([*here, node_name(status.active_node)], 1)
+                upstream.add_metric([*here, node_name(status.active_node) or ""], 1)
             continue
         for name in _STATES:
             state.add_metric([*here, name.lower()], status.elector_state == name)
@@ -266,7 +255,7 @@ def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Met
             primary.add_metric(number, partition.primary is not None and partition.status == _ACTIVE)
             queues.add_metric(number, partition.queues)
             if partition.primary is not None:
-                who.add_metric([*number, node_name(partition.primary)], 1)
+                who.add_metric([*number, node_name(partition.primary) or ""], 1)
         for store in view.storage:
             number = [*here, str(store.id)]
             ready.add_metric(number, store.available)

@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from rich.console import Group, RenderableType
@@ -18,6 +17,7 @@ from rich.text import Text
 
 import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
+from bmq.admin.watch import History, Rates
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
@@ -37,18 +37,8 @@ FIELDS = (
     *("writers", "readers", "unconfirmed", "gap"),
 )
 
-_HISTORY = 60
 _SPARK = 12
 _SORTS: dict[str, Callable[[_Line], float]] = {}
-
-
-@dataclass(slots=True)
-class _Rates:
-    """Growth of a queue's totals, per second."""
-
-    posted: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
-    confirmed: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
-    depth: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +47,7 @@ class _Line:
 
     statistics: QueueStatistics
     internals: Internals | None
-    rates: _Rates
-
-    @property
-    def posting(self) -> float:
-        """Messages posted a second."""
-        return self.rates.posted[-1] if self.rates.posted else 0.0
-
-    @property
-    def confirming(self) -> float:
-        """Messages confirmed a second."""
-        return self.rates.confirmed[-1] if self.rates.confirmed else 0.0
+    history: History
 
     # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
 
@@ -81,15 +61,10 @@ class _Line:
         """Bytes of these messages."""
         return self.statistics.bytes if self.internals is None else self.internals.depth.bytes
 
-    @property
-    def writers(self) -> int:
-        """Number of times the queue is open for writing."""
-        return sum(client.writers for client in self.internals.clients) if self.internals is not None else 0
-
-    @property
-    def readers(self) -> int:
-        """Number of times the queue is open for reading."""
-        return sum(client.readers for client in self.internals.clients) if self.internals is not None else 0
+    def openings(self, kind: str) -> int:
+        """Number of times the queue is open: for ``readers`` or for ``writers``."""
+        clients = self.internals.clients if self.internals is not None else ()
+        return sum(getattr(client, kind) for client in clients)
 
     @property
     def unconfirmed(self) -> int:
@@ -100,7 +75,7 @@ class _Line:
 
 _SORTS.update(
     {
-        "rate": lambda line: line.posting + line.confirming,
+        "rate": lambda line: line.history.posting + line.history.confirming,
         "depth": lambda line: line.messages,
         "bytes": lambda line: line.bytes,
         "unconfirmed": lambda line: line.unconfirmed,
@@ -112,13 +87,13 @@ _SORTS.update(
 _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
     "queue": lambda line: line.statistics.uri,
     "depth>": lambda line: number(line.messages),
-    "~": lambda line: Text(sparkline(line.rates.depth, _SPARK), style="blue", no_wrap=True),
+    "~": lambda line: Text(sparkline(line.history.depth, _SPARK), style="blue", no_wrap=True),
     "bytes>": lambda line: size(line.bytes),
-    "post/s>": lambda line: number(line.posting),
-    "~ ": lambda line: Text(sparkline(line.rates.posted, _SPARK), style="green", no_wrap=True),
-    "conf/s>": lambda line: number(line.confirming),
-    "writers>": lambda line: number(line.writers),
-    "readers>": lambda line: number(line.readers),
+    "post/s>": lambda line: number(line.history.posting),
+    "~ ": lambda line: Text(sparkline([*line.history.posted][1:], _SPARK), style="green", no_wrap=True),
+    "conf/s>": lambda line: number(line.history.confirming),
+    "writers>": lambda line: number(line.openings("writers")),
+    "readers>": lambda line: number(line.openings("readers")),
     "unconf>": lambda line: number(line.unconfirmed),
 }
 #: Columns that a narrow terminal lacks first.
@@ -192,42 +167,33 @@ async def command(
 
 
 class _Watch:
-    """Queries a broker repeatedly."""
+    """Queries a broker repeatedly.
+
+    Attributes:
+        statistics: the broker's last answer.
+        gap: why the last answers are incomplete; empty for complete answers.
+    """
 
     def __init__(self, only: str | None) -> None:
         self._only = only.partition("?")[0] if only else None
-        self._rates: dict[str, _Rates] = {}
-        self._before: dict[str, QueueStatistics] = {}
-        self._at = 0.0
-        #: The broker's last answer.
+        self._rates = Rates()
+        self._histories: dict[str, History] = {}
         self.statistics: Statistics | None = None
-        #: Reason why the last answers are incomplete; empty for complete answers.
         self.gap = ""
 
     async def look(self, admin: Admin) -> list[_Line]:
         """Query the broker, and return the chosen queues."""
         self.gap = await admin.gap()
         self.statistics = await admin.statistics()
-        now = time.monotonic()
-        seconds = now - self._at
-        wanted = [each for each in self.statistics.queues if self._wants(each)]
+        self._rates.begin()
+        wanted = [each for each in self.statistics.queues if self._only in (None, each.uri, each.domain)]
+        self._histories = {each.uri: self._histories.get(each.uri) or History() for each in wanted}
         lines: list[_Line] = []
         for each in wanted:
-            rates = self._rates.setdefault(each.uri, _Rates())
-            before = self._before.get(each.uri)
-            if before is not None and seconds > 0:
-                rates.posted.append(max(0, each.posted - before.posted) / seconds)
-                rates.confirmed.append(max(0, each.confirmed - before.confirmed) / seconds)
-            line = _Line(each, await _internals(admin, each.uri), rates)
-            rates.depth.append(line.messages)
+            line = _Line(each, await _internals(admin, each.uri), self._histories[each.uri])
+            self._rates.add(line.history, each.uri, line.messages, each.posted, each.confirmed)
             lines.append(line)
-        self._before = {each.uri: each for each in wanted}
-        self._rates = {uri: rates for uri, rates in self._rates.items() if uri in self._before}
-        self._at = now
         return lines
-
-    def _wants(self, queue: QueueStatistics) -> bool:
-        return self._only in (None, queue.uri, queue.domain)
 
 
 async def _internals(admin: Admin, uri: str) -> Internals | None:
@@ -240,7 +206,10 @@ async def _internals(admin: Admin, uri: str) -> Internals | None:
 def _head(lines: list[_Line], broker: str, watch: _Watch) -> Text:
     """Return the totals over all queues, also over those without a line."""
     assert watch.statistics is not None
-    posting, confirming = sum(line.posting for line in lines), sum(line.confirming for line in lines)
+    posting, confirming = (
+        sum(line.history.posting for line in lines),
+        sum(line.history.confirming for line in lines),
+    )
     held = sum(line.messages for line in lines)
     return Text.assemble(
         (printable(broker), "bold"),
@@ -287,9 +256,9 @@ def _object(line: _Line) -> dict[str, object]:
         "bytes": line.bytes,
         "posted": each.posted,
         "confirmed": each.confirmed,
-        "posted_per_second": round(line.posting, 1),
-        "confirmed_per_second": round(line.confirming, 1),
-        "writers": line.writers,
-        "readers": line.readers,
+        "posted_per_second": round(line.history.posting, 1),
+        "confirmed_per_second": round(line.history.confirming, 1),
+        "writers": line.openings("writers"),
+        "readers": line.openings("readers"),
         "unconfirmed": line.unconfirmed,
     }

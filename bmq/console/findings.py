@@ -11,8 +11,8 @@ from typing import Literal
 from bmq import _checks, _world
 from bmq.admin import AppDepth, Internals, StoredMessage
 from bmq.admin.explanation import Explanation, is_mover
+from bmq.admin.watch import Figures
 from bmq.admin.words import age, number, several
-from bmq.console.source import Figures
 
 __all__ = ["DEAD", "LONG", "DeadLetters", "Finding", "at_a_glance", "inside", "worst"]
 

@@ -13,15 +13,15 @@ import bmq
 from bmq import _checks, _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.admin import Admin, DomainInfo, QueueStatistics
+from bmq.admin import Admin
 from bmq.admin.parsing import limits_of
 from bmq.admin.taking import objection
+from bmq.admin.watch import Figures, Limits, figures_of, use_of
 from bmq.client.message import beginning_of
-from bmq.console.quota import use_of
 from bmq.wire.control.messages import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES
 
-__all__ = ["MOST_SHOWN", "Contents", "Figures", "NotNow", "RemoteBroker", "Source"]
+__all__ = ["MOST_SHOWN", "Contents", "NotNow", "RemoteBroker", "Source"]
 
 #: Limits for messages held at once to look inside: number, and bytes.
 MOST_HELD = 1000
@@ -32,7 +32,7 @@ MOST_SHOWN = 256 * 1024
 _TURN = 200
 # Seconds after which the limits of a domain are asked for again.
 _LIMITS_KEPT = 10.0
-_NO_LIMITS = ((0, 0), (0, 0))
+_NO_LIMITS: Limits = ((0, 0), (0, 0))
 #: Seconds without a message after which no more messages are expected.
 _IDLE = 1.0
 
@@ -58,43 +58,6 @@ class Contents:
     payload: bytes
     size: int | None
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one queue.
-
-    Attributes:
-        uri: the queue.
-        domain: the queue's domain.
-        mode: the domain's mode; empty if the domain belongs to another broker.
-        messages: messages stored.
-        bytes: bytes stored.
-        producers: number of openings for writing.
-        consumers: number of openings for reading.
-        posted: messages posted so far; None before the broker counts the queue.
-        confirmed: deliveries confirmed so far; None likewise.
-        quota: largest share of a quota in use; 0 without a quota.
-        quota_of: whose quota this is: queue or domain.
-        full: whether the quota is reached, and posts are refused.
-        expired: messages whose time to live ended; None before the broker counts the queue.
-        current: whether the numbers of openings are current; a broker's statistics show new queues late.
-    """
-
-    uri: str
-    domain: str
-    mode: str
-    messages: int
-    bytes: int
-    producers: int = 0
-    consumers: int = 0
-    posted: int | None = None
-    confirmed: int | None = None
-    quota: float = 0.0
-    quota_of: str = ""
-    full: bool = False
-    current: bool = False
-    expired: int | None = None
 
 
 class Source(Protocol):
@@ -205,47 +168,12 @@ class RemoteBroker:
         )
 
     async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue: three commands for the broker, and one for each domain."""
-        counted = {each.uri: each for each in (await admin.statistics()).queues}
-        of_domain: dict[str, list[QueueStatistics]] = {}
-        for each in counted.values():
-            of_domain.setdefault(each.domain, []).append(each)
-        domains: list[DomainInfo] = []
-        for summary in await admin.domains():
-            try:
-                domains.append(await admin.domain(summary.name))
-            except bmq.errors.AdminError:
-                continue  # the queue has gone meanwhile
-            except bmq.ProtocolError as error:
-                self._log.warning(summary.name, "domain %s is left out: %s", summary.name, error)
-        found: list[Figures] = []
-        for domain in domains:
-            limits = limits_of(domain.configuration)
-            total = sum(each.messages for each in domain.queues), sum(each.bytes for each in domain.queues)
-            stored = {queue.uri: (queue.messages, queue.bytes) for queue in domain.queues}
-            # A broker reports the contents of a domain without its empty queues.
-            empty = {each.uri: (0, 0) for each in of_domain.get(domain.name, ())}
-            for uri, (messages, size) in sorted({**empty, **stored}.items()):
-                known = counted.get(uri)
-                quota = use_of((messages, size), total, limits)
-                found.append(
-                    Figures(
-                        uri,
-                        domain.name,
-                        domain.mode,
-                        messages,
-                        size,
-                        known.producers if known else 0,
-                        known.consumers if known else 0,
-                        known.posted if known else None,
-                        known.confirmed if known else None,
-                        *quota,
-                        expired=known.expired if known else None,
-                    )
-                )
-                if not len(found) % _TURN:
-                    await asyncio.sleep(0)
-        return found
+        """Return the figures of every queue."""
+
+        def left_out(name: str, error: bmq.ProtocolError) -> None:
+            self._log.warning(name, "domain %s is left out: %s", name, error)
+
+        return await figures_of(admin, left_out)
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Receive some messages without confirming any, and hand all back.
@@ -313,7 +241,7 @@ class Embedded(RemoteBroker):
             context.verify_mode = ssl_module.CERT_NONE
         super().__init__(broker.uri, credentials=credentials, ssl=context)
         self._broker = broker
-        self._limits: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {}
+        self._limits: dict[str, Limits] = {}
         self._limits_at = 0.0
 
     async def figures(self, admin: Admin) -> list[Figures]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,16 +14,14 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin, DomainInfo
-from bmq.admin.explanation import Explanation
+from bmq.admin.watch import HISTORY, Figures, History, Rates, look_inside
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
-from bmq.console.source import Figures, Source
+from bmq.console.source import Source
 
 __all__ = ["Watch"]
 
 logger = Log("bmq.console")
 
-#: Number of polls kept: five minutes at one poll a second.
-HISTORY = 300
 # Queues processed in one turn of the event loop.
 _TURN = 200
 # Queues whose subscriptions are asked for at once, and seconds between two questions about a queue.
@@ -49,12 +46,9 @@ _REFUSALS = (bmq.AuthenticationError, bmq.NegotiationError, bmq.RequestError, bm
 
 
 @dataclass(slots=True)
-class _Sight:
-    """The history of one queue."""
+class _Sight(History):
+    """The history of one queue, and its problems."""
 
-    depth: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    posted: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
-    confirmed: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     now: dict[str, Any] = field(default_factory=dict[str, Any])
     # The problem of the queue and its start; the problem that its subscriptions showed, and the time of the
     # question; and the problem of the question before: only a problem found twice is reported.
@@ -138,7 +132,7 @@ class Watch:
         self._admin: Admin | None = None
         self._queues: dict[str, _Sight] = {}
         self._before: dict[str, Figures] = {}
-        self._at = 0.0
+        self._rates = Rates()
         self._looked = asyncio.Condition()
         self._ended = False
         self._came = asyncio.Event()
@@ -211,6 +205,7 @@ class Watch:
                 logger.warning("the broker does not answer: %s; trying again", error)
             self.error = f"{error}{self._hint(error)}" if isinstance(error, bmq.Error) else repr(error)
             self._before = {}
+            self._rates.forget()
         else:
             if self.error and self.number:
                 logger.warning("the broker answers again")
@@ -237,20 +232,17 @@ class Watch:
         now = _world.monotonic()
         self.broker = admin.broker
         self.gap = gap
-        elapsed = now - self._at
+        self._rates.begin()
         seen: dict[str, _Sight] = {}
         for number, queue in enumerate(figures):
             if not number % _TURN:
                 await asyncio.sleep(0)
             each = seen[queue.uri] = self._queues.get(queue.uri) or _Sight()
             before = self._before.get(queue.uri)
-            each.posted.append(_rate(queue.posted, before.posted if before else None, elapsed))
-            each.confirmed.append(_rate(queue.confirmed, before.confirmed if before else None, elapsed))
-            if each.confirmed[-1]:
-                each.grown = False
-            elif self._queues and queue.messages > (each.depth[-1] if each.depth else 0):
-                each.grown = True  # not in the first poll, in which every queue is new
-            each.depth.append(queue.messages)
+            # Not in the first poll, in which every queue is new.
+            deeper = bool(self._queues) and queue.messages > (each.depth[-1] if each.depth else 0)
+            self._rates.add(each, queue.uri, queue.messages, queue.posted, queue.confirmed)
+            each.grown = not each.confirming and (each.grown or deeper)
             each.now = {
                 "uri": queue.uri,
                 "domain": queue.domain,
@@ -259,8 +251,8 @@ class Watch:
                 "bytes": queue.bytes,
                 "producers": queue.producers,
                 "consumers": queue.consumers,
-                "posted": each.posted[-1],
-                "confirmed": each.confirmed[-1],
+                "posted": each.posting,
+                "confirmed": each.confirming,
             }
             each.expire(before.expired if before else None, queue.expired, now)
             each.report(queue, self._dead)
@@ -270,7 +262,6 @@ class Watch:
         await self._look_inside(admin, figures, seen, budget)
         self._queues = seen
         self._before = {each.uri: each for each in figures}
-        self._at = now
 
     async def _look_inside(
         self, admin: Admin, figures: list[Figures], seen: dict[str, _Sight], budget: float
@@ -340,18 +331,16 @@ class Watch:
             asked = admin.queue(uri)
             if (await asked.standing()).gap:
                 return
-            internals = await asked.internals()
-            explanation = Explanation(internals, domain)
-            oldest = next(iter((await asked.messages(0, 1)).messages), None)
+            found = await look_inside(asked, domain)
         except (bmq.errors.AdminError, bmq.UsageError):
             return  # the queue has gone meanwhile
         except bmq.ProtocolError as error:
             self._log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
             return
-        before, sight.suspected = (
-            sight.suspected,
-            worst(inside(internals, explanation, self._dead, oldest)),
-        )
+        if found is None:
+            return
+        problems = inside(found.internals, found.explanation, self._dead, found.oldest)
+        before, sight.suspected = sight.suspected, worst(problems)
         again = before is not None and sight.suspected is not None and before.kind == sight.suspected.kind
         sight.found = sight.suspected if again else None
 
@@ -408,9 +397,3 @@ class Watch:
                     await self._looked.wait_for(lambda: self.number != told or self._ended)  # noqa: B023
         finally:
             self.followers -= 1
-
-
-def _rate(now: int | None, before: int | None, elapsed: float) -> float:
-    if now is None or before is None or elapsed <= 0:
-        return 0.0
-    return round(max(0, now - before) / elapsed, 1)

@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import bmq
-from bmq.cli.broker_export import Exporter
-from bmq.cli.broker_view import Labels
+from bmq.cli.broker_export import Exporter, Labels
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
 from tests.cli.conftest import Bmq

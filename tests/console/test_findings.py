@@ -11,12 +11,12 @@ import pytest
 
 import bmq
 from bmq.admin.explanation import Reader
+from bmq.admin.watch import Figures, use_of
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.console import Console
 from bmq.console.buckets import group_of
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, worst
-from bmq.console.quota import use_of
-from bmq.console.source import Embedded, Figures, RemoteBroker
+from bmq.console.source import Embedded, RemoteBroker
 from bmq.console.watch import _Sight
 from tests.console.conftest import Serve
 from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
