@@ -16,7 +16,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 from bmq.errors import UsageError
 from conformance import (
     KINDS,
@@ -80,7 +80,7 @@ _ONLY = Annotated[
 ]
 
 
-@offline("conformance")
+@verb("conformance", broker=False)
 async def broker(
     uri: Annotated[str, typer.Argument(metavar="URI", help="The broker's address, tcp://HOST:PORT.")],
     only: _ONLY = None,
@@ -145,7 +145,7 @@ async def broker(
     return ExitStatus.OK if report.conforms and not different else ExitStatus.FAILED
 
 
-@offline("conformance")
+@verb("conformance", broker=False)
 def list_cases(only: _ONLY = None, output: OUTPUT = Form.TABLE) -> int:
     """List the cases: number, level, title.
 
@@ -174,7 +174,7 @@ def list_cases(only: _ONLY = None, output: OUTPUT = Form.TABLE) -> int:
     return ExitStatus.OK
 
 
-@offline("conformance")
+@verb("conformance", broker=False)
 async def client(
     program: Annotated[
         list[str] | None,
@@ -265,7 +265,7 @@ async def client(
     return ExitStatus.OK if report.conforms and not different else ExitStatus.FAILED
 
 
-@offline("conformance")
+@verb("conformance", broker=False)
 async def harness() -> int:
     """Be the client under test: commands on standard input, answers on standard output.
 

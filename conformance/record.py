@@ -21,7 +21,8 @@ from bmq.cli.messages import BadInput
 from bmq.cli.output import emit, note
 from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 from bmq.client.address import Address, parse_addresses
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer

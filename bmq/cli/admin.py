@@ -22,7 +22,8 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["command"]
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from bmq._version import __version__
-from bmq.cli.options import option
 from bmq.cli.verbs import VERBS
 
 __all__ = ["flowing", "run_app"]
@@ -51,7 +50,7 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, option("--version", "Print the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     pass

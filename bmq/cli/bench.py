@@ -23,7 +23,8 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 from bmq.cli.workload import run_workload
 
 __all__ = ["FIELDS", "command"]

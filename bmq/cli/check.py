@@ -14,7 +14,7 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import emit
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
 from bmq.wire.properties import PropertyInput
 
@@ -39,7 +39,7 @@ FIELDS = (
 _SUBSCRIPTIONS = ("subscriptions", 2)
 
 
-@offline("check")
+@verb("check", broker=False)
 def command(
     expressions: Annotated[
         list[str], argument("EXPRESSION...", "Subscription expressions; '' matches every message.")

@@ -11,7 +11,8 @@ from bmq._version import install
 from bmq.cli.messages import BadInput
 from bmq.cli.options import option
 from bmq.cli.output import emit
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["command"]
 

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final
 from bmq.cli.consoles import out, table
 from bmq.cli.context_file import Contexts, check_name, contexts_file, edit, read
 from bmq.cli.messages import BadInput
-from bmq.cli.options import argument, option
+from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import complete_contexts, offline, target_of
+from bmq.cli.target import target_of
+from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "SUBCOMMANDS", "command"]
 
@@ -34,7 +35,7 @@ _SOME_NAME = Annotated[
 ]
 
 
-@offline("contexts list")
+@verb("contexts list", broker=False)
 def list_contexts(output: OUTPUT = Form.TABLE) -> int:
     """List the contexts. An asterisk marks the one in use.
 
@@ -98,7 +99,7 @@ def _place(entry: dict[str, str]) -> str | None:
     return None
 
 
-@offline("contexts show")
+@verb("contexts show", broker=False)
 def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
     """Show one context, without its password.
 
@@ -141,7 +142,7 @@ def _own(contexts: Contexts, name: str) -> dict[str, str]:
     raise BadInput(f"no context has the name {name!r} (known names: {known}); bmq contexts add adds one")
 
 
-@offline("contexts add")
+@verb("contexts add", broker=False)
 def add(
     name: Annotated[str, argument("NAME", "Name of the context.")],
     address: Annotated[
@@ -318,7 +319,7 @@ def _password(user: str, *, stdin: bool) -> str:
     )
 
 
-@offline("contexts use")
+@verb("contexts use", broker=False)
 def use(
     name: Annotated[
         str | None, argument("[NAME]", "Name of the context.", autocompletion=complete_contexts)
@@ -346,7 +347,7 @@ def use(
     return ExitStatus.OK
 
 
-@offline("contexts remove")
+@verb("contexts remove", broker=False)
 def remove(name: _NAME) -> int:
     """Remove a context, and its password in the keyring.
 
@@ -374,7 +375,7 @@ def _forget(name: str, entry: dict[str, str]) -> int:
     return ExitStatus.FAILED
 
 
-@offline("contexts test")
+@verb("contexts test", broker=False)
 async def try_context(
     name: _SOME_NAME = None,
     timeout: Annotated[float, option("--timeout SECONDS", "Time limit for each step.", min=0.001)] = 10.0,

@@ -19,7 +19,7 @@ from bmq.cli.output import emit, note, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 from bmq.wire.anatomy import Part, dissect, summary
 from bmq.wire.event import HEADER_SIZE, LENGTH
 
@@ -41,7 +41,7 @@ class _Stream:
     data: bytes = b""
 
 
-@offline("decode")
+@verb("decode", broker=False)
 async def command(
     texts: Annotated[list[str] | None, argument("[HEX]...", "Events as hexadecimal digits.")] = None,
     file: Annotated[

@@ -16,7 +16,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, write_utf8
 from bmq.cli.run import find_app
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 
 __all__ = ["command"]
 
@@ -27,7 +27,7 @@ class _Texts(TypedDict):
     description: str | None
 
 
-@offline("docs")
+@verb("docs", broker=False)
 async def command(
     target: Annotated[str, argument("MODULE[:APP]", "The bmq.App: module, and name in the module.")],
     yaml: Annotated[bool, option("--yaml", "Print YAML instead of JSON.")] = False,

@@ -24,8 +24,8 @@ from bmq.cli.output import note, printable
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import check_application
-from bmq.cli.target import BrokerTarget, status_of, verb
-from bmq.client.address import Address, parse_addresses
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import status_of, verb
 from bmq.conventions import derived_guid
 
 __all__ = ["FIELDS", "command", "examine"]

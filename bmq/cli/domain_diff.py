@@ -17,7 +17,8 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import offline, target_of
+from bmq.cli.target import target_of
+from bmq.cli.verb import verb
 
 __all__ = ["DIFFERENCE", "diff"]
 
@@ -35,7 +36,7 @@ class _ComparedSide:
     admin: Admin | None = None
 
 
-@offline("domains diff")
+@verb("domains diff", broker=False)
 async def diff(
     before: Annotated[str, argument("A", "Folder or file, tcp://HOST:PORT, or a broker's name.")],
     after: Annotated[str, argument("B", "As for A.")],

@@ -30,7 +30,8 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["APPLIED", "FIELDS", "SUBCOMMANDS", "command"]
 
@@ -42,7 +43,7 @@ APPLIED = ("name", "done", "problems")
 _CHANGES = 2
 
 
-def _plan_status(_: dict[str, Any], status: ExitStatus) -> ExitStatus:
+def _plan_status(status: ExitStatus) -> ExitStatus:
     """Errors of ``plan`` have the status 1, because 2 means changes."""
     return ExitStatus.FAILED if status < _SIGNALS else status
 

@@ -11,7 +11,8 @@ from bmq.cli.completion import domains
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 from bmq.client.address import parse_addresses
 
 __all__ = ["command"]

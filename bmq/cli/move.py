@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Annotated
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
 from bmq.cli.messages import BadInput
-from bmq.cli.options import argument, option
+from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import emit, note, note_failure
 from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import take
-from bmq.cli.target import BrokerTarget, complete_contexts, target_of, verb
+from bmq.cli.target import BrokerTarget, target_of
+from bmq.cli.verb import verb
 from bmq.conventions import derived_guid
 
 if TYPE_CHECKING:

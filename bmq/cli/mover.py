@@ -11,7 +11,8 @@ from bmq.admin.words import number, several
 from bmq.cli.completion import queues
 from bmq.cli.options import argument, option
 from bmq.cli.output import note
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["command"]
 

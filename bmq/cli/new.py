@@ -19,7 +19,7 @@ from bmq._version import __version__
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, printable
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 
 __all__ = ["Kind", "command", "files", "module_of"]
 
@@ -53,7 +53,7 @@ _NEXT: Final = {
 }
 
 
-@offline("new")
+@verb("new", broker=False)
 def command(
     kind: Annotated[Kind, argument("service|pipeline|test", "The kind of project.")],
     name: Annotated[str, argument("NAME", "Name of the project: letters, digits, '-', '_', '.'.")],

@@ -3,22 +3,42 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated
+
+from msgspec.structs import astuple
 
 from bmq.admin.words import age, number, size
 from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
-from bmq.cli.consoles import out, table
 from bmq.cli.options import argument, option
 from bmq.cli.output import note
-from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "command"]
 
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    place: int
+    guid: str
+    size: int
+    arrival: datetime
+
+
 #: Fields of the records.
-FIELDS = ("place", "guid", "size", "arrival", "gap")
+FIELDS = (*fields_of(_Waiting), "gap")
+_COLUMNS: dict[str, Callable[[_Waiting], str]] = {
+    "#>": lambda each: number(each.place),
+    "GUID": lambda each: each.guid,
+    "size>": lambda each: size(each.size),
+    "age>": lambda each: age(each.arrival),
+    "arrival (UTC)": lambda each: f"{each.arrival:%F %T}",
+}
 
 
 @verb("peek")
@@ -49,26 +69,8 @@ async def command(
         standing = await asked.standing()
         page = await asked.messages(offset, count)
     status = tell(standing)
-    gap = {"gap": standing.gap} if standing.gap else {}
-    now = datetime.now(UTC)
-    if output is not Form.TABLE:
-        writer = Records(output, FIELDS)
-        for place, message in enumerate(page.messages, page.offset):
-            writer.write(
-                {"place": place, "guid": message.guid, "size": message.size, "arrival": message.arrival} | gap
-            )
-        return status
-    rows = [
-        (
-            number(place),
-            message.guid,
-            size(message.size),
-            age(message.arrival, now),
-            f"{message.arrival:%F %T}",
-        )
-        for place, message in enumerate(page.messages, page.offset)
-    ]
-    if rows:
-        out().print(table(["#>", "GUID", "size>", "age>", "arrival (UTC)"], rows))
-    note(f"{number(len(rows))} of {number(page.total)} messages")
+    rows = [_Waiting(place, *astuple(each)) for place, each in enumerate(page.messages, page.offset)]
+    show(output, FIELDS, rows, _COLUMNS, gap=standing.gap or ABSENT)
+    if output is Form.TABLE:
+        note(f"{number(len(rows))} of {number(page.total)} messages")
     return status

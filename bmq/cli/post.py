@@ -19,7 +19,8 @@ from bmq.cli.output import emit, note, note_failure
 from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 if TYPE_CHECKING:
     import bmq

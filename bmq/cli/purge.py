@@ -3,21 +3,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.confirming import confirmed
-from bmq.cli.consoles import out, table
 from bmq.cli.options import argument, option
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, fields_of, show
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "command"]
 
+
+@dataclass(frozen=True, slots=True)
+class _Deleted:
+    queue: str
+    appId: str
+    messages: int
+    bytes: int
+
+
 #: Fields of the records.
-FIELDS = ("queue", "appId", "messages", "bytes")
+FIELDS = fields_of(_Deleted)
+_COLUMNS: dict[str, Callable[[_Deleted], str]] = {
+    "queue": lambda each: each.queue,
+    "application": lambda each: each.appId or "(all)",
+    "purged>": lambda each: number(each.messages),
+    "bytes>": lambda each: size(each.bytes),
+}
 
 
 @verb("purge")
@@ -59,13 +76,6 @@ async def command(
         if not (yes or confirmed(f"{what} on {broker} has {number(there)} messages. Delete them?")):
             return ExitStatus.FAILED
         purged = await (admin.queue(what).purge() if is_queue else admin.purge_domain(what))
-    if output is not Form.TABLE:
-        writer = Records(output, FIELDS)
-        for each in purged:
-            writer.write(
-                {"queue": each.uri, "appId": each.app_id, "messages": each.messages, "bytes": each.bytes}
-            )
-        return ExitStatus.OK
-    rows = [(each.uri, each.app_id or "(all)", number(each.messages), size(each.bytes)) for each in purged]
-    out().print(table(["queue", "application", "purged>", "bytes>"], rows))
+    rows = [_Deleted(each.uri, each.app_id, each.messages, each.bytes) for each in purged]
+    show(output, FIELDS, rows, _COLUMNS)
     return ExitStatus.OK

@@ -3,26 +3,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import domains
-from bmq.cli.consoles import out, table
 from bmq.cli.options import argument, option
 from bmq.cli.output import note
-from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["APP_FIELDS", "FIELDS", "command"]
 
-#: Fields of the records.
-FIELDS = ("uri", "mode", "messages", "bytes", "writers", "readers", "unconfirmed", "apps", "gap")
-#: Fields of a line of CSV with --apps.
-APP_FIELDS = (
-    *("uri", "application", "mode", "messages", "bytes", "writers", "readers", "unconfirmed", "gap"),
-)
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    uri: str
+    mode: str
+    messages: int
+    bytes: int
+    writers: int
+    readers: int
+    unconfirmed: int
+    apps: dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _App:
+    uri: str
+    application: str
+    mode: str
+    messages: int
+    bytes: int | None
+    writers: int
+    readers: int
+    unconfirmed: int
+
+
+#: Fields of the records, and of a line of CSV with --apps.
+FIELDS = (*fields_of(_Queue), "gap")
+APP_FIELDS = (*fields_of(_App), "gap")
+_COLUMNS: dict[str, Callable[[Any], str]] = {
+    "queue": lambda each: each.uri,
+    "messages>": lambda each: number(each.messages),
+    "bytes>": lambda each: "" if each.bytes is None else size(each.bytes),
+    "writers>": lambda each: number(each.writers),
+    "readers>": lambda each: number(each.readers),
+    "unconfirmed>": lambda each: number(each.unconfirmed),
+}
+_APP_COLUMNS = {"queue": _COLUMNS["queue"], "application": lambda each: each.application} | _COLUMNS
 
 # Maximum number of omitted queues that are listed by name.
 _NAMED = 5
@@ -74,17 +107,18 @@ async def command(
             f"{several(len(unreadable), 'queue')} not shown, because the answer cannot be read; bmq explain "
             f"says why: {_some(unreadable)}"
         )
-    if output is not Form.TABLE:
-        writer = Records(output, APP_FIELDS if apps else FIELDS)
-        for each in found:
-            for record in _by_app(each) if apps and output is Form.CSV else [_object(each)]:
-                writer.write(record | ({"gap": gap} if gap else {}))
-        return status
-    rows = [row for each in found for row in _rows(each, by_app=apps)]
-    columns = ["queue", *(["application"] if apps else []), "messages>", "bytes>", "writers>", "readers>"]
-    if rows:
-        out().print(table([*columns, "unconfirmed>"], rows))
-    note(several(len(found), "queue"))
+    if apps and output is not Form.JSON:
+        show(
+            output,
+            APP_FIELDS,
+            [row for each in found for row in _by_app(each)],
+            _APP_COLUMNS,
+            gap=gap or ABSENT,
+        )
+    else:
+        show(output, FIELDS, [_whole(each) for each in found], _COLUMNS, gap=gap or ABSENT)
+    if output is Form.TABLE:
+        note(several(len(found), "queue"))
     return status
 
 
@@ -114,57 +148,36 @@ def _unconfirmed(internals: Internals, app_id: str | None = None) -> int:
     return sum(stream.unconfirmed or 0 for stream in streams if app_id in (None, stream.app_id))
 
 
-def _rows(internals: Internals, *, by_app: bool) -> list[tuple[str, ...]]:
+def _whole(internals: Internals) -> _Queue:
     depth = internals.depth
-    writers = sum(client.writers for client in internals.clients)
-    if not by_app:
-        readers = sum(client.readers for client in internals.clients)
-        held = (number(depth.messages), size(depth.bytes), number(writers), number(readers))
-        return [(depth.uri, *held, number(_unconfirmed(internals)))]
-    consumers = {app.app_id: app.consumers for app in internals.apps}
-    return [
-        (
-            depth.uri,
-            app.app_id,
-            number(app.messages),
-            "" if app.bytes is None else size(app.bytes),
-            number(writers),
-            number(consumers.get(app.app_id, 0)),
-            number(_unconfirmed(internals, app.app_id)),
-        )
-        for app in depth.apps
-    ]
-
-
-def _by_app(internals: Internals) -> list[dict[str, object]]:
-    """Return one record for each application."""
-    record = _object(internals)
-    consumers = {app.app_id: app.consumers for app in internals.apps}
-    return [
-        record
-        | {
-            "application": app.app_id,
-            "messages": app.messages,
-            "bytes": app.bytes,
-            "readers": consumers.get(app.app_id, 0),
-            "unconfirmed": _unconfirmed(internals, app.app_id),
-        }
-        for app in internals.depth.apps
-    ]
-
-
-def _object(internals: Internals) -> dict[str, object]:
-    depth = internals.depth
-    return {
-        "uri": depth.uri,
-        "mode": internals.mode,
-        "messages": depth.messages,
-        "bytes": depth.bytes,
-        "writers": sum(client.writers for client in internals.clients),
-        "readers": sum(client.readers for client in internals.clients),
-        "unconfirmed": _unconfirmed(internals),
-        "apps": {
+    return _Queue(
+        depth.uri,
+        internals.mode,
+        depth.messages,
+        depth.bytes,
+        sum(client.writers for client in internals.clients),
+        sum(client.readers for client in internals.clients),
+        _unconfirmed(internals),
+        {
             app.app_id: {"messages": app.messages, "unconfirmed": _unconfirmed(internals, app.app_id)}
             for app in depth.apps
         },
-    }
+    )
+
+
+def _by_app(internals: Internals) -> list[_App]:
+    whole = _whole(internals)
+    consumers = {app.app_id: app.consumers for app in internals.apps}
+    return [
+        _App(
+            whole.uri,
+            app.app_id,
+            whole.mode,
+            app.messages,
+            app.bytes,
+            whole.writers,
+            consumers.get(app.app_id, 0),
+            _unconfirmed(internals, app.app_id),
+        )
+        for app in internals.depth.apps
+    ]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data for programs: the option ``--output``, and records as JSON lines or as CSV.
 
-A verb with data declares its fields once, and writes each record through :class:`Records`. The names of the
-fields are stable, and equal in both forms. Tables are for people, and may change.
+A verb with data has a dataclass of a row and prints all rows with :func:`show`, or writes each record at once
+through :class:`Records`. The names of the fields are stable, and equal in both forms. Tables are for people,
+and may change.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from bmq._json import orjson
 from bmq.cli.messages import BadInput
 from bmq.cli.options import option
 from bmq.cli.output import emit, emit_json, jsonable, printable
 
-__all__ = ["JSON_FLAG", "OUTPUT", "Form", "Records", "form_of"]
+__all__ = ["ABSENT", "OUTPUT", "Form", "Records", "fields_of", "form_of", "show"]
+
+Row = TypeVar("Row")
+#: A field without a value: JSON has no such member, and the cell of CSV is empty.
+ABSENT: Any = object()
 
 
 class Form(StrEnum):
@@ -37,7 +43,6 @@ class Form(StrEnum):
 OUTPUT = Annotated[
     Form, option("--output -o", "Form of the data: a table for people, a JSON object a line, or CSV.")
 ]
-JSON_FLAG = Annotated[bool, option("--json -j", "The same as --output json.")]
 
 
 def form_of(output: Form, *, json: bool) -> Form:
@@ -49,6 +54,39 @@ def form_of(output: Form, *, json: bool) -> Form:
     if json and output is Form.CSV:
         raise BadInput("--json and --output csv exclude each other: give one of the two")
     return Form.JSON if json else output
+
+
+def fields_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a row: of a dataclass, or of an answer of a broker."""
+    if hasattr(kind, "__struct_fields__"):
+        return tuple(kind.__struct_fields__)
+    return tuple(each.name for each in fields(kind))
+
+
+def show(
+    form: Form,
+    names: Sequence[str],
+    rows: Sequence[Row],
+    columns: Mapping[str, Callable[[Row], object]],
+    **common: object,
+) -> None:
+    """Print rows as a table, as JSON lines or as CSV; without rows, nothing or the first line of CSV.
+
+    Args:
+        form: the form.
+        names: names of the fields, in order.
+        rows: objects with these fields.
+        columns: the cells of the table by the name of their column, as of :func:`bmq.cli.consoles.table`.
+        common: fields that all rows share.
+    """
+    if form is not Form.TABLE:
+        records = Records(form, names)
+        for row in rows:
+            records.write({name: common.get(name, getattr(row, name, ABSENT)) for name in names})
+    elif rows:
+        from bmq.cli.consoles import out, table
+
+        out().print(table([*columns], [[cell(row) for cell in columns.values()] for row in rows]))
 
 
 class Records:
@@ -75,7 +113,7 @@ class Records:
         if self._form is Form.CSV:
             self._line([_cell(record.get(name)) for name in self._fields])
         else:
-            emit_json(dict(record))
+            emit_json({name: value for name, value in record.items() if value is not ABSENT})
         if self._flush:
             sys.stdout.flush()
 
@@ -86,9 +124,9 @@ class Records:
 
 
 def _cell(value: Any) -> str:
+    if value is None or value is ABSENT:
+        return ""
     match value:
-        case None:
-            return ""
         case bool():
             return "true" if value else "false"
         case datetime():

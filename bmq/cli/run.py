@@ -21,7 +21,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 from bmq.workers import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
 
@@ -39,7 +39,7 @@ _THREAD_FORMAT: Final = "%(asctime)s %(levelname)s [%(threadName)s] %(name)s: %(
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
-@offline("run", logs=False)
+@verb("run", broker=False, logs=False)
 async def command(
     target: Annotated[str, argument("MODULE[:APP]", "The bmq.App: module, and name in the module.")],
     directory: Annotated[

@@ -9,12 +9,12 @@ from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import offline
+from bmq.cli.verb import verb
 
 __all__ = ["command"]
 
 
-@offline("spark")
+@verb("spark", broker=False)
 async def command(
     what: Annotated[str, argument("repair", "The action: repair.")],
     checkpoint: Annotated[str, argument("CHECKPOINT", "The option checkpointLocation.")],

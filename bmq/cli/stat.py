@@ -6,21 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from msgspec.structs import asdict
-
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
 from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
-from bmq.cli.consoles import out, table
+from bmq.cli.consoles import out
 from bmq.cli.options import argument
-from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "command"]
 
 #: Fields of the records: the fields of :class:`bmq.admin.QueueStatistics`.
-FIELDS = (*QueueStatistics.__struct_fields__, "gap")
+FIELDS = (*fields_of(QueueStatistics), "gap")
 
 #: Columns; ``>`` at the end of a name marks numbers.
 _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
@@ -76,12 +75,6 @@ async def command(
             await admin.domain(queue)  # reports an unknown domain
             queues = tuple(each for each in queues if each.domain == queue)
     status = tell_gap(gap)
-    if output is not Form.TABLE:
-        writer = Records(output, FIELDS)
-        for each in queues:
-            writer.write(asdict(each) | ({"gap": gap} if gap else {}))
-        return status
-    console = out()
-    columns = {name: cell for name, cell in _COLUMNS.items() if console.width >= _WIDE.get(name, 0)}
-    console.print(table(list(columns), [[cell(each) for cell in columns.values()] for each in queues]))
+    columns = {name: cell for name, cell in _COLUMNS.items() if out().width >= _WIDE.get(name, 0)}
+    show(output, FIELDS, queues, columns, gap=gap or ABSENT)
     return status

@@ -27,7 +27,8 @@ from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import printable
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.target import BrokerTarget, verb
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "command"]
 

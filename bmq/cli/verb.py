@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame around a verb: the broker and its options, the form of the data, errors and exit statuses."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import logging
+import math
+import sys
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, cast, get_type_hints
+
+import typer
+
+from bmq.cli.messages import BadInput
+from bmq.cli.options import BROKER_OPTIONS, JSON_FLAG
+from bmq.cli.output import log_to_stderr, note, write_utf8
+from bmq.cli.records import Form, form_of
+from bmq.cli.status import ExitStatus
+from bmq.cli.target import BrokerTarget, target_of
+
+__all__ = ["status_of", "verb"]
+
+Function = Callable[..., int | Coroutine[Any, Any, int | None] | None]
+OnError = Callable[[ExitStatus], ExitStatus]
+
+
+def verb(
+    name: str,
+    *,
+    broker: bool = True,
+    logs: bool = True,
+    service: bool = False,
+    on_error: OnError | None = None,
+) -> Callable[[Function], Callable[..., None]]:
+    """Make a command of a function or a coroutine function, which returns the exit status; None means OK.
+
+    Args:
+        name: the name of the verb.
+        broker: whether the first parameter is the :class:`bmq.cli.target.BrokerTarget`: the command then has
+            the broker's options besides its own.
+        logs: whether log lines go to stderr; otherwise the function configures logging itself.
+        service: whether SIGTERM is the orderly end, with status 0.
+        on_error: changes the exit status of an error.
+    """
+
+    def decorate(function: Function) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1 if broker else 0 :]
+        parameters = _with_json([each.replace(annotation=hints[each.name]) for each in own])
+        queues = [each.name for each in parameters if _is_queue(each)]
+        for key, (annotation, default) in BROKER_OPTIONS.items() if broker else ():
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(key, kind, default=default, annotation=annotation))
+
+        @wraps(function)
+        def command(**arguments: Any) -> None:
+            def run() -> int | None:
+                _refuse_infinite(arguments)
+                _choose_form(arguments)
+                target = [_take_broker(name, arguments, queues)] if broker else []
+                if inspect.iscoroutinefunction(function):
+                    return _run(partial(function, *target, **arguments))
+                _collect_garbage()
+                return cast("int | None", function(*target, **arguments))
+
+            _guarded(name, run, logs=logs, on_error=on_error, service=service)
+
+        signed: Any = command
+        signed.__signature__ = inspect.Signature(parameters)
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def _with_json(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Add --json behind --output, for verbs with data."""
+    made: list[inspect.Parameter] = []
+    for each in parameters:
+        made.append(each)
+        if each.name == "output":
+            kind = inspect.Parameter.KEYWORD_ONLY
+            made.append(inspect.Parameter("json", kind, default=False, annotation=JSON_FLAG))
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
+
+
+def _refuse_infinite(arguments: dict[str, Any]) -> None:
+    """Refuse infinity and NaN, which the limits of an option let through.
+
+    Raises:
+        BadInput: an option has no finite number.
+    """
+    for name, value in arguments.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadInput(
+                f"--{name.replace('_', '-')} must be a finite number, not {value}: leave the option out, or "
+                "give a large number"
+            )
+
+
+def _choose_form(arguments: dict[str, Any]) -> None:
+    if "output" in arguments:
+        arguments["output"] = form_of(arguments["output"], json=arguments.pop("json"))
+        if arguments["output"] is not Form.TABLE:
+            write_utf8()
+
+
+def _take_broker(name: str, arguments: dict[str, Any], queues: list[str]) -> BrokerTarget:
+    """Take the broker's options out of the arguments, and put its default domain in front of queues."""
+    shared = {key: arguments.pop(key) for key in BROKER_OPTIONS}
+    if name == "doctor" and _is_broker(arguments["queue"]):  # takes either
+        _take_address(shared, arguments["queue"])
+        arguments["queue"] = None
+    for argument in ("queue", "queues", "domain", "what", "source", "destination"):
+        for each in _listed(arguments.get(argument)):
+            if _is_broker(each):
+                raise BadInput(f"{each} is a broker, not a queue: bmq {name} ... --broker {each}")
+    target = target_of(name, shared, timeout=shared["timeout"])
+    if target.domain:
+        _complete_queues(arguments, queues, target.domain)
+    return target
+
+
+def _is_broker(text: object) -> bool:
+    """Whether a text is the address of a broker rather than the URI of a queue."""
+    return isinstance(text, str) and text.startswith(("tcp://", "tcps://"))
+
+
+def _listed(given: Any) -> list[Any]:
+    return given if type(given) is list else [given]  # pyright: ignore[reportUnknownVariableType]
+
+
+def _take_address(shared: dict[str, Any], address: str) -> None:
+    """Use an argument in place of --broker. Credentials of another broker are never sent to the address."""
+    for name in ("broker", "context"):
+        if shared[name] is not None:
+            raise BadInput(f"give one broker: {address} or --{name} {shared[name]}")
+    shared["broker"] = address
+
+
+def _is_queue(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is the URI of a queue, and never a domain."""
+    for each in getattr(parameter.annotation, "__metadata__", ()):
+        metavar = str(getattr(each, "metavar", None) or "").strip("[].")
+        if metavar.partition("|")[0] in ("QUEUE", "SOURCE", "DESTINATION") and "DOMAIN" not in metavar:
+            return True
+    return False
+
+
+def _complete_queues(arguments: dict[str, Any], names: list[str], domain: str) -> None:
+    """Put the default domain in front of queues that are given by name alone."""
+
+    def whole(text: Any) -> Any:
+        bare = isinstance(text, str) and text and "://" not in text and not text.startswith("-")
+        return f"bmq://{domain}/{text}" if bare else text
+
+    for name in names:
+        given = arguments.get(name)
+        arguments[name] = [*map(whole, given)] if isinstance(given, list) else whole(given)
+
+
+def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
+    """Run a verb. Ctrl-C and SIGTERM cancel the verb, so that the verb closes its connections."""
+    import bmq
+
+    async def main() -> int | None:
+        return await begin()
+
+    run = bmq.run  # imports the client
+    _collect_garbage()
+    return run(main())
+
+
+def _collect_garbage() -> None:
+    """Start the garbage collector if :func:`bmq.cli.script` has stopped it; never scan the modules so far."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
+def _guarded(
+    name: str,
+    run: Callable[[], int | None],
+    *,
+    logs: bool,
+    on_error: Callable[[ExitStatus], ExitStatus] | None,
+    service: bool,
+) -> None:
+    """Run a verb, and turn its result or its error into an exit status.
+
+    Raises:
+        typer.Exit: always.
+    """
+    import bmq
+
+    if logs:
+        log_to_stderr(logging.WARNING, f"bmq {name}: %(message)s")
+    try:
+        status = run() or ExitStatus.OK
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = ExitStatus.INTERRUPTED
+    except SystemExit as end:  # SIGTERM: see bmq.run
+        if not service or end.code != ExitStatus.TERMINATED:
+            raise
+        status = ExitStatus.OK
+    except BrokenPipeError:
+        status = ExitStatus.NO_READER  # main() sees to the buffered output
+    except UnicodeEncodeError as error:
+        note(
+            f"bmq {name}: {error.object[:40]!r} is not UTF-8: give such data in a file (--file), or as "
+            "base64 in a line of --ndjson"
+        )
+        status = ExitStatus.USAGE
+    except (BadInput, bmq.Error, OSError, UnicodeError) as error:
+        note(f"bmq {name}: {error}")
+        status = status_of(error)
+        if on_error is not None:
+            status = on_error(status)
+    raise typer.Exit(int(status))
+
+
+def status_of(error: BaseException) -> ExitStatus:
+    """Return the exit status of an error."""
+    import bmq
+
+    match error:
+        case (
+            bmq.NegotiationError() | bmq.AuthenticationError() | bmq.RequestError() | bmq.errors.AdminError()
+        ):
+            return ExitStatus.REFUSED
+        case bmq.ConnectionFailed() | bmq.RequestTimeout() | bmq.SessionClosed() | bmq.QueueClosed():
+            return ExitStatus.UNREACHABLE
+        case bmq.PostError() | bmq.ProtocolError():
+            return ExitStatus.FAILED
+        case _:
+            return ExitStatus.USAGE
