@@ -8,7 +8,6 @@ and messages. The danger of a command is known without the broker; the amounts c
 from __future__ import annotations
 
 import re
-from typing import Annotated
 
 import bmq
 from bmq.admin import Admin, Danger, danger_of
@@ -49,13 +48,10 @@ _REFUSALS = re.compile(
 @verb("admin")
 async def command(
     target: BrokerTarget,
-    words: Annotated[
-        list[str],
-        argument(
-            "COMMAND...", "With or without quotes; HELP lists the commands.", autocompletion=admin_words
-        ),
-    ],
-    yes: Annotated[bool, option("--yes -y", "Do not ask before a dangerous command.")] = False,
+    words: list[str] = argument(
+        "COMMAND...", "With or without quotes; HELP lists the commands.", autocompletion=admin_words
+    ),
+    yes: bool = option("--yes -y", "Do not ask before a dangerous command.", False),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Send a command in the broker's own language and print the answer.

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Annotated
 
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -65,35 +64,24 @@ class _PhaseRate:
 @verb("bench")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str | None,
-        argument(
-            "[QUEUE]",
-            f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
-            autocompletion=queues,
-        ),
-    ] = None,
-    messages: Annotated[
-        int, option("--messages -n", "Number of messages to produce and consume.", min=1)
-    ] = 100_000,
-    payload: Annotated[int, option("--size -s", "Size of each payload in bytes.", min=1)] = 256,
-    properties: Annotated[
-        int, option("--properties", "Number of properties of each message.", min=0, max=255)
-    ] = 0,
-    rounds: Annotated[int, option("--rounds", "Number of consecutive round trips.", min=1)] = 2000,
-    phases: Annotated[
-        list[str] | None,
-        option("--phase PHASE", "Only this phase: produce, consume or roundtrip. Repeatable."),
-    ] = None,
-    workload: Annotated[
-        str | None, option("--workload FILE", "Run the producers and consumers of this TOML file instead.")
-    ] = None,
-    save: Annotated[
-        str | None, option("--save FILE", "Write the result of --workload as JSON to this file.")
-    ] = None,
-    compare: Annotated[
-        str | None, option("--compare FILE", "Compare --workload with a result of --save.")
-    ] = None,
+    queue: str | None = argument(
+        "[QUEUE]",
+        f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
+        None,
+        autocompletion=queues,
+    ),
+    messages: int = option("--messages -n", "Number of messages to produce and consume.", 100_000, min=1),
+    payload: int = option("--size -s", "Size of each payload in bytes.", 256, min=1),
+    properties: int = option("--properties", "Number of properties of each message.", 0, min=0, max=255),
+    rounds: int = option("--rounds", "Number of consecutive round trips.", 2000, min=1),
+    phases: list[str] | None = option(
+        "--phase PHASE", "Only this phase: produce, consume or roundtrip. Repeatable.", None
+    ),
+    workload: str | None = option(
+        "--workload FILE", "Run the producers and consumers of this TOML file instead.", None
+    ),
+    save: str | None = option("--save FILE", "Write the result of --workload as JSON to this file.", None),
+    compare: str | None = option("--compare FILE", "Compare --workload with a result of --save.", None),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Measure a broker with this client.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated
 
 import bmq
 from bmq.cli.consoles import out, styled, table
@@ -41,22 +40,15 @@ _SUBSCRIPTIONS = ("subscriptions", 2)
 
 @verb("check", broker=False)
 def command(
-    expressions: Annotated[
-        list[str], argument("EXPRESSION...", "Subscription expressions; '' matches every message.")
-    ],
-    properties: Annotated[
-        list[str] | None,
-        option("--property -p NAME[:TYPE]=VALUE", "A property of a message to test the expressions with."),
-    ] = None,
-    empty: Annotated[
-        bool, option("--empty", "Test the expressions with a message without properties.")
-    ] = False,
-    priorities: Annotated[
-        list[int] | None, option("--priority -P", "Priority of each expression, in order; 0 by default.")
-    ] = None,
-    full: Annotated[
-        list[int] | None, option("--full N", "Treat the consumer of the N-th expression as full.")
-    ] = None,
+    expressions: list[str] = argument("EXPRESSION...", "Subscription expressions; '' matches every message."),
+    properties: list[str] | None = option(
+        "--property -p NAME[:TYPE]=VALUE", "A property of a message to test the expressions with.", None
+    ),
+    empty: bool = option("--empty", "Test the expressions with a message without properties.", False),
+    priorities: list[int] | None = option(
+        "--priority -P", "Priority of each expression, in order; 0 by default.", None
+    ),
+    full: list[int] | None = option("--full N", "Treat the consumer of the N-th expression as full.", None),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Check subscription expressions without a broker: syntax, cost, and matches.

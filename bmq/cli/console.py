@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated
 
 from bmq._version import install
 from bmq.cli.messages import BadInput
@@ -20,25 +19,20 @@ __all__ = ["command"]
 @verb("console", service=True)
 async def command(
     target: BrokerTarget,
-    host: Annotated[str, option("--host", "Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, option("--port", "Port to listen on; 0 selects a free port.", min=0, max=65535)
-    ] = 30180,
-    allow_host: Annotated[
-        list[str] | None,
-        option("--allow-host NAME", "A host name under which browsers may open the page. Repeatable."),
-    ] = None,
-    read_only: Annotated[
-        bool, option("--read-only", "Refuse to post, to purge, and to take messages for display.")
-    ] = False,
-    dead_letters: Annotated[
-        list[str] | None,
-        option(
-            "--dead-letters PATTERN",
-            "Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
-        ),
-    ] = None,
-    interval: Annotated[float, option("--interval -i SECONDS", "Time between two queries.", min=0.1)] = 1.0,
+    host: str = option("--host", "Address to listen on.", "127.0.0.1"),
+    port: int = option("--port", "Port to listen on; 0 selects a free port.", 30180, min=0, max=65535),
+    allow_host: list[str] | None = option(
+        "--allow-host NAME", "A host name under which browsers may open the page. Repeatable.", None
+    ),
+    read_only: bool = option(
+        "--read-only", "Refuse to post, to purge, and to take messages for display.", False
+    ),
+    dead_letters: list[str] | None = option(
+        "--dead-letters PATTERN",
+        "Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
+        None,
+    ),
+    interval: float = option("--interval -i SECONDS", "Time between two queries.", 1.0, min=0.1),
 ) -> None:
     """Serve a web page: queues over time, one queue with its consumers and subscriptions, messages.
 

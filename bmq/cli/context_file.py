@@ -17,22 +17,42 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, TypeAlias
+
+import msgspec
 
 from bmq._version import install
 from bmq.cli.messages import BadInput
 
-__all__ = ["KEYS", "Contexts", "check_name", "contexts_file", "edit", "read"]
+__all__ = ["Contexts", "check_name", "contexts_file", "edit", "read"]
 
-#: Members of a context; all values are strings.
-KEYS: Final = {
-    *("uri", "ca", "cert", "key", "server_name", "mechanism", "user", "domain"),
-    *("password_file", "password_env", "password_command", "password", "password_store"),
-}
+_Text: TypeAlias = str | msgspec.UnsetType
 _VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 #: Seconds to wait for another edit.
 PATIENCE = 10.0
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    uri: str
+    ca: _Text = msgspec.UNSET
+    cert: _Text = msgspec.UNSET
+    key: _Text = msgspec.UNSET
+    server_name: _Text = msgspec.UNSET
+    mechanism: _Text = msgspec.UNSET
+    user: _Text = msgspec.UNSET
+    domain: _Text = msgspec.UNSET
+    password_file: _Text = msgspec.UNSET
+    password_env: _Text = msgspec.UNSET
+    password_command: _Text = msgspec.UNSET
+    password: _Text = msgspec.UNSET
+    password_store: _Text = msgspec.UNSET
+
+
+class _File(msgspec.Struct):
+    version: int
+    current: str = ""
+    contexts: dict[str, _Entry] = msgspec.field(default_factory=dict[str, _Entry])
 
 
 @dataclass(slots=True)
@@ -110,39 +130,18 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 
 def _parse(path: Path, content: bytes) -> Contexts:
     try:
-        decoded: Any = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        # The text of a UnicodeDecodeError or of a JSONDecodeError repeats nothing of the content.
+        found = msgspec.json.decode(content, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # The text of the error has names of members at most, and no values.
+        raise BadInput(f"{path}: {error}: correct the file or move it away") from None
+    if found.version != _VERSION:
         raise BadInput(
-            f"{path} is not JSON ({type(error).__name__}): correct the file or move it away"
-        ) from None
-    if not isinstance(decoded, dict):
-        raise BadInput(f"{path} must contain a JSON object: correct the file or move it away")
-    top = cast("dict[str, Any]", decoded)
-    if top.get("version") != _VERSION:
-        raise BadInput(
-            f"{path} has version {str(top.get('version'))[:20]!r}, and this bmq reads version {_VERSION}: "
-            "upgrade bmq, or move the file away"
+            f"{path} has version {found.version}, and this bmq reads version {_VERSION}: upgrade bmq, or "
+            "move the file away"
         )
-    entries: Any = top.get("contexts", {})
-    if not isinstance(entries, dict):
-        raise BadInput(f"{path}: contexts must be a JSON object: correct the file or move it away")
-    made: dict[str, dict[str, str]] = {}
-    for name, entry in cast("dict[str, Any]", entries).items():
-        if not isinstance(entry, dict) or not isinstance(cast("dict[str, Any]", entry).get("uri"), str):
-            raise BadInput(f"{path}: context {name!r} needs a uri: correct the file")
-        for key, value in cast("dict[str, Any]", entry).items():
-            if key not in KEYS or not isinstance(value, str):
-                known = ", ".join(sorted(KEYS))
-                raise BadInput(
-                    f"{path}: context {name!r} has the member {key!r}; the members are strings with the "
-                    f"names {known}"
-                )
-        made[name] = dict(cast("dict[str, str]", entry))
-    current: Any = top.get("current", "")
-    if current not in ("", *made):
-        raise BadInput(f"{path}: current is {current!r}, which is not a context: bmq contexts use NAME")
-    return Contexts(current, made)
+    if found.current not in ("", *found.contexts):
+        raise BadInput(f"{path}: current is {found.current!r}, which is not a context: bmq contexts use NAME")
+    return Contexts(found.current, {name: msgspec.to_builtins(each) for name, each in found.contexts.items()})
 
 
 @contextmanager

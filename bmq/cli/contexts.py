@@ -144,41 +144,31 @@ def _own(contexts: Contexts, name: str) -> dict[str, str]:
 
 @verb("contexts add", broker=False)
 def add(
-    name: Annotated[str, argument("NAME", "Name of the context.")],
-    address: Annotated[
-        str, argument("ADDRESS", "tcp://HOST:PORT, or tcps:// for TLS; several addresses with commas.")
-    ],
-    domain: Annotated[
-        str | None, option("--domain -d DOMAIN", "Domain of queues that are given by name alone.")
-    ] = None,
-    user: Annotated[str | None, option("--user NAME", "User name.")] = None,
-    store: Annotated[
-        str | None,
-        option(
-            "--store keyring|file",
-            "Where to store the password; by default the keyring, and the file without a keyring.",
-        ),
-    ] = None,
-    password_stdin: Annotated[
-        bool, option("--password-stdin", "Read the password to store from standard input.")
-    ] = False,
-    password_file: Annotated[
-        str | None, option("--password-file FILE", "Store no password: read this file at each use.")
-    ] = None,
-    password_env: Annotated[
-        str | None, option("--password-env NAME", "Store no password: use this variable.")
-    ] = None,
-    password_command: Annotated[
-        str | None, option("--password-command COMMAND", "Store no password: run this command at each use.")
-    ] = None,
-    ca: Annotated[str | None, option("--ca FILE", "Trusted certificates.")] = None,
-    cert: Annotated[str | None, option("--cert FILE", "This client's certificate.")] = None,
-    key: Annotated[str | None, option("--key FILE", "Key of the certificate.")] = None,
-    server_name: Annotated[
-        str | None, option("--server-name NAME", "Name in the broker's certificate.")
-    ] = None,
-    use: Annotated[bool, option("--use", "Use the context from now on.")] = False,
-    replace: Annotated[bool, option("--replace", "Replace a context of the same name.")] = False,
+    name: str = argument("NAME", "Name of the context."),
+    address: str = argument("ADDRESS", "tcp://HOST:PORT, or tcps:// for TLS; several addresses with commas."),
+    domain: str | None = option("--domain -d DOMAIN", "Domain of queues that are given by name alone.", None),
+    user: str | None = option("--user NAME", "User name.", None),
+    store: str | None = option(
+        "--store keyring|file",
+        "Where to store the password; by default the keyring, and the file without a keyring.",
+        None,
+    ),
+    password_stdin: bool = option(
+        "--password-stdin", "Read the password to store from standard input.", False
+    ),
+    password_file: str | None = option(
+        "--password-file FILE", "Store no password: read this file at each use.", None
+    ),
+    password_env: str | None = option("--password-env NAME", "Store no password: use this variable.", None),
+    password_command: str | None = option(
+        "--password-command COMMAND", "Store no password: run this command at each use.", None
+    ),
+    ca: str | None = option("--ca FILE", "Trusted certificates.", None),
+    cert: str | None = option("--cert FILE", "This client's certificate.", None),
+    key: str | None = option("--key FILE", "Key of the certificate.", None),
+    server_name: str | None = option("--server-name NAME", "Name in the broker's certificate.", None),
+    use: bool = option("--use", "Use the context from now on.", False),
+    replace: bool = option("--replace", "Replace a context of the same name.", False),
 ) -> int:
     """Add a context: a name for a broker with its credentials.
 
@@ -321,10 +311,8 @@ def _password(user: str, *, stdin: bool) -> str:
 
 @verb("contexts use", broker=False)
 def use(
-    name: Annotated[
-        str | None, argument("[NAME]", "Name of the context.", autocompletion=complete_contexts)
-    ] = None,
-    none: Annotated[bool, option("--none", "Use no context.")] = False,
+    name: str | None = argument("[NAME]", "Name of the context.", None, autocompletion=complete_contexts),
+    none: bool = option("--none", "Use no context.", False),
 ) -> int:
     """Use a context for all commands without --context, --broker, BMQ_CONTEXT and BMQ_BROKER_URI.
 
@@ -378,7 +366,7 @@ def _forget(name: str, entry: dict[str, str]) -> int:
 @verb("contexts test", broker=False)
 async def try_context(
     name: _SOME_NAME = None,
-    timeout: Annotated[float, option("--timeout SECONDS", "Time limit for each step.", min=0.001)] = 10.0,
+    timeout: float = option("--timeout SECONDS", "Time limit for each step.", 10.0, min=0.001),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Connect to the broker of a context with its credentials, and show each step. See also bmq doctor.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
@@ -34,14 +34,12 @@ _BATCH = 1000
 @verb("dead")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str, argument("QUEUE", "The queue that contains the dead letters.", autocompletion=queues)
-    ],
-    guids: Annotated[list[str] | None, argument("GUID", "GUIDs of dead letters, as listed.")] = None,
-    back: Annotated[bool, option("--back", "Put the messages back into their original queues.")] = False,
-    every: Annotated[bool, option("--all", "With --back: put back all dead letters.")] = False,
-    to: Annotated[str | None, option("--to QUEUE", "Put the messages into this queue instead.")] = None,
-    idle: Annotated[float, option("--idle SECONDS", "End after this time without a message.", min=0)] = 1.0,
+    queue: str = argument("QUEUE", "The queue that contains the dead letters.", autocompletion=queues),
+    guids: list[str] | None = argument("GUID", "GUIDs of dead letters, as listed.", None),
+    back: bool = option("--back", "Put the messages back into their original queues.", False),
+    every: bool = option("--all", "With --back: put back all dead letters.", False),
+    to: str | None = option("--to QUEUE", "Put the messages into this queue instead.", None),
+    idle: float = option("--idle SECONDS", "End after this time without a message.", 1.0, min=0),
     force: FORCE = False,
     output: OUTPUT = Form.TABLE,
 ) -> int:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
 
 from rich.text import Text
 
@@ -43,15 +42,13 @@ class _Stream:
 
 @verb("decode", broker=False)
 async def command(
-    texts: Annotated[list[str] | None, argument("[HEX]...", "Events as hexadecimal digits.")] = None,
-    file: Annotated[
-        str | None,
-        option(
-            "--file -f FILE",
-            "A file of raw bytes, of hexadecimal digits, or of recorded lines; - for standard input.",
-        ),
-    ] = None,
-    brief: Annotated[bool, option("--brief -s", "Print one line for each event.")] = False,
+    texts: list[str] | None = argument("[HEX]...", "Events as hexadecimal digits.", None),
+    file: str | None = option(
+        "--file -f FILE",
+        "A file of raw bytes, of hexadecimal digits, or of recorded lines; - for standard input.",
+        None,
+    ),
+    brief: bool = option("--brief -s", "Print one line for each event.", False),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Decode bytes of the protocol, field by field: offset, name, value.

@@ -8,7 +8,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 from bmq import asyncapi
 from bmq._version import install
@@ -29,22 +29,18 @@ class _Texts(TypedDict):
 
 @verb("docs", broker=False)
 async def command(
-    target: Annotated[str, argument("MODULE[:APP]", "The bmq.App: module, and name in the module.")],
-    yaml: Annotated[bool, option("--yaml", "Print YAML instead of JSON.")] = False,
-    title: Annotated[
-        str | None, option("--title", "Title of the document; by default MODULE.", show_default=False)
-    ] = None,
-    release: Annotated[
-        str | None,
-        option(
-            "--release VERSION",
-            "Version of the application; by default __version__ of the module, or 0.1.0.",
-            show_default=False,
-        ),
-    ] = None,
-    directory: Annotated[
-        Path, option("--dir -d DIR", "Directory that is searched for modules first.")
-    ] = Path(),
+    target: str = argument("MODULE[:APP]", "The bmq.App: module, and name in the module."),
+    yaml: bool = option("--yaml", "Print YAML instead of JSON.", False),
+    title: str | None = option(
+        "--title", "Title of the document; by default MODULE.", None, show_default=False
+    ),
+    release: str | None = option(
+        "--release VERSION",
+        "Version of the application; by default __version__ of the module, or 0.1.0.",
+        None,
+        show_default=False,
+    ),
+    directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),
 ) -> None:
     """Print the AsyncAPI 3 document of an app: queues, messages, schemas, expressions, retries, dead letters.
 

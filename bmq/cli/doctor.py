@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
 from rich.text import Text
 
@@ -105,17 +105,13 @@ class _Steps:
 @verb("doctor")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str | None,
-        argument(
-            "[QUEUE|BROKER]",
-            "A queue to open, with ?id=APPID for a fanout queue; or a broker.",
-            autocompletion=queues,
-        ),
-    ] = None,
-    post: Annotated[
-        bool, option("--post", "Post a marked message to the queue, receive it, and confirm it.")
-    ] = False,
+    queue: str | None = argument(
+        "[QUEUE|BROKER]",
+        "A queue to open, with ?id=APPID for a fanout queue; or a broker.",
+        None,
+        autocompletion=queues,
+    ),
+    post: bool = option("--post", "Post a marked message to the queue, receive it, and confirm it.", False),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Try each step from here to a broker, and print a remedy for the step that fails.

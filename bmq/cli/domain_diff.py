@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import bmq
 from bmq.admin import Admin
@@ -38,10 +37,10 @@ class _ComparedSide:
 
 @verb("domains diff", broker=False)
 async def diff(
-    before: Annotated[str, argument("A", "Folder or file, tcp://HOST:PORT, or a broker's name.")],
-    after: Annotated[str, argument("B", "As for A.")],
+    before: str = argument("A", "Folder or file, tcp://HOST:PORT, or a broker's name."),
+    after: str = argument("B", "As for A."),
     output: OUTPUT = Form.TABLE,
-    timeout: Annotated[float, option("--timeout SECONDS", "Time limit for each request.", min=0.001)] = 10.0,
+    timeout: float = option("--timeout SECONDS", "Time limit for each request.", 10.0, min=0.001),
 ) -> int:
     """Compare the configurations of domains of two folders, files or running brokers.
 

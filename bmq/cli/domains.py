@@ -61,9 +61,9 @@ async def plan_changes(
     target: BrokerTarget,
     folder: _FOLDER,
     config_dir: _CONFIG_DIR = None,
-    offline: Annotated[
-        bool, option("--offline", "Ask no broker: check the files, and compare with --config-dir.")
-    ] = False,
+    offline: bool = option(
+        "--offline", "Ask no broker: check the files, and compare with --config-dir.", False
+    ),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Compare files of domains with the broker, and show the differences with their consequences.
@@ -87,7 +87,7 @@ async def apply(
     folder: _FOLDER,
     config_dir: _CONFIG_DIR = None,
     output: OUTPUT = Form.TABLE,
-    yes: Annotated[bool, option("--yes -y", "Do not ask first.")] = False,
+    yes: bool = option("--yes -y", "Do not ask first.", False),
 ) -> int:
     """Apply files of domains to the running broker, after showing the plan.
 

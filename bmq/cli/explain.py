@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
 
 import bmq
 from bmq.admin import QueueAdmin, QueueStatistics, StoredMessage
@@ -49,20 +48,17 @@ class _Found:
 @verb("explain")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str,
-        argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues),
-    ],
-    guid: Annotated[str | None, argument("[GUID]", "GUID of a message, as listed by bmq peek.")] = None,
-    properties: Annotated[
-        list[str] | None,
-        option("--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer."),
-    ] = None,
-    empty: Annotated[bool, option("--empty", "Find the consumer of a message without properties.")] = False,
-    group_key: Annotated[
-        str | None,
-        option("--group-key KEY", "Name the member of the group that holds a key, and why it waits."),
-    ] = None,
+    queue: str = argument(
+        "QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues
+    ),
+    guid: str | None = argument("[GUID]", "GUID of a message, as listed by bmq peek.", None),
+    properties: list[str] | None = option(
+        "--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer.", None
+    ),
+    empty: bool = option("--empty", "Find the consumer of a message without properties.", False),
+    group_key: str | None = option(
+        "--group-key KEY", "Name the member of the group that holds a key, and why it waits.", None
+    ),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Explain why a message is still in its queue: waiting messages, readers, and obstacles.

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 from bmq._version import install
 from bmq.cli.completion import domains
@@ -23,33 +22,22 @@ _DEFAULT = "127.0.0.1:30190"
 @verb("exporter", service=True)
 async def command(
     target: BrokerTarget,
-    addresses: Annotated[
-        str | None, argument("[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies.")
-    ] = None,
-    listen: Annotated[
-        str, option("--listen ADDRESS:PORT", "Address to serve; port 0 selects a free port.")
-    ] = _DEFAULT,
-    interval: Annotated[
-        float, option("--interval -i SECONDS", "Time between two rounds of commands.", min=1.0)
-    ] = 15.0,
-    max_queues: Annotated[
-        int, option("--max-queues N", "Number of queues, and of domains, with series.", min=0)
-    ] = 1000,
-    max_apps: Annotated[
-        int, option("--max-apps N", "Number of applications of a queue with series.", min=0)
-    ] = 20,
-    max_details: Annotated[
-        int,
-        option(
-            "--max-details N",
-            "Number of queues that each round asks for consumers and the oldest message.",
-            min=0,
-        ),
-    ] = 200,
-    domain: Annotated[
-        list[str] | None,
-        option("--domain DOMAIN", "Only the queues of this domain. Repeatable.", autocompletion=domains),
-    ] = None,
+    addresses: str | None = argument(
+        "[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies.", None
+    ),
+    listen: str = option("--listen ADDRESS:PORT", "Address to serve; port 0 selects a free port.", _DEFAULT),
+    interval: float = option("--interval -i SECONDS", "Time between two rounds of commands.", 15.0, min=1.0),
+    max_queues: int = option("--max-queues N", "Number of queues, and of domains, with series.", 1000, min=0),
+    max_apps: int = option("--max-apps N", "Number of applications of a queue with series.", 20, min=0),
+    max_details: int = option(
+        "--max-details N",
+        "Number of queues that each round asks for consumers and the oldest message.",
+        200,
+        min=0,
+    ),
+    domain: list[str] | None = option(
+        "--domain DOMAIN", "Only the queues of this domain. Repeatable.", None, autocompletion=domains
+    ),
 ) -> None:
     """Serve the metrics of brokers for Prometheus: queues, consumers, quotas, nodes and partitions.
 

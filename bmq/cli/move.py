@@ -16,7 +16,7 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
@@ -72,36 +72,25 @@ class _Result:
 @verb("move")
 async def command(
     target: BrokerTarget,
-    source: Annotated[
-        str,
-        argument(
-            "SOURCE",
-            "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
-            autocompletion=queues,
-        ),
-    ],
-    destination: Annotated[
-        str, argument("DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE.", autocompletion=queues)
-    ],
-    where: Annotated[
-        str | None, option("--where -w EXPR", "Only messages that match this expression.")
-    ] = None,
-    limit: Annotated[int | None, option("--limit -n", "Maximum number of messages to move.", min=1)] = None,
-    rate: Annotated[
-        float | None, option("--rate -r", "Maximum number of messages per second.", min=0.001)
-    ] = None,
-    to_broker: Annotated[
-        str | None,
-        option(
-            "--to-broker NAME|URI",
-            "Broker of the destination, if it is another one.",
-            autocompletion=complete_contexts,
-        ),
-    ] = None,
-    idle: Annotated[
-        float, option("--idle SECONDS", "End after this time without a message.", min=0.01)
-    ] = 1.0,
-    quiet: Annotated[bool, option("--quiet -q", "Print no progress bar and no summary.")] = False,
+    source: str = argument(
+        "SOURCE",
+        "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
+        autocompletion=queues,
+    ),
+    destination: str = argument(
+        "DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE.", autocompletion=queues
+    ),
+    where: str | None = option("--where -w EXPR", "Only messages that match this expression.", None),
+    limit: int | None = option("--limit -n", "Maximum number of messages to move.", None, min=1),
+    rate: float | None = option("--rate -r", "Maximum number of messages per second.", None, min=0.001),
+    to_broker: str | None = option(
+        "--to-broker NAME|URI",
+        "Broker of the destination, if it is another one.",
+        None,
+        autocompletion=complete_contexts,
+    ),
+    idle: float = option("--idle SECONDS", "End after this time without a message.", 1.0, min=0.01),
+    quiet: bool = option("--quiet -q", "Print no progress bar and no summary.", False),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Move messages between queues, with payload and properties.

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Annotated
 
 from bmq.admin.words import number, several
 from bmq.cli.completion import queues
@@ -20,45 +19,32 @@ __all__ = ["command"]
 @verb("mover", service=True)
 async def command(
     target: BrokerTarget,
-    queues: Annotated[
-        list[str], argument("QUEUE...", "The delay queue: bmq://DOMAIN/NAME.delayed", autocompletion=queues)
-    ],
-    longest: Annotated[
-        float | None,
-        option("--longest SECONDS", "Warn if the broker does not keep messages for this long.", min=0),
-    ] = None,
-    lookahead: Annotated[
-        float,
-        option(
-            "--lookahead SECONDS",
-            "Maximum time before the due time at which the mover takes a message from the broker "
-            "and holds it.",
-            min=0.5,
-        ),
-    ] = 3600.0,
-    max_held: Annotated[
-        int, option("--max-held", "Maximum number of held messages of a queue.", min=1)
-    ] = 10_000,
-    allow: Annotated[
-        list[str] | None,
-        option(
-            "--allow PATTERN",
-            "Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
-            show_default=False,
-        ),
-    ] = None,
-    dead_letters: Annotated[
-        str | None,
-        option(
-            "--dead-letters QUEUE",
-            "Queue for messages without a possible destination. Default: such messages stay in the "
-            "delay queue.",
-        ),
-    ] = None,
-    wait: Annotated[
-        bool, option("--wait", "Wait for an unreachable broker, instead of ending with status 3.")
-    ] = False,
-    quiet: Annotated[bool, option("--quiet -q", "Print no summary.")] = False,
+    queues: list[str] = argument(
+        "QUEUE...", "The delay queue: bmq://DOMAIN/NAME.delayed", autocompletion=queues
+    ),
+    longest: float | None = option(
+        "--longest SECONDS", "Warn if the broker does not keep messages for this long.", None, min=0
+    ),
+    lookahead: float = option(
+        "--lookahead SECONDS",
+        "Maximum time before the due time at which the mover takes a message from the broker and holds it.",
+        3600.0,
+        min=0.5,
+    ),
+    max_held: int = option("--max-held", "Maximum number of held messages of a queue.", 10_000, min=1),
+    allow: list[str] | None = option(
+        "--allow PATTERN",
+        "Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
+        None,
+        show_default=False,
+    ),
+    dead_letters: str | None = option(
+        "--dead-letters QUEUE",
+        "Queue for messages without a possible destination. Default: such messages stay in the delay queue.",
+        None,
+    ),
+    wait: bool = option("--wait", "Wait for an unreachable broker, instead of ending with status 3.", False),
+    quiet: bool = option("--quiet -q", "Print no summary.", False),
 ) -> None:
     """Pass delayed messages on at the due time, until interrupted.
 

@@ -11,7 +11,7 @@ import sys
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -55,12 +55,11 @@ _NEXT: Final = {
 
 @verb("new", broker=False)
 def command(
-    kind: Annotated[Kind, argument("service|pipeline|test", "The kind of project.")],
-    name: Annotated[str, argument("NAME", "Name of the project: letters, digits, '-', '_', '.'.")],
-    directory: Annotated[
-        Path | None,
-        option("--directory -d DIR", "Folder of the project; by default NAME.", show_default=False),
-    ] = None,
+    kind: Kind = argument("service|pipeline|test", "The kind of project."),
+    name: str = argument("NAME", "Name of the project: letters, digits, '-', '_', '.'."),
+    directory: Path | None = option(
+        "--directory -d DIR", "Folder of the project; by default NAME.", None, show_default=False
+    ),
 ) -> None:
     """Create a project that runs: a program, its tests, a container file, and a workflow for GitHub Actions.
 

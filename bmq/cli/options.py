@@ -13,28 +13,30 @@ from bmq.cli import context_file
 __all__ = ["BROKER_OPTIONS", "JSON_FLAG", "argument", "complete_contexts", "option"]
 
 
-def option(form: str, text: str, **more: Any) -> Any:
-    """Return the declaration of an option.
+def option(form: str, text: str, default: Any = ..., **more: Any) -> Any:
+    """Return the declaration of an option, as the default of a parameter or in ``Annotated``.
 
     Args:
         form: the names and the name of the value, as in the help: ``--interval -i SECONDS``.
         text: the help.
+        default: the value without the option.
         more: further arguments of ``typer.Option``.
     """
     words = form.split()
     names = [each for each in words if each.startswith("-")]
-    return typer.Option(*names, metavar=" ".join(words[len(names) :]) or None, help=text, **more)
+    return typer.Option(default, *names, metavar=" ".join(words[len(names) :]) or None, help=text, **more)
 
 
-def argument(form: str, text: str, **more: Any) -> Any:
-    """Return the declaration of an argument.
+def argument(form: str, text: str, default: Any = ..., **more: Any) -> Any:
+    """Return the declaration of an argument, as the default of a parameter or in ``Annotated``.
 
     Args:
         form: the name of the value, as in the help.
         text: the help.
+        default: the value without the argument.
         more: further arguments of ``typer.Argument``.
     """
-    return typer.Argument(metavar=form, help=text, show_default=False, **more)
+    return typer.Argument(default, metavar=form, help=text, show_default=False, **more)
 
 
 _PANEL = "Broker"

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
 
 from msgspec.structs import astuple
 
@@ -44,14 +43,11 @@ _COLUMNS: dict[str, Callable[[_Waiting], str]] = {
 @verb("peek")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str,
-        argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues),
-    ],
-    count: Annotated[int, option("--count -n", "Maximum number of messages to list.", min=1)] = 20,
-    offset: Annotated[
-        int, option("--offset", "Number of messages to skip; -20 begins with the last 20.")
-    ] = 0,
+    queue: str = argument(
+        "QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues
+    ),
+    count: int = option("--count -n", "Maximum number of messages to list.", 20, min=1),
+    offset: int = option("--offset", "Number of messages to skip; -20 begins with the last 20.", 0),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """List the messages that wait in a queue, oldest first, without receiving them.

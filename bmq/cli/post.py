@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, size
 from bmq.cli import files
@@ -101,48 +101,39 @@ class _Run:
 @verb("post")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[str, argument("QUEUE", "bmq://DOMAIN/QUEUE", autocompletion=queues)],
-    payloads: Annotated[list[str] | None, argument("[PAYLOAD]...", "Payloads: each is one message.")] = None,
-    file: Annotated[
-        list[str] | None,
-        option("--file -f FILE", "A file with one message; - for standard input. Repeatable."),
-    ] = None,
-    lines: Annotated[bool, option("--lines", "Each line of the input is one message.")] = False,
-    ndjson: Annotated[
-        bool, option("--ndjson", "Each line is one message as JSON, in the form of bmq tail --json.")
-    ] = False,
-    template: Annotated[
-        str | None,
-        option(
-            "--template TEXT|@FILE",
-            "Text of each message, with placeholders, also in --property: {{counter}}, {{uuid}}, "
-            "{{now}}, {{now:ms}}, {{random:1:6}}, {{row.COLUMN}}; with |json as a JSON value.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        option(
-            "--data FILE",
-            "Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl).",
-        ),
-    ] = None,
-    properties: Annotated[
-        list[str] | None,
-        option(
-            "--property -p NAME[:TYPE]=VALUE",
-            "A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
-            "Without a type, true, false and whole numbers are converted.",
-        ),
-    ] = None,
-    tags: Annotated[list[str] | None, option("--tag -t TAG", "A tag of every message.")] = None,
-    count: Annotated[int, option("--count -n", "Post all messages this many times.", min=1)] = 1,
-    rate: Annotated[
-        float | None, option("--rate -r", "Maximum number of messages per second.", min=0.001)
-    ] = None,
-    compress: Annotated[bool, option("--compress", "Compress payloads of 1,024 bytes or more.")] = False,
-    guids: Annotated[bool, option("--guids", "Print the GUID of each accepted message.")] = False,
+    queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE", autocompletion=queues),
+    payloads: list[str] | None = argument("[PAYLOAD]...", "Payloads: each is one message.", None),
+    file: list[str] | None = option(
+        "--file -f FILE", "A file with one message; - for standard input. Repeatable.", None
+    ),
+    lines: bool = option("--lines", "Each line of the input is one message.", False),
+    ndjson: bool = option(
+        "--ndjson", "Each line is one message as JSON, in the form of bmq tail --json.", False
+    ),
+    template: str | None = option(
+        "--template TEXT|@FILE",
+        "Text of each message, with placeholders, also in --property: {{counter}}, {{uuid}}, "
+        "{{now}}, {{now:ms}}, {{random:1:6}}, {{row.COLUMN}}; with |json as a JSON value.",
+        None,
+    ),
+    data: str | None = option(
+        "--data FILE",
+        "Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl).",
+        None,
+    ),
+    properties: list[str] | None = option(
+        "--property -p NAME[:TYPE]=VALUE",
+        "A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
+        "Without a type, true, false and whole numbers are converted.",
+        None,
+    ),
+    tags: list[str] | None = option("--tag -t TAG", "A tag of every message.", None),
+    count: int = option("--count -n", "Post all messages this many times.", 1, min=1),
+    rate: float | None = option("--rate -r", "Maximum number of messages per second.", None, min=0.001),
+    compress: bool = option("--compress", "Compress payloads of 1,024 bytes or more.", False),
+    guids: bool = option("--guids", "Print the GUID of each accepted message.", False),
     output: OUTPUT = Form.TABLE,
-    quiet: Annotated[bool, option("--quiet -q", "Print no progress bar and no summary.")] = False,
+    quiet: bool = option("--quiet -q", "Print no progress bar and no summary.", False),
 ) -> int:
     """Post messages to a queue, and wait until the broker has accepted them.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
 
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
@@ -40,15 +39,12 @@ _COLUMNS: dict[str, Callable[[_Deleted], str]] = {
 @verb("purge")
 async def command(
     target: BrokerTarget,
-    what: Annotated[
-        str,
-        argument(
-            "QUEUE|DOMAIN",
-            "bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
-            autocompletion=queues_or_domains,
-        ),
-    ],
-    yes: Annotated[bool, option("--yes -y", "Do not ask.")] = False,
+    what: str = argument(
+        "QUEUE|DOMAIN",
+        "bmq://DOMAIN/QUEUE, with ?id=APPID for one application",
+        autocompletion=queues_or_domains,
+    ),
+    yes: bool = option("--yes -y", "Do not ask.", False),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Delete all messages of a queue, of one application of a queue, or of a whole domain.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
@@ -55,7 +55,11 @@ _COLUMNS: dict[str, Callable[[Any], str]] = {
     "readers>": lambda each: number(each.readers),
     "unconfirmed>": lambda each: number(each.unconfirmed),
 }
-_APP_COLUMNS = {"queue": _COLUMNS["queue"], "application": lambda each: each.application} | _COLUMNS
+_APP_COLUMNS: dict[str, Callable[[_App], str]] = {
+    "queue": lambda each: each.uri,
+    "application": lambda each: each.application,
+    **_COLUMNS,
+}
 
 # Maximum number of omitted queues that are listed by name.
 _NAMED = 5
@@ -64,10 +68,8 @@ _NAMED = 5
 @verb("queues")
 async def command(
     target: BrokerTarget,
-    domain: Annotated[
-        str | None, argument("[DOMAIN]", "Only queues of this domain.", autocompletion=domains)
-    ] = None,
-    apps: Annotated[bool, option("--apps -a", "Print one line for each application.")] = False,
+    domain: str | None = argument("[DOMAIN]", "Only queues of this domain.", None, autocompletion=domains),
+    apps: bool = option("--apps -a", "Print one line for each application.", False),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """List queues with their messages, their clients, and their unconfirmed messages.

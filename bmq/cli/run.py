@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import bmq
 from bmq._logging import Log
@@ -41,31 +41,23 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 @verb("run", broker=False, logs=False)
 async def command(
-    target: Annotated[str, argument("MODULE[:APP]", "The bmq.App: module, and name in the module.")],
-    directory: Annotated[
-        Path, option("--dir -d DIR", "Directory that is searched for modules first.")
-    ] = Path(),
-    reload: Annotated[
-        bool, option("--reload", "Restart when a Python file in DIR changes; for development.")
-    ] = False,
-    processes: Annotated[int, option("--processes -n N", "Number of processes.", min=1, max=_MOST)] = 1,
-    threads: Annotated[int, option("--threads -t N", "Number of threads.", min=1, max=_MOST)] = 1,
-    health: Annotated[
-        str | None,
-        option(
-            "--health HOST:PORT",
-            "Address for /livez, /readyz and /metrics, in place of the app's own.",
-            show_default=False,
-        ),
-    ] = None,
-    log_level: Annotated[
-        str | None,
-        option(
-            "--log-level LEVEL",
-            f"One of {', '.join(_LEVELS)}. Default: the program's own level, or info.",
-            show_default=False,
-        ),
-    ] = None,
+    target: str = argument("MODULE[:APP]", "The bmq.App: module, and name in the module."),
+    directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),
+    reload: bool = option("--reload", "Restart when a Python file in DIR changes; for development.", False),
+    processes: int = option("--processes -n N", "Number of processes.", 1, min=1, max=_MOST),
+    threads: int = option("--threads -t N", "Number of threads.", 1, min=1, max=_MOST),
+    health: str | None = option(
+        "--health HOST:PORT",
+        "Address for /livez, /readyz and /metrics, in place of the app's own.",
+        None,
+        show_default=False,
+    ),
+    log_level: str | None = option(
+        "--log-level LEVEL",
+        f"One of {', '.join(_LEVELS)}. Default: the program's own level, or info.",
+        None,
+        show_default=False,
+    ),
 ) -> int | None:
     """Run an app, until SIGTERM or Ctrl-C.
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
@@ -16,15 +14,11 @@ __all__ = ["command"]
 
 @verb("spark", broker=False)
 async def command(
-    what: Annotated[str, argument("repair", "The action: repair.")],
-    checkpoint: Annotated[str, argument("CHECKPOINT", "The option checkpointLocation.")],
-    log_path: Annotated[str | None, option("--log-path PATH", "The stream's option logPath.")] = None,
-    source_name: Annotated[
-        str | None, option("--source-name NAME", "The stream's option sourceName.")
-    ] = None,
-    yes: Annotated[
-        bool, option("--yes -y", "Repair the problem; otherwise the problem is only shown.")
-    ] = False,
+    what: str = argument("repair", "The action: repair."),
+    checkpoint: str = argument("CHECKPOINT", "The option checkpointLocation."),
+    log_path: str | None = option("--log-path PATH", "The stream's option logPath.", None),
+    source_name: str | None = option("--source-name NAME", "The stream's option sourceName.", None),
+    yes: bool = option("--yes -y", "Repair the problem; otherwise the problem is only shown.", False),
 ) -> int:
     """Find the problem that stops a Spark query or read with this checkpoint, and repair it with --yes.
 

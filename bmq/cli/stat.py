@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
@@ -44,14 +43,12 @@ _WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>",
 @verb("stat")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str | None,
-        argument(
-            "[QUEUE|DOMAIN]",
-            "Only this queue, or the queues of this domain.",
-            autocompletion=queues_or_domains,
-        ),
-    ] = None,
+    queue: str | None = argument(
+        "[QUEUE|DOMAIN]",
+        "Only this queue, or the queues of this domain.",
+        None,
+        autocompletion=queues_or_domains,
+    ),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Show the broker's statistics by queue: messages posted, delivered and confirmed since the start.

@@ -42,50 +42,42 @@ _DURATION = re.compile(
 @verb("tail")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str, argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue", autocompletion=queues)
-    ],
-    expression: Annotated[
-        str | None,
-        option("--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'."),
-    ] = None,
+    queue: str = argument(
+        "QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue", autocompletion=queues
+    ),
+    expression: str | None = option(
+        "--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'.", None
+    ),
     old_name: Annotated[str | None, typer.Option("--subscription", "--filter", hidden=True)] = None,
     limit_name: Annotated[str | None, typer.Option("--limit", "--max", hidden=True)] = None,
-    tags: Annotated[list[str] | None, option("--tag -t TAG", "Only messages with one of these tags.")] = None,
-    count: Annotated[
-        int | None,
-        option("--count -n", "End after this number of messages; the status is 1 if fewer arrive.", min=1),
-    ] = None,
-    since: Annotated[
-        str | None,
-        option(
-            "--since TIME",
-            "Only messages that arrived at the broker since: 10m, 1h30m, 2d, or a time such as "
-            "2026-05-01T12:00 (UTC without a zone).",
-        ),
-    ] = None,
-    follow: Annotated[bool, option("--follow -f", "Continue until Ctrl-C (or --count, or --idle).")] = False,
-    idle: Annotated[
-        float | None,
-        option("--idle SECONDS", "End after this time without a message.", min=0, show_default="1"),
-    ] = None,
-    confirm: Annotated[
-        bool,
-        option("--confirm/--no-confirm", "Confirm the printed messages, which removes them from the queue."),
-    ] = False,
+    tags: list[str] | None = option("--tag -t TAG", "Only messages with one of these tags.", None),
+    count: int | None = option(
+        "--count -n", "End after this number of messages; the status is 1 if fewer arrive.", None, min=1
+    ),
+    since: str | None = option(
+        "--since TIME",
+        "Only messages that arrived at the broker since: 10m, 1h30m, 2d, or a time such as "
+        "2026-05-01T12:00 (UTC without a zone).",
+        None,
+    ),
+    follow: bool = option("--follow -f", "Continue until Ctrl-C (or --count, or --idle).", False),
+    idle: float | None = option(
+        "--idle SECONDS", "End after this time without a message.", None, min=0, show_default="1"
+    ),
+    confirm: bool = option(
+        "--confirm/--no-confirm", "Confirm the printed messages, which removes them from the queue.", False
+    ),
     output: OUTPUT = Form.TABLE,
-    fields: Annotated[
-        str | None,
-        option(
-            "--fields LIST",
-            "Print only these fields, separated by tabs: guid, queue, size, data, properties, "
-            "redelivered, or names of properties.",
-        ),
-    ] = None,
-    priority: Annotated[int, option("--priority", "The consumer's priority.")] = 0,
-    max_unconfirmed: Annotated[
-        int, option("--max-unconfirmed", "Maximum number of unconfirmed messages.", min=1)
-    ] = 1000,
+    fields: str | None = option(
+        "--fields LIST",
+        "Print only these fields, separated by tabs: guid, queue, size, data, properties, "
+        "redelivered, or names of properties.",
+        None,
+    ),
+    priority: int = option("--priority", "The consumer's priority.", 0),
+    max_unconfirmed: int = option(
+        "--max-unconfirmed", "Maximum number of unconfirmed messages.", 1000, min=1
+    ),
     force: FORCE = False,
 ) -> int:
     """Print the messages of a queue.

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Annotated
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -104,18 +103,16 @@ _EXPENDABLE = [[*_COLUMNS].index(name) for name in ("writers>", "bytes>", "reade
 @verb("top")
 async def command(
     target: BrokerTarget,
-    queue: Annotated[
-        str | None,
-        argument(
-            "[QUEUE|DOMAIN]",
-            "Only this queue with its clients, or this domain.",
-            autocompletion=queues_or_domains,
-        ),
-    ] = None,
-    interval: Annotated[float, option("--interval -i SECONDS", "Time between two queries.", min=0.1)] = 1.0,
-    count: Annotated[int | None, option("--count -n", "End after this many refreshes.", min=1)] = None,
-    sort: Annotated[str, option("--sort -s", f"Order: {', '.join(_SORTS)}; the largest first.")] = "rate",
-    limit: Annotated[int, option("--limit -l", "Maximum number of queues to show.", min=1)] = 20,
+    queue: str | None = argument(
+        "[QUEUE|DOMAIN]",
+        "Only this queue with its clients, or this domain.",
+        None,
+        autocompletion=queues_or_domains,
+    ),
+    interval: float = option("--interval -i SECONDS", "Time between two queries.", 1.0, min=0.1),
+    count: int | None = option("--count -n", "End after this many refreshes.", None, min=1),
+    sort: str = option("--sort -s", f"Order: {', '.join(_SORTS)}; the largest first.", "rate"),
+    limit: int = option("--limit -l", "Maximum number of queues to show.", 20, min=1),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Watch the queues of a broker: depth, rates, consumers, and unconfirmed messages.

@@ -10,9 +10,10 @@ import math
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
-from typing import Any, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
 from bmq.cli.messages import BadInput
 from bmq.cli.options import BROKER_OPTIONS, JSON_FLAG
@@ -49,7 +50,7 @@ def verb(
     def decorate(function: Function) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1 if broker else 0 :]
-        parameters = _with_json([each.replace(annotation=hints[each.name]) for each in own])
+        parameters = _with_json([_declared(each, hints[each.name]) for each in own])
         queues = [each.name for each in parameters if _is_queue(each)]
         for key, (annotation, default) in BROKER_OPTIONS.items() if broker else ():
             kind = inspect.Parameter.KEYWORD_ONLY
@@ -74,6 +75,17 @@ def verb(
         return command
 
     return decorate
+
+
+def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+    """Return a parameter whose declaration is a part of its annotation."""
+    declaration = parameter.default
+    if not isinstance(declaration, ParameterInfo):
+        return parameter.replace(annotation=hint)
+    default, declaration.default = declaration.default, ...
+    return parameter.replace(
+        annotation=Annotated[hint, declaration], default=parameter.empty if default is ... else default
+    )
 
 
 def _with_json(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
@@ -159,7 +171,7 @@ def _complete_queues(arguments: dict[str, Any], names: list[str], domain: str) -
 
     for name in names:
         given = arguments.get(name)
-        arguments[name] = [*map(whole, given)] if isinstance(given, list) else whole(given)
+        arguments[name] = [*map(whole, _listed(given))] if isinstance(given, list) else whole(given)
 
 
 def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
