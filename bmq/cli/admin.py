@@ -15,7 +15,7 @@ from bmq.admin.commands import find_command, without_encoding
 from bmq.admin.results import StoredQueue
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import admin_words
-from bmq.cli.confirming import confirmed
+from bmq.cli.dialog import confirmed
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note

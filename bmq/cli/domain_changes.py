@@ -9,28 +9,28 @@ of 2026, except the deduplication time and the delivery attempts, which were rea
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import StrEnum
 from typing import Any
 
 from bmq.admin.words import number, several, size
 from bmq.cli.domain_files import UNKNOWN, Settings
 
-__all__ = ["Change", "Facts", "Weight", "change_lines", "change_object", "compare", "shown_value"]
+__all__ = ["Change", "Facts", "Weight", "change_lines", "compare", "shown_value"]
 
 
-class Weight(IntEnum):
+class Weight(StrEnum):
     """How serious a change is."""
 
     #: Existing messages and clients are not affected.
-    NOTE = 0
+    NOTE = "note"
     #: Clients are affected: posts or opens are refused, or the change has no full effect.
-    WARNING = 1
+    WARNING = "warning"
     #: Messages are deleted.
-    DELETES = 2
+    DELETES = "deletes"
     #: A broker refuses the change.
-    REFUSED = 3
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +92,88 @@ def compare(before: Settings, after: Settings, facts: Facts | None, *, unknown: 
         old, new = before.get(path), after.get(path)
         if path in before and path in after and old == new:
             continue
-        weight, sentences = _judge(path, old, new, facts or Facts(), facts is not None)
-        found.append(Change(path, old, new, weight, tuple(sentences)))
+        weight, sentences = _judge(path, old, new, facts or Facts(), known=facts is not None)
+        found.append(Change(path.lstrip(UNKNOWN), old, new, weight, tuple(sentences)))
     return found
 
 
 _Judged = tuple[Weight, list[str]]
 _FIXED = "remove the domain with its messages first (bmq admin DOMAINS REMOVE), or use another name"
+_FIXED_MEMBERS = {
+    "redirect": "the redirection",
+    "mode": "the mode",
+    "storage.config": "the kind of storage",
+}
 
 
-def _judge(path: str, old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    if path.startswith("subscriptions["):
-        return _subscription(path, new)
-    rule = _RULES.get(path)
-    if rule is None:
-        return Weight.NOTE, []
-    return rule(old, new, facts, known)
+def _judge(path: str, old: Any, new: Any, facts: Facts, *, known: bool) -> _Judged:
+    """Return the weight and the consequences of a change; ``known`` tells whether the facts are known."""
+    last = path.rpartition(".")[2]
+    match path:
+        case "redirect" | "mode" | "storage.config":
+            stored = f"; {several(facts.messages, 'message')} are stored" if facts.messages else ""
+            what = _FIXED_MEMBERS[path]
+            return Weight.REFUSED, [f"a broker refuses to change {what} of a loaded domain{stored}", _FIXED]
+        case "location":
+            why = f"a loaded domain stays in cluster {old}, and its messages do not move to {new}"
+            return Weight.REFUSED, [why, _FIXED]
+        case "mode.fanout.appIDs":
+            return _judge_apps(old or (), new or (), facts)
+        case "messageTtl" if old is not None and new is not None:
+            return _judge_ttl(old, new, facts, known=known)
+        case "storage.domainLimits.messages" | "storage.domainLimits.bytes" if new is not None and known:
+            in_use = facts.messages if last == "messages" else facts.bytes
+            amount = several(in_use, "message") if last == "messages" else size(in_use)
+            if in_use > new:
+                return Weight.WARNING, [f"the domain holds {amount}: {_FULL}"]
+        case "storage.queueLimits.messages" | "storage.queueLimits.bytes" if new is not None:
+            place = 0 if last == "messages" else 1
+            if full := [uri for uri, held in facts.queues.items() if held[place] > new]:
+                names = ", ".join(full[:3]) + (f" and {len(full) - 3} more" if len(full) > 3 else "")
+                return Weight.WARNING, [f"above the limit: {names}; {_FULL}"]
+        case "maxConsumers" | "maxProducers" if new and not (old and new > old):
+            who = path.removeprefix("max").lower()
+            return Weight.WARNING, [f"{who} beyond {new} stay connected; further {who} are refused"]
+        case "maxQueues" if new and len(facts.queues) > new:
+            return Weight.WARNING, [f"the {len(facts.queues)} existing queues stay; new queues are refused"]
+        case "maxDeliveryAttempts" if not new:
+            return Weight.NOTE, ["no message is deleted any more for its deliveries"]
+        case "maxDeliveryAttempts" if not old:
+            return Weight.WARNING, [
+                f"a stored message is deleted after {new} further lost connections of its consumers"
+            ]
+        case "maxDeliveryAttempts":
+            return Weight.NOTE, [
+                "messages posted from now on have the new count; stored messages keep theirs"
+            ]
+        case "deduplicationTimeMs" if facts.queues or not known:
+            return Weight.WARNING, [
+                "existing queues keep their time until the broker restarts; new queues have the new"
+            ]
+        case "consistency" if new == "strong":
+            return Weight.WARNING, ["posts are acknowledged later, after a majority of nodes has the message"]
+        case "consistency":
+            return Weight.WARNING, ["a lost primary can lose acknowledged messages"]
+        case _ if path == "maxIdleTime" or last.endswith("WatermarkRatio"):
+            return Weight.NOTE, ["concerns alarms in the broker's log only"]
+        case _ if path.startswith("subscriptions["):
+            app = path.removeprefix("subscriptions[").removesuffix("]")
+            posted = "messages posted from now on"
+            if not new:
+                return Weight.NOTE, [f"every message posted from now on is for {app or 'the consumers'}"]
+            return Weight.WARNING, [
+                f"{posted} that do not match are confirmed at once for {app or 'all consumers'}"
+            ]
+        case _:
+            pass
+    return Weight.NOTE, []
 
 
-def _refused(what: str) -> Callable[[Any, Any, Facts, bool], _Judged]:
-    def judge(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-        held = f"; {several(facts.messages, 'message')} are stored" if facts.messages else ""
-        return Weight.REFUSED, [f"a broker refuses to change {what} of a loaded domain{held}", _FIXED]
-
-    return judge
+_FULL = "posts are refused until consumers have made room, and no message is deleted"
 
 
-def _location(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    return Weight.REFUSED, [
-        f"a loaded domain stays in cluster {old}, and its messages do not move to {new}",
-        _FIXED,
-    ]
-
-
-def _app_ids(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    removed = [each for each in old or () if each not in (new or ())]
-    added = [each for each in new or () if each not in (old or ())]
+def _judge_apps(old: Sequence[str], new: Sequence[str], facts: Facts) -> _Judged:
+    removed = [each for each in old if each not in new]
     weight = Weight.WARNING if removed else Weight.NOTE
     sentences: list[str] = []
     for app in removed:
@@ -144,20 +190,19 @@ def _app_ids(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
         else:
             sentences.append(f"no message waits for {app}")
         sentences.append(f"consumers of {app} stay connected and receive nothing")
+    added = [each for each in new if each not in old]
     sentences += [f"{app} receives messages posted from now on, and no earlier message" for app in added]
     return weight, sentences
 
 
-def _ttl(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    if old is None or new is None:
-        return Weight.NOTE, []
+def _judge_ttl(old: int, new: int, facts: Facts, *, known: bool) -> _Judged:
     if new > old:
         return Weight.NOTE, [f"stored messages live {number(new - old)} s longer too"]
     if facts.older is not None:
         total = sum(facts.older.values())
         if not total:
             return Weight.NOTE, [f"no stored message is older than {number(new)} s"]
-        worst = max(facts.older, key=lambda uri: (facts.older or {})[uri])
+        worst = max(facts.older, key=facts.older.__getitem__)
         return Weight.DELETES, [
             f"older than {number(new)} s, and deleted at the next check: {number(total)} of "
             f"{several(facts.messages, 'message')}, most of them in {worst}"
@@ -165,116 +210,6 @@ def _ttl(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
     if known and not facts.messages:
         return Weight.NOTE, ["no message is stored"]
     return Weight.DELETES, [f"stored messages older than {number(new)} s are deleted at the next check"]
-
-
-def _domain_limit(unit: str) -> Callable[[Any, Any, Facts, bool], _Judged]:
-    def judge(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-        held = facts.messages if unit == "messages" else facts.bytes
-        if new is None or not known or held <= new:
-            return Weight.NOTE, []
-        return Weight.WARNING, [
-            f"the domain holds {_amount(held, unit)}: posts are refused until consumers have made room, and "
-            "no message is deleted"
-        ]
-
-    return judge
-
-
-def _queue_limit(unit: str) -> Callable[[Any, Any, Facts, bool], _Judged]:
-    def judge(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-        place = 0 if unit == "messages" else 1
-        full = [uri for uri, held in facts.queues.items() if new is not None and held[place] > new]
-        if not full:
-            return Weight.NOTE, []
-        names = ", ".join(full[:3]) + (f" and {len(full) - 3} more" if len(full) > 3 else "")
-        return Weight.WARNING, [
-            f"above the limit: {names}; posts are refused until consumers have made room, and no message is "
-            "deleted"
-        ]
-
-    return judge
-
-
-def _amount(held: int, unit: str) -> str:
-    return several(held, "message") if unit == "messages" else size(held)
-
-
-def _clients(who: str) -> Callable[[Any, Any, Facts, bool], _Judged]:
-    def judge(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-        if not new or (old and new > old):
-            return Weight.NOTE, []
-        return Weight.WARNING, [f"{who} beyond {new} stay connected; further {who} are refused"]
-
-    return judge
-
-
-def _queues(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    if not new or len(facts.queues) <= new:
-        return Weight.NOTE, []
-    return Weight.WARNING, [f"the {len(facts.queues)} existing queues stay; new queues are refused"]
-
-
-def _attempts(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    if not new:
-        return Weight.NOTE, ["no message is deleted any more for its deliveries"]
-    if not old:
-        return Weight.WARNING, [
-            f"a stored message is deleted after {new} further lost connections of its consumers"
-        ]
-    return Weight.NOTE, ["messages posted from now on have the new count; stored messages keep theirs"]
-
-
-def _deduplication(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    if known and not facts.queues:
-        return Weight.NOTE, []
-    return Weight.WARNING, [
-        "existing queues keep their time until the broker restarts; new queues have the new"
-    ]
-
-
-def _consistency(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    if new == "strong":
-        return Weight.WARNING, ["posts are acknowledged later, after a majority of nodes has the message"]
-    return Weight.WARNING, ["a lost primary can lose acknowledged messages"]
-
-
-def _subscription(path: str, new: Any) -> _Judged:
-    app = path.removeprefix("subscriptions[").removesuffix("]")
-    if not new:
-        return Weight.NOTE, [f"every message posted from now on is for {app or 'the consumers'}"]
-    return Weight.WARNING, [
-        f"messages posted from now on that do not match are confirmed at once for {app or 'all consumers'}"
-    ]
-
-
-def _idle(old: Any, new: Any, facts: Facts, known: bool) -> _Judged:
-    return Weight.NOTE, ["concerns alarms in the broker's log only"]
-
-
-_RULES: dict[str, Callable[[Any, Any, Facts, bool], _Judged]] = {
-    "location": _location,
-    "redirect": _refused("the redirection"),
-    "mode": _refused("the mode"),
-    "mode.fanout.appIDs": _app_ids,
-    "storage.config": _refused("the kind of storage"),
-    "storage.domainLimits.messages": _domain_limit("messages"),
-    "storage.domainLimits.bytes": _domain_limit("bytes"),
-    "storage.queueLimits.messages": _queue_limit("messages"),
-    "storage.queueLimits.bytes": _queue_limit("bytes"),
-    **{
-        f"storage.{limits}.{unit}WatermarkRatio": _idle
-        for limits in ("domainLimits", "queueLimits")
-        for unit in ("messages", "bytes")
-    },
-    "maxConsumers": _clients("consumers"),
-    "maxProducers": _clients("producers"),
-    "maxQueues": _queues,
-    "maxIdleTime": _idle,
-    "messageTtl": _ttl,
-    "maxDeliveryAttempts": _attempts,
-    "deduplicationTimeMs": _deduplication,
-    "consistency": _consistency,
-}
 
 
 # ---- showing
@@ -293,17 +228,6 @@ def shown_value(value: Any) -> str:
 
 def change_lines(change: Change) -> list[str]:
     """Return a difference and the consequences as lines of text."""
-    lines = [f"    {change.path.lstrip('?')}: {shown_value(change.before)} -> {shown_value(change.after)}"]
+    lines = [f"    {change.path}: {shown_value(change.before)} -> {shown_value(change.after)}"]
     lines += [f"      {_MARKS[change.weight]:<2} {each}" for each in change.consequences]
     return lines
-
-
-def change_object(change: Change) -> dict[str, Any]:
-    """Return a difference for JSON."""
-    return {
-        "path": change.path.lstrip("?"),
-        "before": change.before,
-        "after": change.after,
-        "weight": change.weight.name.lower(),
-        "consequences": list(change.consequences),
-    }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import bmq
 from bmq.admin import Admin
-from bmq.cli.domain_changes import change_lines, change_object, compare
+from bmq.cli.domain_changes import change_lines, compare
 from bmq.cli.domain_files import Settings, read_domains, running_settings
 from bmq.cli.domain_plan import running_domain
 from bmq.cli.messages import BadInput
@@ -75,7 +75,7 @@ async def diff(
         different = True
         only = one.name if right is None else two.name if left is None else None
         if records is not None:
-            records.write({"name": name, "only": only, "changes": [change_object(each) for each in changes]})
+            records.write({"name": name, "only": only, "changes": changes})
             continue
         emit(f"{name}: only in {only}" if only is not None else f"{name}:")
         for change in changes:

@@ -60,35 +60,25 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _integer(low: int, high: int) -> _Reader:
+def _value(what: str, legal: Callable[[Any], bool], stored: Callable[[Any], Any] | None = None) -> _Reader:
     def read(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-        if type(value) is not int or not low <= value <= high:
-            problems.error(path, f"must be an integer from {low} to {high}, not {_shown(value)}")
-            return
-        settings[path] = value
+        if legal(value):
+            settings[path] = value if stored is None else stored(value)
+        else:
+            problems.error(path, f"must be {what}, not {_shown(value)}")
 
     return read
 
 
-def _ratio(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-    if type(value) not in (int, float) or not 0 <= value <= 1:
-        problems.error(path, f"must be a number from 0 to 1, not {_shown(value)}")
-        return
-    settings[path] = float(value)
+def _integer(low: int, high: int) -> _Reader:
+    return _value(
+        f"an integer from {low} to {high}", lambda value: type(value) is int and low <= value <= high
+    )
 
 
-def _text(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-    if not isinstance(value, str):
-        problems.error(path, f"must be a text, not {_shown(value)}")
-        return
-    settings[path] = value
-
-
-def _flag(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-    if type(value) is not bool:
-        problems.error(path, f"must be true or false, not {_shown(value)}")
-        return
-    settings[path] = value
+_ratio = _value("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1, float)
+_text = _value("a text", lambda value: isinstance(value, str))
+_flag = _value("true or false", lambda value: type(value) is bool)
 
 
 def _app_ids(value: Any, path: str, settings: Settings, problems: _Problems) -> None:

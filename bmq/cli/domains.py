@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final
 import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
-from bmq.cli.confirming import confirmed
-from bmq.cli.domain_changes import change_lines, change_object, compare, shown_value
+from bmq.cli.dialog import confirmed
+from bmq.cli.domain_changes import change_lines, compare, shown_value
 from bmq.cli.domain_diff import diff
 from bmq.cli.domain_files import DomainFile, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import Plan, Step, make_plan, running_domain
@@ -211,9 +211,9 @@ def _plan_lines(plan: Plan) -> list[str]:
 def _plan_object(plan: Plan) -> dict[str, Any]:
     return {
         "summary": _summary(plan),
-        "brokers": list(plan.brokers),
+        "brokers": plan.brokers,
         "domains": [_step_object(step) for step in plan.steps],
-        "unmanaged": list(plan.unmanaged),
+        "unmanaged": plan.unmanaged,
     }
 
 
@@ -227,8 +227,8 @@ def _step_object(step: Step) -> dict[str, Any]:
             {"severity": each.severity, "where": each.where, "message": each.message}
             for each in step.file.findings
         ],
-        "notes": list(step.notes),
-        "changes": [change_object(each) for each in step.changes],
+        "notes": step.notes,
+        "changes": step.changes,
     }
 
 

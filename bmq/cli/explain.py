@@ -12,9 +12,9 @@ from bmq.admin.explanation import Explanation, Reader
 from bmq.admin.results import AppDepth
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
-from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
 from bmq.cli.consoles import out, styled, table
+from bmq.cli.dialog import tell
 from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, assumed_types, parse_properties
 from bmq.cli.options import argument, option

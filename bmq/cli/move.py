@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues
+from bmq.cli.dialog import progress_bar
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import emit, note, note_failure
-from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import take

@@ -10,8 +10,8 @@ from datetime import datetime
 from msgspec.structs import astuple
 
 from bmq.admin.words import age, number, size
-from bmq.cli.cluster import tell
 from bmq.cli.completion import queues
+from bmq.cli.dialog import tell
 from bmq.cli.options import argument, option
 from bmq.cli.output import note
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from bmq.admin.words import number, size
 from bmq.cli import files
 from bmq.cli.completion import queues
+from bmq.cli.dialog import progress_bar
 from bmq.cli.messages import BadInput, from_json, parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, note_failure
-from bmq.cli.progress import progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget

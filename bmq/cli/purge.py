@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
-from bmq.cli.confirming import confirmed
+from bmq.cli.dialog import confirmed
 from bmq.cli.options import argument, option
 from bmq.cli.records import OUTPUT, Form, fields_of, show
 from bmq.cli.status import ExitStatus

@@ -9,8 +9,8 @@ from typing import Any
 
 from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
-from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import domains
+from bmq.cli.dialog import tell_gap
 from bmq.cli.options import argument, option
 from bmq.cli.output import note
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show

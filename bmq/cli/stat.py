@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
-from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out
+from bmq.cli.dialog import tell_gap
 from bmq.cli.options import argument
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
 from bmq.cli.target import BrokerTarget

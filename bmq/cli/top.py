@@ -18,9 +18,9 @@ import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
 from bmq.admin.watch import History, Rates
 from bmq.admin.words import number, several, size
-from bmq.cli.cluster import tell_gap
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out, styled, table
+from bmq.cli.dialog import tell_gap
 from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
