@@ -14,10 +14,12 @@ import json
 import time
 import tomllib
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+from msgspec import Meta, Struct, convert
 
 from bmq import _world
 from bmq._version import install
@@ -44,38 +46,42 @@ WORKLOAD_FIELDS: Final = (
 )
 #: Property with the time at which a message was due, and property with the name of the run.
 _DUE, _RUN = "bmqLoadDue", "bmqLoadRun"
-_MOST_RATE: Final = 1_000_000.0
-_MOST: Final = 1000
-_MOST_SIZE: Final = 32 * 1024 * 1024
 _LONGEST: Final = 7 * 86_400.0
 # Bounds of the histograms in microseconds: an hour.
 _HIGHEST: Final = 3_600_000_000
 _PATIENCE: Final = 5.0
 
 
-@dataclass(slots=True)
-class _Producer:
+_Count = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class _Producer(Struct, forbid_unknown_fields=True):
     queue: str
-    rate: float
-    count: int
-    size: int
-    properties: list[Template]
+    rate: Annotated[float, Meta(ge=0.001, le=1_000_000)]
+    count: _Count = 1
+    size: Annotated[int, Meta(ge=0, le=32 * 1024 * 1024)] = 256
+    properties: dict[str, bool | int | float | str] = {}
+
+    def templates(self, where: str) -> list[Template]:
+        """Return the templates of the properties."""
+        return [
+            Template(f"{name}={str(value).lower() if isinstance(value, bool) else value}", where)
+            for name, value in self.properties.items()
+        ]
 
 
-@dataclass(slots=True)
-class _Consumer:
+class _Consumer(Struct, forbid_unknown_fields=True):
     queue: str
-    count: int
-    expression: str
-    max_unconfirmed: int
+    count: _Count = 1
+    expression: str = ""
+    max_unconfirmed: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
 
 
-@dataclass(slots=True)
-class _Workload:
-    duration: float
-    warmup: float
-    producers: list[_Producer] = field(default_factory=list[_Producer])
-    consumers: list[_Consumer] = field(default_factory=list[_Consumer])
+class _Workload(Struct, forbid_unknown_fields=True):
+    duration: Annotated[float, Meta(ge=0.1, le=_LONGEST)]
+    warmup: Annotated[float, Meta(ge=0.0, le=_LONGEST)] = 0.0
+    producers: list[_Producer] = []
+    consumers: list[_Consumer] = []
 
 
 @dataclass(slots=True)
@@ -141,83 +147,26 @@ def _write(save: str | None, result: dict[str, Any]) -> None:
 
 def _read(name: str, domain: str) -> _Workload:
     try:
-        top: dict[str, Any] = tomllib.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = Path(name).read_text(encoding="utf-8")
+        made = convert(tomllib.loads(text), _Workload)
+    except (OSError, ValueError) as error:  # a ValidationError too
         raise BadInput(f"the workload {name} cannot be read: {error}") from error
-    _known(name, top, {"duration", "warmup", "producers", "consumers"})
-    made = _Workload(
-        _number(name, top, "duration", 0.1, _LONGEST), _number(name, top, "warmup", 0.0, _LONGEST, 0.0)
-    )
     if made.warmup >= made.duration:
         raise BadInput(f"{name}: warmup must be less than duration, {made.duration:g} seconds")
-    for place, entry in enumerate(_tables(name, top, "producers"), 1):
-        where = f"{name}, producer {place}"
-        _known(where, entry, {"queue", "rate", "count", "size", "properties"})
-        given: Any = entry.get("properties", {})
-        if not isinstance(given, dict):
-            raise BadInput(f"{where}: properties must be a table, such as {{ CustomerId = 7 }}")
-        texts = [f"{key}={_plain(value)}" for key, value in cast("dict[str, Any]", given).items()]
-        templates = [Template(text, where) for text in texts]
-        parse_properties([each.fill(0, {}) for each in templates])
-        made.producers.append(
-            _Producer(
-                _queue(where, entry, domain),
-                _number(where, entry, "rate", 0.001, _MOST_RATE),
-                int(_number(where, entry, "count", 1, _MOST, 1)),
-                int(_number(where, entry, "size", 0, _MOST_SIZE, 256)),
-                templates,
-            )
-        )
-    for place, entry in enumerate(_tables(name, top, "consumers"), 1):
-        where = f"{name}, consumer {place}"
-        _known(where, entry, {"queue", "count", "expression", "max_unconfirmed"})
-        expression: Any = entry.get("expression", "")
-        if not isinstance(expression, str):
-            raise BadInput(f"{where}: expression must be a text, not {expression!r}")
-        made.consumers.append(
-            _Consumer(
-                _queue(where, entry, domain),
-                int(_number(where, entry, "count", 1, _MOST, 1)),
-                expression,
-                int(_number(where, entry, "max_unconfirmed", 1, 1_000_000, 1000)),
-            )
-        )
     if not made.producers:
         raise BadInput(f"{name} has no [[producers]]")
+    for place, producer in enumerate(made.producers, 1):
+        where = f"{name}, producer {place}"
+        producer.queue = _queue(where, producer.queue, domain)
+        parse_properties([each.fill(0, {}) for each in producer.templates(where)])
+    for place, consumer in enumerate(made.consumers, 1):
+        consumer.queue = _queue(f"{name}, consumer {place}", consumer.queue, domain)
     return made
 
 
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _known(where: str, entry: dict[str, Any], names: set[str]) -> None:
-    if unknown := sorted(set(entry) - names):
-        raise BadInput(f"{where}: unknown {', '.join(unknown)}; use {', '.join(sorted(names))}")
-
-
-def _tables(name: str, top: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    given: Any = top.get(key, [])
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):  # pyright: ignore[reportUnknownVariableType]
-        raise BadInput(f"{name}: write each of the {key} as a table, [[{key}]]")
-    return cast("list[dict[str, Any]]", given)
-
-
-def _number(
-    where: str, entry: dict[str, Any], key: str, low: float, high: float, default: float | None = None
-) -> float:
-    value: Any = entry.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise BadInput(f"{where}: {key} must be a number from {low:g} to {high:g}, not {value!r}")
-    return value
-
-
-def _queue(where: str, entry: dict[str, Any], domain: str) -> str:
+def _queue(where: str, given: str, domain: str) -> str:
     import bmq
 
-    given: Any = entry.get("queue")
-    if not isinstance(given, str):
-        raise BadInput(f"{where}: queue must be a URI, such as bmq://DOMAIN/QUEUE, not {given!r}")
     uri = f"bmq://{domain}/{given}" if domain and "://" not in given else given
     try:
         bmq.QueueUri.parse(uri)
@@ -286,6 +235,7 @@ async def _produce(
     import bmq
 
     payload = b"x" * producer.size
+    templates = producer.templates("the workload")
     waiting: set[asyncio.Future[bmq.Ack]] = set()
 
     def answered(due: float, future: asyncio.Future[bmq.Ack]) -> None:
@@ -303,7 +253,7 @@ async def _produce(
         due = begin + place / producer.rate
         if (early := due - time.perf_counter()) > 0:
             await asyncio.sleep(early)
-        properties = parse_properties([each.fill(place, {}) for each in producer.properties])
+        properties = parse_properties([each.fill(place, {}) for each in templates])
         properties |= {_DUE: int(due * 1e9), _RUN: figures.run}
         while True:
             try:

@@ -57,17 +57,20 @@ def test_absent_broker_is_one_line(offline: Bmq, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "duration must be"),
+        ("", "missing required field `duration`"),
         ("duration = 1", "no [[producers]]"),
-        ("duration = true\n" + PRODUCER, "duration must be"),
-        ("duration = nan\n" + PRODUCER, "duration must be"),
+        ("duration = true\n" + PRODUCER, "got `bool` - at `$.duration`"),
+        ("duration = nan\n" + PRODUCER, ">= 0.1 - at `$.duration`"),
         ("duration = 1\nwarmup = 1\n" + PRODUCER, "warmup must be less"),
-        ("duration = 1\nspeed = 1\n" + PRODUCER, "unknown speed"),
-        ("duration = 1\nproducers = 5", "[[producers]]"),
-        ("duration = 1\n[[producers]]\nrate = 1", "producer 1: queue must be a URI"),
-        ("duration = 1\n" + PRODUCER.replace("200", "0"), "rate must be"),
+        ("duration = 1\nspeed = 1\n" + PRODUCER, "unknown field `speed`"),
+        ("duration = 1\nproducers = 5", "Expected `array`, got `int` - at `$.producers`"),
+        ("duration = 1\n[[producers]]\nrate = 1", "missing required field `queue` - at `$.producers[0]`"),
+        ("duration = 1\n" + PRODUCER.replace("200", "0"), "at `$.producers[0].rate`"),
         ("duration = 1\n" + PRODUCER.replace("counter", "cuonter"), "unknown placeholder"),
-        ("duration = 1\n" + PRODUCER + CONSUMER.replace('"n > 0"', "5"), "expression must be a text"),
+        (
+            "duration = 1\n" + PRODUCER + CONSUMER.replace('"n > 0"', "5"),
+            "got `int` - at `$.consumers[0].expression`",
+        ),
         ("duration =", "cannot be read"),
     ],
 )
