@@ -26,6 +26,7 @@ from bmq.cli.status import ExitStatus
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import status_of, verb
+from bmq.client.address import Address, parse_addresses
 from bmq.conventions import derived_guid
 
 __all__ = ["FIELDS", "command", "examine"]
