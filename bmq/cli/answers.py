@@ -14,7 +14,7 @@ from bmq.cli.process import Slot, State, Worker
 from bmq.cli.sums import MetricSums
 from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, Page, Probe
 
-__all__ = ["LONGEST_ANSWER", "Answers", "ThreadAnswers"]
+__all__ = ["LONGEST_ANSWER", "Answers"]
 
 logger = Log("bmq.run")
 
@@ -29,13 +29,16 @@ class Answers:
 
     Args:
         slots: slots of the processes or threads.
+        probes: the probes of the app and of the included apps, for threads: all threads share the metrics of
+            the process.
 
     Attributes:
         kinds: "processes" or "threads".
     """
 
-    def __init__(self, slots: list[Slot]) -> None:
+    def __init__(self, slots: list[Slot], probes: list[Probe] | None = None) -> None:
         self._slots = slots
+        self._probes = probes
         self._kind = kind = slots[0].kind
         self.kinds = "processes" if kind == "process" else f"{kind}s"
         self._has_pids = kind == "process"
@@ -137,6 +140,13 @@ class Answers:
         return condition
 
     async def _metrics(self, probe: int) -> Page:
+        if self._probes is not None:
+            status, body, kind = self._probes[probe].page("/metrics")
+            if status == HTTPStatus.NOT_FOUND:  # no metrics are configured
+                status, body, kind = HTTPStatus.OK, "", METRICS_TYPE
+            if status == HTTPStatus.OK:
+                body = self._own() + (body if isinstance(body, str) else body.decode("utf-8", "replace"))
+            return status, body, kind
         sums = self._sums.setdefault(probe, MetricSums())
         for slot, _, answer in await self._ask(probe, "/metrics"):
             if answer is None or answer[0] != HTTPStatus.OK:
@@ -157,27 +167,6 @@ class Answers:
         lines += [f"# HELP {restarts} Restarts of a {kind}\n# TYPE {restarts} counter\n"]
         lines += [f'{restarts}{{{kind}="{each.number}"}} {each.restarts}\n' for each in self._slots]
         return "".join(lines)
-
-
-class ThreadAnswers(Answers):
-    """Answers of threads. All threads share the metrics of the process: a single request is enough.
-
-    Args:
-        slots: slots of the threads.
-        probes: the probes of the app and of the included apps.
-    """
-
-    def __init__(self, slots: list[Slot], probes: list[Probe]) -> None:
-        super().__init__(slots)
-        self._probes = probes
-
-    async def _metrics(self, probe: int) -> Page:
-        status, body, kind = self._probes[probe].page("/metrics")
-        if status == HTTPStatus.NOT_FOUND:  # no metrics are configured
-            status, body, kind = HTTPStatus.OK, "", METRICS_TYPE
-        if status == HTTPStatus.OK:
-            body = self._own() + (body if isinstance(body, str) else body.decode("utf-8", "replace"))
-        return status, body, kind
 
 
 def _largest(ages: Iterable[float | None]) -> float | None:

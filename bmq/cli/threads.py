@@ -34,7 +34,7 @@ from bmq import _copies
 from bmq._logging import Log
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
-from bmq.cli.answers import ThreadAnswers
+from bmq.cli.answers import Answers
 from bmq.cli.output import note
 from bmq.cli.process import Slot, Worker
 from bmq.cli.status import ExitStatus
@@ -212,7 +212,7 @@ class ThreadSupervisor(Supervisor):
         self._addresses = [each.address for each in probes]
         for each in probes:
             each.address = None  # the supervisor serves the address for all threads
-        self._answers = ThreadAnswers(self._slots, probes)
+        self._answers = Answers(self._slots, probes)
 
     def _begin(self, slot: Slot) -> Worker:
         return AppThread(self._app, self._addresses, slot.number)

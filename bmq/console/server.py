@@ -33,7 +33,7 @@ from bmq.console.buckets import group_of
 from bmq.console.door import Door
 from bmq.console.findings import DEAD, DeadLetters, Finding, inside
 from bmq.console.guard import Guard, is_loopback
-from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, Source
+from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, RemoteBroker
 from bmq.console.taking import cancel, post_again
 from bmq.console.watch import Watch
 from bmq.wire.printable import printable
@@ -118,7 +118,7 @@ class Console:
 
     def __init__(
         self,
-        source: Source,
+        source: RemoteBroker,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -128,8 +128,7 @@ class Console:
         interval: float = 1.0,
         dead_letters: Collection[str] = DEAD,
     ) -> None:
-        if not callable(getattr(type(source), "admin", None)):
-            raise bmq.UsageError(f"source must be a RemoteBroker or an Embedded, not {_checks.shown(source)}")
+        _checks.instance("source", source, RemoteBroker, "a RemoteBroker or an Embedded")
         host = _checks.text("host", host, empty=False)
         names = _checks.texts("names", names)
         token = _checks.optional(_checks.text, "token", token)

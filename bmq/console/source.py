@@ -7,7 +7,6 @@ import asyncio
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import bmq
 from bmq import _checks, _world
@@ -21,7 +20,7 @@ from bmq.client.message import beginning_of
 from bmq.wire.control.messages import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES
 
-__all__ = ["MOST_SHOWN", "Contents", "NotNow", "RemoteBroker", "Source"]
+__all__ = ["MOST_SHOWN", "Contents", "NotNow", "RemoteBroker"]
 
 #: Limits for messages held at once to look inside: number, and bytes.
 MOST_HELD = 1000
@@ -60,45 +59,6 @@ class Contents:
     error: str = ""
 
 
-class Source(Protocol):
-    """The interface of a console to a broker."""
-
-    @property
-    def name(self) -> str:
-        """The broker's address, for people."""
-        ...
-
-    @property
-    def looks_inside(self) -> bool:
-        """Whether contents are read from the broker's store, without an effect on consumers."""
-        ...
-
-    async def admin(self) -> Admin:
-        """Return a connected admin client."""
-        ...
-
-    def connect(self) -> bmq.connect:
-        """Return a connector for a session."""
-        ...
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether the source has credentials; a page without a token would lend them to local users."""
-        ...
-
-    async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue."""
-        ...
-
-    def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
-        """Iterate over the contents of the existing messages, decompressed one at a time.
-
-        Raises:
-            NotNow: the request would do harm, or the queue does not exist.
-        """
-        ...
-
-
 class RemoteBroker:
     """A broker over the wire.
 
@@ -108,7 +68,9 @@ class RemoteBroker:
         timeout: seconds for connecting, and for each request.
 
     Attributes:
-        looks_inside: False: only a consumer can see the content of a message.
+        name: the broker's address, for people.
+        looks_inside: whether contents are read from the broker's store, without an effect on consumers; False
+            for a broker over the wire, where only a consumer can see the content of a message.
     """
 
     looks_inside = False
@@ -138,7 +100,7 @@ class RemoteBroker:
 
     @property
     def authenticates(self) -> bool:
-        """Whether the source has credentials."""
+        """Whether the source has credentials; a page without a token would lend them to local users."""
         return self._credentials is not None
 
     async def admin(self) -> Admin:

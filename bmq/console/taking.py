@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import bmq
 from bmq.admin import Stream
 from bmq.admin.taking import objection
-from bmq.console.source import MOST_HELD, NotNow, Source
+from bmq.console.source import MOST_HELD, NotNow, RemoteBroker
 from bmq.conventions import DEAD_GUID, DUE, is_guid
 from bmq.subscriptions import Expression
 from bmq.workers import original_of
@@ -27,7 +27,7 @@ _NOTHING = (
 
 
 async def post_again(
-    source: Source,
+    source: RemoteBroker,
     uri: str,
     guid: str,
     first: str,
@@ -68,7 +68,7 @@ async def post_again(
     return destination, str(original.guid)
 
 
-async def cancel(source: Source, uri: str, guid: str, due: int) -> None:
+async def cancel(source: RemoteBroker, uri: str, guid: str, due: int) -> None:
     """Confirm a delayed message by its GUID, so that the message is never passed on. No message is received.
 
     Args:
@@ -105,7 +105,7 @@ def _may_hold(stream: Stream, due: int) -> bool:
 
 @asynccontextmanager
 async def _taken(
-    source: Source, uri: str, guid: str, expression: str
+    source: RemoteBroker, uri: str, guid: str, expression: str
 ) -> AsyncGenerator[tuple[bmq.Session, bmq.Message]]:
     """Take a message with an expression for few messages; all others of these are returned at the end."""
     async with await source.admin() as admin:

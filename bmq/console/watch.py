@@ -16,7 +16,7 @@ from bmq._logging import Log
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.watch import HISTORY, Figures, History, Rates, look_inside
 from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
-from bmq.console.source import Source
+from bmq.console.source import RemoteBroker
 
 __all__ = ["Watch"]
 
@@ -124,7 +124,7 @@ class Watch:
         number: polls so far.
     """
 
-    def __init__(self, source: Source, interval: float, dead: DeadLetters) -> None:
+    def __init__(self, source: RemoteBroker, interval: float, dead: DeadLetters) -> None:
         self._source = source
         self._dead = dead
         self._interval = interval
