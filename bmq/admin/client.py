@@ -497,7 +497,7 @@ class Admin:
             survey = await member._look()
             if not survey.only_proxy:
                 raise
-            raise _incomplete(error, survey.standing("")) from error
+            raise _told(f"{error}; {survey.standing('').gap}", error) from error
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew.
@@ -569,9 +569,9 @@ class Admin:
             try:
                 answers.append(await ask(node, command, kind))
             except AdminError as error:
-                refusals.append(error if len(nodes) == 1 else _of_node(error, node.broker))
+                refusals.append(error if len(nodes) == 1 else _told(f"{node.broker}: {error}", error))
         if refusals:
-            raise refusals[0] if len(refusals) == 1 else _together(refusals)
+            raise _told("; ".join(map(str, refusals)), *refusals)
         return answers
 
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
@@ -684,7 +684,7 @@ class QueueAdmin:
             return await ask(holder, command, kind)
         except AdminError as error:
             if standing.is_proxy or standing.primary not in (None, standing.node):
-                raise _incomplete(error, standing) from error
+                raise _told(f"{error}; {standing.gap}", error) from error
             raise
 
     async def internals(self) -> Internals:
@@ -794,20 +794,10 @@ def _cached(domain: str | None) -> str:
     return name
 
 
-def _of_node(error: AdminError, broker: str) -> AdminError:
-    return AdminError(f"{broker}: {error}", command=error.command, broker_message=error.broker_message)
-
-
-def _together(refusals: list[AdminError]) -> AdminError:
-    return AdminError(
-        "; ".join(map(str, refusals)),
-        command=refusals[0].command,
-        broker_message="; ".join(each.broker_message for each in refusals),
-    )
-
-
-def _incomplete(error: AdminError, standing: Standing) -> AdminError:
-    return AdminError(f"{error}; {standing.gap}", command=error.command, broker_message=error.broker_message)
+def _told(text: str, *errors: AdminError) -> AdminError:
+    """Return an error with another text, for one refusal or several."""
+    reasons = "; ".join(each.broker_message for each in errors)
+    return AdminError(text, command=errors[0].command, broker_message=reasons)
 
 
 def _primary_of(survey: Survey) -> Iterable[str]:

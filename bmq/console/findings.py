@@ -10,7 +10,7 @@ from typing import Literal
 
 from bmq import _checks, _world
 from bmq.admin import AppDepth, Internals, StoredMessage
-from bmq.admin.explanation import Explanation, is_mover
+from bmq.admin.explanation import Explanation, Obstacle, is_mover
 from bmq.admin.watch import Figures
 from bmq.admin.words import age, number, several
 
@@ -130,22 +130,16 @@ def _of_app(
     internals: Internals, explanation: Explanation, app: AppDepth, oldest: StoredMessage | None
 ) -> Iterator[Finding]:
     name = "" if app.app_id == "__default" else f" for application {app.app_id}"
-    readers = explanation.readers(app)
-    held = sum(
-        stream.unconfirmed or 0
-        for client in internals.clients
-        for stream in client.streams
-        if stream.app_id == app.app_id
-    )
-    waiting = app.messages - held
-    if not readers:
+    moved = any(is_mover(reader.subscription) for reader in explanation.readers(app))
+    waiting, obstacle = explanation.undelivered(app)
+    if obstacle is Obstacle.NO_CONSUMER:
         yield _no_readers(app.messages, name)
-    elif waiting <= 0:
+    elif not waiting:
         if (
             oldest is not None
             and app.messages == internals.depth.messages
             and (_world.now() - oldest.arrival).total_seconds() > LONG
-            and not any(is_mover(reader.subscription) for reader in readers)
+            and not moved  # a mover holds messages until they are due
         ):
             yield Finding(
                 "unconfirmed",
@@ -156,7 +150,7 @@ def _of_app(
                 "The table of clients shows who holds the messages. The process hangs, is stopped, retries a "
                 "message or omits confirm(): read its log, or restart it.",
             )
-    elif all(reader.full for reader in readers):
+    elif obstacle is Obstacle.FULL:
         yield Finding(
             "limit",
             "warning",
@@ -164,9 +158,7 @@ def _of_app(
             f"{_waiting(waiting)}: every subscription has reached its limit of unconfirmed messages.",
             "Find out why the readers confirm slowly or never: the table of clients shows what each holds.",
         )
-    elif any(not reader.full and not reader.subscription.expression for reader in readers):
-        return  # the delivery is under way
-    elif any(reader.full for reader in readers):
+    elif obstacle is Obstacle.PARTLY_FULL:
         yield Finding(
             "held",
             "warning",
@@ -176,9 +168,7 @@ def _of_app(
             "Find out why these readers confirm slowly or never. Subscriptions that do not compete should "
             "have the same priority.",
         )
-    elif any(is_mover(reader.subscription) for reader in readers):
-        return  # the messages are not due yet
-    else:
+    elif obstacle is Obstacle.UNMATCHED and not moved:
         yield Finding(
             "unmatched",
             "critical",
