@@ -28,7 +28,7 @@ from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.keys import key_bucket
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "Reader", "is_mover"]
+__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "QueueReader", "is_mover"]
 
 #: The forms of the expressions of bmq.groups: ``bmq_bucket % 16 == 3``, ``(key - 3) % 16 == 0`` and
 #: ``key % 16 == 0``.
@@ -59,7 +59,7 @@ class Obstacle(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class QueueReader:
     """One subscription of one client.
 
     Attributes:
@@ -238,7 +238,7 @@ class Explanation:
             app: the application.
             key: the key: digits for a group with an integer property, or any text.
         """
-        found: list[tuple[str, int, int, Reader]] = []
+        found: list[tuple[str, int, int, QueueReader]] = []
         for reader in self.readers(app):
             match = BUCKET_FORM.match(reader.subscription.expression)
             if match is not None:
@@ -279,13 +279,13 @@ class Explanation:
                 f"{busy.client.partition(' (behind')[0]} does not belong here, stop it."
             )
 
-    def outranked(self, app: AppDepth) -> list[tuple[Reader, Reader]]:
+    def outranked(self, app: AppDepth) -> list[tuple[QueueReader, QueueReader]]:
         """Return the clients whose every subscription is below another one for the same messages with room.
 
         Each client appears once, with its first subscription and the subscription above.
         """
         readers = self.readers(app)
-        above: dict[str, list[tuple[Reader, Reader | None]]] = {}
+        above: dict[str, list[tuple[QueueReader, QueueReader | None]]] = {}
         for reader in readers:
             rival = next(
                 (
@@ -321,7 +321,7 @@ class Explanation:
             yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
         yield from self._again(state)
 
-    def _held_back(self, waiting: int, readers: list[Reader], state: AppState | None) -> Iterator[str]:
+    def _held_back(self, waiting: int, readers: list[QueueReader], state: AppState | None) -> Iterator[str]:
         rest = f"{number(waiting)} {_are(waiting)} not delivered"
         obstacle = _obstacle(readers)
         if obstacle is Obstacle.FULL:
@@ -354,7 +354,7 @@ class Explanation:
             yield self._hint
 
     @staticmethod
-    def _unconfirmed_of(readers: list[Reader]) -> int:
+    def _unconfirmed_of(readers: list[QueueReader]) -> int:
         return sum(reader.stream.unconfirmed or 0 for reader in readers)
 
     def _again(self, state: AppState | None) -> Iterator[str]:
@@ -370,10 +370,10 @@ class Explanation:
         """Return the number of messages that wait for a delivery, and the obstacle if the number is not 0."""
         return max(0, app.messages - self._unconfirmed(app)), _obstacle(self.readers(app))
 
-    def readers(self, app: AppDepth) -> list[Reader]:
+    def readers(self, app: AppDepth) -> list[QueueReader]:
         """Return the subscriptions of an application, in the broker's order."""
         found = [
-            Reader(_name(client, stream, subscription), stream, subscription)
+            QueueReader(_name(client, stream, subscription), stream, subscription)
             for client in self._internals.clients
             for stream in client.streams
             if stream.app_id == app.app_id
@@ -425,7 +425,7 @@ class Explanation:
         return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
 
 
-def _obstacle(readers: list[Reader]) -> Obstacle:
+def _obstacle(readers: list[QueueReader]) -> Obstacle:
     """Return the obstacle of the messages without a delivery."""
     full = sum(1 for reader in readers if reader.full)
     if not readers:

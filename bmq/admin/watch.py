@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HISTORY",
-    "AppView",
+    "AppFigures",
+    "BrokerDomain",
+    "BrokerQueue",
     "BrokerView",
     "BrokerWatch",
     "ClusterView",
-    "DomainView",
     "Figures",
-    "History",
     "Inside",
     "Limits",
-    "QueueView",
+    "RateHistory",
     "Rates",
     "Survey",
     "alone",
@@ -280,7 +280,7 @@ async def _domains(
 
 
 @dataclass(slots=True)
-class History:
+class RateHistory:
     """The last values of one queue: messages, and messages posted and confirmed a second."""
 
     depth: deque[int] = field(default_factory=lambda: deque[int](maxlen=HISTORY))
@@ -318,7 +318,7 @@ class Rates:
         self._now = {}
 
     def add(
-        self, history: History, uri: str, messages: int, posted: int | None, confirmed: int | None
+        self, history: RateHistory, uri: str, messages: int, posted: int | None, confirmed: int | None
     ) -> None:
         """Add the figures of a queue to its history."""
         before = self._before.get(uri, (None, None))
@@ -337,7 +337,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class AppView:
+class AppFigures:
     """The messages of an application.
 
     Attributes:
@@ -379,11 +379,11 @@ class Inside:
         return Explanation(self.internals, self.domain)
 
     @cached_property
-    def apps(self) -> tuple[AppView, ...]:
+    def apps(self) -> tuple[AppFigures, ...]:
         """The applications."""
         consumers = {each.app_id: each.consumers for each in self.internals.apps}
         return tuple(
-            AppView(
+            AppFigures(
                 app.app_id,
                 app.messages,
                 consumers.get(app.app_id, 0),
@@ -424,7 +424,7 @@ async def look_inside(queue: QueueAdmin, domain: DomainInfo) -> Inside | None:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueView:
+class BrokerQueue:
     """A queue, as known to a broker.
 
     Attributes:
@@ -451,7 +451,7 @@ class QueueView:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainView:
+class BrokerDomain:
     """A domain with queues on the broker as primary.
 
     Attributes:
@@ -479,8 +479,8 @@ class BrokerView:
     broker: str
     time: datetime
     clusters: tuple[ClusterView, ...]
-    domains: tuple[DomainView, ...]
-    queues: tuple[QueueView, ...]
+    domains: tuple[BrokerDomain, ...]
+    queues: tuple[BrokerQueue, ...]
     stale: float
 
     def label(self, cluster: str) -> str:
@@ -577,7 +577,7 @@ class BrokerWatch:
             self._primary(uri, mine[uri].cluster, domains, held, statistics) for uri in mine if uri in chosen
         ]
         queues += [
-            QueueView(uri, _domain_of(uri), *elsewhere[uri], statistics.get(uri))
+            BrokerQueue(uri, _domain_of(uri), *elsewhere[uri], statistics.get(uri))
             for uri in elsewhere
             if uri in chosen
         ]
@@ -587,7 +587,7 @@ class BrokerWatch:
             _world.now(),
             tuple(clusters),
             tuple(
-                DomainView(info, sum(each.uri in mine for each in info.queues)) for info in domains.values()
+                BrokerDomain(info, sum(each.uri in mine for each in info.queues)) for info in domains.values()
             ),
             tuple(queues),
             max((now - each.at for each in self._inside.values()), default=0.0),
@@ -690,11 +690,11 @@ class BrokerWatch:
         domains: Mapping[str, DomainInfo],
         held: Mapping[str, Amount],
         statistics: Mapping[str, QueueStatistics],
-    ) -> QueueView:
+    ) -> BrokerQueue:
         name = _domain_of(uri)
         info = domains.get(name)
         if info is None:
-            return QueueView(uri, name, cluster, "primary", statistics.get(uri))
+            return BrokerQueue(uri, name, cluster, "primary", statistics.get(uri))
         amount = held.get(uri, _NO_AMOUNT)
         inside = self._inside.get(uri) if amount[0] else None
         usage = inside.internals.usage if inside is not None else None
@@ -702,7 +702,7 @@ class BrokerWatch:
         if usage is not None:
             limit = usage.message_limit, usage.byte_limit
         ttl = info.configuration.get("messageTtl")
-        return QueueView(
+        return BrokerQueue(
             uri,
             name,
             cluster,

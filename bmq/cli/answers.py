@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from bmq._logging import Log
-from bmq.cli.process import Slot, State, Worker
+from bmq.cli.process import Slot, SlotState, Worker
 from bmq.cli.sums import MetricSums
 from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, Page, Probe
 
@@ -110,19 +110,19 @@ class Answers:
             **({"pid": slot.process.pid if slot.process is not None else None} if self._has_pids else {}),
             "state": slot.state.value,
             "restarts": slot.restarts,
-            "ready": slot.state is State.FINISHED,
+            "ready": slot.state is SlotState.FINISHED,
             "degraded": False,
             "since": since,
             **dict.fromkeys(AGES),
             "troubles": [],
         }
-        if slot.state is State.FINISHED:
+        if slot.state is SlotState.FINISHED:
             return condition
         if answer is None:
             what = {
-                State.STARTING: f"the {self._kind} is starting",
-                State.RUNNING: f"the {self._kind} does not answer",
-                State.STOPPING: f"the {self._kind} is stopping",
+                SlotState.STARTING: f"the {self._kind} is starting",
+                SlotState.RUNNING: f"the {self._kind} does not answer",
+                SlotState.STOPPING: f"the {self._kind} is stopping",
             }.get(slot.state, f"{slot.why}; waiting before a restart")
             condition["troubles"] = [{"what": what, "since": since}]
             return condition
@@ -162,7 +162,7 @@ class Answers:
         kind, kinds = self._kind, self.kinds
         states = [slot.state for slot in self._slots]
         lines = [f"# HELP bmq_{kinds} {kinds.capitalize()} by state\n# TYPE bmq_{kinds} gauge\n"]
-        lines += [f'bmq_{kinds}{{state="{state.value}"}} {states.count(state)}\n' for state in State]
+        lines += [f'bmq_{kinds}{{state="{state.value}"}} {states.count(state)}\n' for state in SlotState]
         restarts = f"bmq_{kind}_restarts_total"
         lines += [f"# HELP {restarts} Restarts of a {kind}\n# TYPE {restarts} counter\n"]
         lines += [f'{restarts}{{{kind}="{each.number}"}} {each.restarts}\n' for each in self._slots]

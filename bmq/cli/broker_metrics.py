@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from bmq.admin.explanation import Obstacle
 from bmq.admin.results import Usage
-from bmq.admin.watch import AppView, BrokerView, ClusterView, QueueView, node_name
+from bmq.admin.watch import AppFigures, BrokerQueue, BrokerView, ClusterView, node_name
 
 __all__ = ["families"]
 
@@ -56,14 +56,14 @@ _TIMES = (
 )
 
 
-def _openings(view: QueueView, name: str) -> int | None:
+def _openings(view: BrokerQueue, name: str) -> int | None:
     """Return the count of the queue itself, otherwise the count in the statistics."""
     counted = view.inside or view.statistics
     return None if counted is None else getattr(counted, name)
 
 
 # Gauges by queue: name, description, and value; None for no sample.
-_GAUGES: tuple[tuple[str, str, Callable[[QueueView], float | None]], ...] = (
+_GAUGES: tuple[tuple[str, str, Callable[[BrokerQueue], float | None]], ...] = (
     ("content_msgs", "Messages in the queue", lambda view: view.held and view.held[0]),
     ("content_bytes", "Bytes in the queue", lambda view: view.held and view.held[1]),
     ("cfg_msgs", "Quota of the queue in messages", lambda view: view.limit and view.limit[0]),
@@ -71,7 +71,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[QueueView], float | None]], ...] = (
     ("producers", "Openings for writing", lambda view: _openings(view, "producers")),
     ("consumers", "Openings for reading", lambda view: _openings(view, "consumers")),
 )
-_APP_GAUGES: tuple[tuple[str, str, Callable[[AppView], float]], ...] = (
+_APP_GAUGES: tuple[tuple[str, str, Callable[[AppFigures], float]], ...] = (
     ("app_content_msgs", "Messages that wait for an application", lambda app: app.messages),
     ("app_consumers", "Consumers of an application", lambda app: app.consumers),
     ("app_unconfirmed_msgs", "Messages delivered and not confirmed", lambda app: app.unconfirmed),
@@ -104,9 +104,9 @@ def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
     return list(found.values())
 
 
-def _queues(views: list[BrokerView]) -> list[tuple[str, QueueView]]:
+def _queues(views: list[BrokerView]) -> list[tuple[str, BrokerQueue]]:
     """Return each queue as its primary knows it; without a primary, as each of the other brokers does."""
-    found: dict[str, list[tuple[str, QueueView]]] = {}
+    found: dict[str, list[tuple[str, BrokerQueue]]] = {}
     for view in views:
         for queue in view.queues:
             found.setdefault(queue.uri, []).append((view.label(queue.cluster), queue))
@@ -117,11 +117,11 @@ def _queues(views: list[BrokerView]) -> list[tuple[str, QueueView]]:
     ]
 
 
-def _labels(node: str, view: QueueView) -> list[str]:
+def _labels(node: str, view: BrokerQueue) -> list[str]:
     return [view.cluster, view.domain, view.uri, node, view.role]
 
 
-def _of_queues(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[Metric]:
+def _of_queues(queues: list[tuple[str, BrokerQueue]], now: datetime) -> Iterable[Metric]:
     for name, what, value in _GAUGES:
         family = GaugeMetricFamily(f"bmq_queue_{name}", what, labels=_QUEUE)
         for node, view in queues:
@@ -145,7 +145,7 @@ def _of_queues(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[M
     yield from _ages(queues, now)
 
 
-def _ages(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[Metric]:
+def _ages(queues: list[tuple[str, BrokerQueue]], now: datetime) -> Iterable[Metric]:
     age = GaugeMetricFamily(
         "bmq_queue_oldest_message_age_seconds", "Time since the arrival of the oldest message", labels=_QUEUE
     )
@@ -164,7 +164,7 @@ def _ages(queues: list[tuple[str, QueueView]], now: datetime) -> Iterable[Metric
     return age, left, whole
 
 
-def _of_apps(queues: list[tuple[str, QueueView]], max_apps: int) -> Iterable[Metric]:
+def _of_apps(queues: list[tuple[str, BrokerQueue]], max_apps: int) -> Iterable[Metric]:
     apps = [
         (_labels(node, view), app)
         for node, view in queues

@@ -16,14 +16,14 @@ from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domai
 if TYPE_CHECKING:
     from bmq.admin import Admin, DomainInfo
 
-__all__ = ["Plan", "Step", "make_plan", "running_domain"]
+__all__ = ["DomainStep", "Plan", "make_plan", "running_domain"]
 
 # Number of queues in a domain with counts by age or application. Each queue costs some commands.
 _QUEUES_COUNTED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DomainStep:
     """The work for a domain.
 
     Attributes:
@@ -55,11 +55,11 @@ class Plan:
         unmanaged: loaded domains without a file in the folder. A plan does not change these domains.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[DomainStep, ...]
     unmanaged: tuple[str, ...] = ()
     brokers: tuple[str, ...] = field(default=())
 
-    def by(self, *actions: str) -> list[Step]:
+    def by(self, *actions: str) -> list[DomainStep]:
         """Return the steps with the given actions."""
         return [step for step in self.steps if step.action in actions]
 
@@ -114,16 +114,16 @@ async def _step(
     config_dir: Path | None,
     whole: Admin | None,
     clusters: set[str],
-) -> Step:
+) -> DomainStep:
     import bmq
 
     if not file.valid:
-        return Step(file, "invalid")
+        return DomainStep(file, "invalid")
     location = file.settings.get("location")
     notes: list[str] = []
     if clusters and location is not None and location not in clusters:
         known = ", ".join(sorted(clusters))
-        return Step(file, "refused", notes=(f"the broker has no cluster {location}, but {known}",))
+        return DomainStep(file, "refused", notes=(f"the broker has no cluster {location}, but {known}",))
     there = _file_of(config_dir, file.name)
     writes = config_dir is not None and (there is None or there.content != file.content)
     if not nodes:
@@ -133,7 +133,9 @@ async def _step(
         # A broker shows only the target of a redirection.
         before = None if there is None else there.settings
         if config_dir is None:
-            return Step(file, "none", notes=("brokers do not show redirections: only the file is checked",))
+            return DomainStep(
+                file, "none", notes=("brokers do not show redirections: only the file is checked",)
+            )
         return _judged(file, before, None, writes, notes, unknown=True)
     before, facts, lacking = None, None, 0
     for broker, admin in nodes.items():
@@ -169,15 +171,15 @@ def _judged(
     notes: list[str],
     *,
     unknown: bool,
-) -> Step:
+) -> DomainStep:
     if before is None:
-        return Step(file, "create", writes=writes, notes=tuple(notes))
+        return DomainStep(file, "create", writes=writes, notes=tuple(notes))
     changes = tuple(compare(before, file.settings, facts, unknown=unknown))
     if any(change.weight is Weight.REFUSED for change in changes):
         action = "refused"
     else:
         action = "change" if changes or writes else "none"
-    return Step(file, action, changes, writes, tuple(notes))
+    return DomainStep(file, action, changes, writes, tuple(notes))
 
 
 def _file_of(config_dir: Path | None, name: str) -> DomainFile | None:

@@ -24,7 +24,7 @@ from bmq.cli.dialog import confirmed
 from bmq.cli.domain_changes import change_lines, compare, shown_value
 from bmq.cli.domain_diff import diff
 from bmq.cli.domain_files import DomainFile, domain_folder, read_domains, running_settings
-from bmq.cli.domain_plan import Plan, Step, make_plan, running_domain
+from bmq.cli.domain_plan import DomainStep, Plan, make_plan, running_domain
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
@@ -167,7 +167,7 @@ _HEADS = {
 }
 
 
-def _step_lines(step: Step, unchanged: bool) -> list[str]:
+def _step_lines(step: DomainStep, unchanged: bool) -> list[str]:
     if step.action == "none" and not (unchanged or step.notes or step.file.findings):
         return []
     lines = [f"{step.name}: {_HEADS[step.action]}"]
@@ -217,7 +217,7 @@ def _plan_object(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _step_object(step: Step) -> dict[str, Any]:
+def _step_object(step: DomainStep) -> dict[str, Any]:
     return {
         "name": step.name,
         "file": str(step.file.path),
@@ -270,7 +270,7 @@ async def _apply(
     return ExitStatus.FAILED if failures else ExitStatus.OK
 
 
-async def _apply_step(step: Step, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
+async def _apply_step(step: DomainStep, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
     """Write the file, have each broker read the file, and compare; return the problems."""
     previous: bytes | None = None
     path = None
@@ -306,7 +306,7 @@ async def _apply_step(step: Step, nodes: dict[str, Admin], config_dir: Path | No
     return problems
 
 
-async def _difference(broker: str, admin: Admin, step: Step) -> list[str]:
+async def _difference(broker: str, admin: Admin, step: DomainStep) -> list[str]:
     info = await running_domain(admin, step.name)
     if info is None:
         return [f"{broker} has no such domain: does the broker read the file?"]

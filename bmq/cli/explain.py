@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import bmq
 from bmq.admin import QueueAdmin, QueueStatistics, StoredMessage
-from bmq.admin.explanation import Explanation, Reader
+from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
@@ -185,7 +185,7 @@ def _names(decision: Decision | None) -> dict[str, object] | None:
     }
 
 
-def _show_readers(readers: list[Reader]) -> None:
+def _show_readers(readers: list[QueueReader]) -> None:
     """Print the subscriptions in the order of priority."""
     rows = [
         Row(reader.client, (number(reader.subscription.priority), reader.expression, reader.use, reader.name))

@@ -21,7 +21,7 @@ from bmq._logging import Log
 from bmq.cli.child import GRACE, inherited
 from bmq.cli.lines import copy_lines, locks
 
-__all__ = ["Process", "Slot", "State", "Worker"]
+__all__ = ["Process", "Slot", "SlotState", "Worker"]
 
 logger = Log("bmq.run")
 
@@ -29,7 +29,7 @@ logger = Log("bmq.run")
 _LONGEST: Final = 16 * 1024 * 1024
 
 
-class State(Enum):
+class SlotState(Enum):
     """The states of a slot."""
 
     STARTING = "starting"
@@ -259,7 +259,7 @@ class Slot:
     Attributes:
         number: number from 1.
         kind: "process" or "thread".
-        state: see :class:`State`.
+        state: see :class:`SlotState`.
         since: start of the state, in UTC.
         process: present process, or the last one.
         failures: failures in a row.
@@ -270,7 +270,7 @@ class Slot:
 
     number: int
     kind: str = "process"
-    state: State = State.STARTING
+    state: SlotState = SlotState.STARTING
     since: datetime = field(default_factory=_world.now)
     process: Worker | None = None
     failures: int = 0
@@ -289,12 +289,12 @@ class Slot:
         """Whether the process can answer questions about the app."""
         process = self.process
         return (
-            self.state in (State.STARTING, State.RUNNING)
+            self.state in (SlotState.STARTING, SlotState.RUNNING)
             and process is not None
             and process.hello is not None
         )
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: SlotState) -> None:
         """Change the state."""
         if state is not self.state:
             self.state, self.since = state, _world.now()

@@ -42,7 +42,7 @@ from bmq.cli.answers import LONGEST_ANSWER, Answers
 from bmq.cli.child import FORCED_AFTER, NUMBER
 from bmq.cli.lines import Aside, locks
 from bmq.cli.output import LogFormatter
-from bmq.cli.process import Process, Slot, State, Worker
+from bmq.cli.process import Process, Slot, SlotState, Worker
 from bmq.cli.status import ExitStatus
 from bmq.workers.probe import HealthAddressError, PageServer
 
@@ -215,7 +215,7 @@ class Supervisor:
                 continue
             if status == ExitStatus.OK:
                 logger.info("%s has finished", slot.name)
-                slot.enter(State.FINISHED)
+                slot.enter(SlotState.FINISHED)
                 return
             if _world.monotonic() - began >= self._pauses.stable:
                 slot.failures = 0
@@ -237,7 +237,7 @@ class Supervisor:
         slot.process = None
         if self._stopping:
             return ExitStatus.OK
-        slot.enter(State.STARTING)
+        slot.enter(SlotState.STARTING)
         try:
             process = self._begin(slot)
         except (OSError, RuntimeError) as error:  # RuntimeError: no further thread can be started
@@ -260,8 +260,8 @@ class Supervisor:
     def _note_start(self, slot: Slot, process: Worker, started: asyncio.Future[bool]) -> None:
         if started.result():
             self._proven = True
-            if slot.state is State.STARTING and slot.process is process:
-                slot.enter(State.RUNNING)
+            if slot.state is SlotState.STARTING and slot.process is process:
+                slot.enter(SlotState.RUNNING)
                 logger.info("%s is ready and receives messages", slot.name)
 
     async def _pause(self, slot: Slot) -> None:
@@ -273,7 +273,7 @@ class Supervisor:
             pauses = self._pauses
             pause = backoff(slot.failures - 1, pauses.first, pauses.longest) if slot.failures > 1 else 0.0
             logger.warning("%s; restarting %s", slot.why, f"in {pause:g} s" if pause else "now")
-        slot.enter(State.WAITING)
+        slot.enter(SlotState.WAITING)
         try:
             async with asyncio.timeout(pause):
                 await slot.recycled.wait()
@@ -301,11 +301,11 @@ class Supervisor:
         slot.recycled.set()
         process = slot.process
         if process is not None and not process.ended.done():
-            slot.enter(State.STOPPING)
+            slot.enter(SlotState.STOPPING)
             process.signal(number)
             process.kill_after(process.grace + self._pauses.forced, slot.name)
-        elif slot.state is State.WAITING:
-            slot.enter(State.STARTING)
+        elif slot.state is SlotState.WAITING:
+            slot.enter(SlotState.STARTING)
 
     # ---- signals and changes
 
@@ -339,7 +339,7 @@ class Supervisor:
         try:
             for slot in self._slots:
                 before = slot.process
-                if slot.state is State.FINISHED or self._stopping:
+                if slot.state is SlotState.FINISHED or self._stopping:
                     continue
                 self._end_process(slot, signal.SIGTERM)
                 if not await self._replaced(slot, before):
@@ -355,7 +355,7 @@ class Supervisor:
         if before is not None:
             await asyncio.wait([before.ended])
         while slot.process is before or slot.process is None:
-            if self._stopping or slot.state in (State.WAITING, State.FINISHED):
+            if self._stopping or slot.state in (SlotState.WAITING, SlotState.FINISHED):
                 return False
             await asyncio.sleep(0.01)
         await asyncio.wait([slot.process.started])

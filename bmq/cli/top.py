@@ -16,7 +16,7 @@ from rich.text import Text
 
 import bmq
 from bmq.admin import Admin, Internals, QueueStatistics, Statistics
-from bmq.admin.watch import History, Rates
+from bmq.admin.watch import RateHistory, Rates
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out, styled, table
@@ -47,7 +47,7 @@ class _Line:
 
     statistics: QueueStatistics
     internals: Internals | None
-    history: History
+    history: RateHistory
 
     # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
 
@@ -175,7 +175,7 @@ class _Watch:
     def __init__(self, only: str | None) -> None:
         self._only = only.partition("?")[0] if only else None
         self._rates = Rates()
-        self._histories: dict[str, History] = {}
+        self._histories: dict[str, RateHistory] = {}
         self.statistics: Statistics | None = None
         self.gap = ""
 
@@ -185,7 +185,7 @@ class _Watch:
         self.statistics = await admin.statistics()
         self._rates.begin()
         wanted = [each for each in self.statistics.queues if self._only in (None, each.uri, each.domain)]
-        self._histories = {each.uri: self._histories.get(each.uri) or History() for each in wanted}
+        self._histories = {each.uri: self._histories.get(each.uri) or RateHistory() for each in wanted}
         lines: list[_Line] = []
         for each in wanted:
             line = _Line(each, await _internals(admin, each.uri), self._histories[each.uri])

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bmq.admin.explanation import BUCKET_FORM, Reader
+from bmq.admin.explanation import BUCKET_FORM, QueueReader
 
 __all__ = ["group_of"]
 
 _MOST_BUCKETS = 10_000
 
 
-def group_of(readers: Iterable[Reader]) -> dict[str, Any] | None:
+def group_of(readers: Iterable[QueueReader]) -> dict[str, Any] | None:
     """Return the buckets of each member, and the buckets without a member; None without a group.
 
     A member of an exclusive group has the expression of each of its buckets, and expressions for many buckets

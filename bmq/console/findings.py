@@ -14,7 +14,7 @@ from bmq.admin.explanation import Explanation, Obstacle, is_mover
 from bmq.admin.watch import Figures
 from bmq.admin.words import age, number, several
 
-__all__ = ["DEAD", "LONG", "DeadLetters", "Finding", "at_a_glance", "inside", "worst"]
+__all__ = ["DEAD", "LONG", "DeadLetters", "QueueFinding", "at_a_glance", "inside", "worst"]
 
 Level = Literal["critical", "warning", "note"]
 _RANK = {"critical": 0, "warning": 1, "note": 2}
@@ -27,7 +27,7 @@ LONG = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class QueueFinding:
     """One problem of a queue.
 
     Attributes:
@@ -59,12 +59,12 @@ class DeadLetters:
         return any(fnmatchcase(uri, pattern) for pattern in self._patterns)
 
 
-def worst(findings: Iterable[Finding]) -> Finding | None:
+def worst(findings: Iterable[QueueFinding]) -> QueueFinding | None:
     """Return the most severe finding; the first of several."""
     return min(findings, key=lambda finding: _RANK[finding.level], default=None)
 
 
-def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterator[Finding]:
+def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterator[QueueFinding]:
     """Find the problems that the figures of a queue show without another question to the broker.
 
     Args:
@@ -74,7 +74,7 @@ def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterat
     """
     yield from _quota(figures)
     if expired:
-        yield Finding(
+        yield QueueFinding(
             "expired",
             "critical",
             several(expired, "message") + " expired",
@@ -86,7 +86,7 @@ def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterat
     if not figures.messages:
         return
     if figures.uri in dead:
-        yield Finding(
+        yield QueueFinding(
             "dead",
             "warning",
             several(figures.messages, "dead letter"),
@@ -100,7 +100,7 @@ def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterat
 
 def inside(
     internals: Internals, explanation: Explanation, dead: DeadLetters, oldest: StoredMessage | None = None
-) -> Iterator[Finding]:
+) -> Iterator[QueueFinding]:
     """Find the problems of a queue's applications that only its clients and subscriptions show.
 
     Args:
@@ -116,7 +116,7 @@ def inside(
             yield from _of_app(internals, explanation, app, oldest)
         for idle, busy in explanation.outranked(app):
             name = "" if app.app_id == "__default" else f" for application {app.app_id}"
-            yield Finding(
+            yield QueueFinding(
                 "outranked",
                 "note",
                 "A reader of higher priority takes everything" + name,
@@ -128,7 +128,7 @@ def inside(
 
 def _of_app(
     internals: Internals, explanation: Explanation, app: AppDepth, oldest: StoredMessage | None
-) -> Iterator[Finding]:
+) -> Iterator[QueueFinding]:
     name = "" if app.app_id == "__default" else f" for application {app.app_id}"
     moved = any(is_mover(reader.subscription) for reader in explanation.readers(app))
     waiting, obstacle = explanation.undelivered(app)
@@ -141,7 +141,7 @@ def _of_app(
             and (_world.now() - oldest.arrival).total_seconds() > LONG
             and not moved  # a mover holds messages until they are due
         ):
-            yield Finding(
+            yield QueueFinding(
                 "unconfirmed",
                 "warning",
                 "Confirmations are missing" + name,
@@ -151,7 +151,7 @@ def _of_app(
                 "message or omits confirm(): read its log, or restart it.",
             )
     elif obstacle is Obstacle.FULL:
-        yield Finding(
+        yield QueueFinding(
             "limit",
             "warning",
             "Readers at their limit" + name,
@@ -159,7 +159,7 @@ def _of_app(
             "Find out why the readers confirm slowly or never: the table of clients shows what each holds.",
         )
     elif obstacle is Obstacle.PARTLY_FULL:
-        yield Finding(
+        yield QueueFinding(
             "held",
             "warning",
             "Messages held back" + name,
@@ -169,7 +169,7 @@ def _of_app(
             "have the same priority.",
         )
     elif obstacle is Obstacle.UNMATCHED and not moved:
-        yield Finding(
+        yield QueueFinding(
             "unmatched",
             "critical",
             "Nothing matches" + name,
@@ -180,8 +180,8 @@ def _of_app(
         )
 
 
-def _no_readers(count: int, name: str) -> Finding:
-    return Finding(
+def _no_readers(count: int, name: str) -> QueueFinding:
+    return QueueFinding(
         "unread",
         "critical",
         "No readers" + name,
@@ -190,9 +190,9 @@ def _no_readers(count: int, name: str) -> Finding:
     )
 
 
-def _quota(figures: Figures) -> Iterator[Finding]:
+def _quota(figures: Figures) -> Iterator[QueueFinding]:
     if figures.full:
-        yield Finding(
+        yield QueueFinding(
             "full",
             "critical",
             "Full",
@@ -202,7 +202,7 @@ def _quota(figures: Figures) -> Iterator[Finding]:
         )
     elif figures.quota >= _NEAR:
         share = f"{int(figures.quota * 100)} %"
-        yield Finding(
+        yield QueueFinding(
             "near",
             "warning",
             f"{share} of the quota",

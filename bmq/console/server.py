@@ -31,7 +31,7 @@ from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
 from bmq.console.buckets import group_of
 from bmq.console.door import Door
-from bmq.console.findings import DEAD, DeadLetters, Finding, inside
+from bmq.console.findings import DEAD, DeadLetters, QueueFinding, inside
 from bmq.console.guard import Guard, is_loopback
 from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, RemoteBroker
 from bmq.console.taking import cancel, post_again
@@ -593,7 +593,7 @@ def _dumped(value: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Return an answer of a broker as an object with the names of bmq, and any other value as text."""
-    if isinstance(value, Finding):
+    if isinstance(value, QueueFinding):
         return dataclasses.asdict(value)
     return asdict(value) if isinstance(value, Struct) else str(value)
 

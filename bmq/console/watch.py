@@ -14,8 +14,8 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin, DomainInfo
-from bmq.admin.watch import HISTORY, Figures, History, Rates, look_inside
-from bmq.console.findings import DeadLetters, Finding, at_a_glance, inside, worst
+from bmq.admin.watch import HISTORY, Figures, RateHistory, Rates, look_inside
+from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, inside, worst
 from bmq.console.source import RemoteBroker
 
 __all__ = ["Watch"]
@@ -46,18 +46,18 @@ _REFUSALS = (bmq.AuthenticationError, bmq.NegotiationError, bmq.RequestError, bm
 
 
 @dataclass(slots=True)
-class _Sight(History):
+class _Sight(RateHistory):
     """The history of one queue, and its problems."""
 
     now: dict[str, Any] = field(default_factory=dict[str, Any])
     # The problem of the queue and its start; the problem that its subscriptions showed, and the time of the
     # question; and the problem of the question before: only a problem found twice is reported.
-    finding: Finding | None = None
-    others: list[Finding] = field(default_factory=list[Finding])
+    finding: QueueFinding | None = None
+    others: list[QueueFinding] = field(default_factory=list[QueueFinding])
     since: float = 0.0
     asked: float = 0.0
-    found: Finding | None = None
-    suspected: Finding | None = None
+    found: QueueFinding | None = None
+    suspected: QueueFinding | None = None
     # Expired messages, and the time of the last expiry; 0 without any in the last minutes.
     expired: int = 0
     expired_at: float = 0.0

@@ -10,12 +10,12 @@ import aiohttp
 import pytest
 
 import bmq
-from bmq.admin.explanation import Reader
+from bmq.admin.explanation import QueueReader
 from bmq.admin.watch import Figures, use_of
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.console import Console
 from bmq.console.buckets import group_of
-from bmq.console.findings import DeadLetters, Finding, at_a_glance, worst
+from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, worst
 from bmq.console.source import Embedded, RemoteBroker
 from bmq.console.watch import _Sight
 from tests.console.conftest import Serve
@@ -80,8 +80,8 @@ def test_a_malformed_pattern_is_refused(given: Any) -> None:
 
 
 def test_the_most_severe_problem_comes_first() -> None:
-    near = Finding("near", "warning", "", "", "")
-    unread = Finding("unread", "critical", "", "", "")
+    near = QueueFinding("near", "warning", "", "", "")
+    unread = QueueFinding("unread", "critical", "", "", "")
     assert worst([near, unread]) is unread
     assert worst([]) is None
 
@@ -223,7 +223,7 @@ class _Reader:
 
 
 def _group(*readers: tuple[str, str]) -> Any:
-    found: list[Reader] = [_Reader(*each) for each in readers]  # type: ignore[misc]
+    found: list[QueueReader] = [_Reader(*each) for each in readers]  # type: ignore[misc]
     return group_of(found)
 
 
@@ -278,7 +278,7 @@ def _sight(asked: float, *, confirmed: float = 0.0, suspected: bool = False) -> 
     sight = _Sight(asked=asked)
     sight.confirmed.append(confirmed)
     if suspected:
-        sight.suspected = Finding("unmatched", "critical", "", "", "")
+        sight.suspected = QueueFinding("unmatched", "critical", "", "", "")
     return sight
 
 
