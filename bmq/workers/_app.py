@@ -25,11 +25,11 @@ from bmq.client.keywords import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
-from bmq.workers._clock import Clock
+from bmq.workers._clock import Clock, checked_clock
 from bmq.workers._dependencies import HandlerContext, app_dependencies
 from bmq.workers._life import Life, LifeInput, LifeState
 from bmq.workers._middleware import Middleware
-from bmq.workers._options import OnError, checked_clock
+from bmq.workers._options import OnError
 from bmq.workers._registrar import Registrar, RegistrationTarget, Step
 from bmq.workers._router import Router
 from bmq.workers._running import Running, Settings

@@ -19,7 +19,6 @@ from bmq.codecs import Codec
 from bmq.errors import Undecodable, UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
-from bmq.workers._clock import Clock
 from bmq.workers._delayed_retry import check_durable, is_durable
 from bmq.workers._handlers import is_async, name_of
 from bmq.workers._middleware import Middleware, check_middlewares
@@ -38,7 +37,6 @@ __all__ = [
     "OnError",
     "OnUndecodable",
     "ResponderOptions",
-    "checked_clock",
 ]
 
 #: Hook for failed attempts, sync or async.
@@ -267,19 +265,6 @@ class HandlerOptions:
         """Return the function for a message's key, or None."""
         key = self.key
         return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
-
-
-def checked_clock(clock: Clock | None) -> Clock | None:
-    """Return the clock for pauses, or None.
-
-    Raises:
-        UsageError: the object has no ``time()`` and ``sleep()``.
-    """
-    if clock is not None and not (
-        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
-    ):
-        raise UsageError(f"clock must have the methods time and sleep, and {_checks.shown(clock)} does not")
-    return clock
 
 
 def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:

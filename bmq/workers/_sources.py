@@ -346,7 +346,6 @@ class KeyedMessages(MessageSource):
         """Sort arriving messages into lanes."""
         placed = 0
         async for message in self._arriving:
-            self._workers.forget(message)
             item: Message | Work = message
             try:
                 key = copy_context().run(self._key, message)

@@ -356,7 +356,8 @@ class Workers:
                     return
                 called = yield blocking
             if left or skipped:
-                self.forget(*_messages_of(item))
+                for each in _messages_of(item):
+                    self._left.forget(each)  # redelivered: a handler receives the message anew
             if paced:
                 yield from self._paced(_messages_of(item)).__await__()
                 called = yield blocking
@@ -422,12 +423,6 @@ class Workers:
         turn = turn_of(asyncio.get_running_loop())
         if turn.clock() >= turn.until:
             await turn.wait()
-
-    def forget(self, *messages: Message) -> None:
-        """Stop counting redelivered messages as left: a handler receives them anew."""
-        if self._left.left or self._left.skipped:
-            for message in messages:
-                self._left.forget(message)
 
     def new(self, message: Message) -> Work:
         """Return the state of a message without an attempt in this process."""
