@@ -125,7 +125,7 @@ class Workers:
         self.consumer = consumer
         self.clock = clock
         self.stopping = False
-        self.progress = Progress(invoke.name, 0)
+        self.progress = Progress(invoke.name)
         self._invoke = invoke
         self._ack = options.ack
         self._retry = retry = options.policy
