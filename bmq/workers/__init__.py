@@ -7,15 +7,6 @@
 from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
-from bmq.workers._app import begin_copy_of as begin_copy_of
-from bmq.workers._app import begun_of as begun_of
-from bmq.workers._app import consumers_of as consumers_of
-from bmq.workers._app import dependencies_of as dependencies_of
-from bmq.workers._app import grace_of as grace_of
-from bmq.workers._app import parts_of as parts_of
-from bmq.workers._app import probes_of as probes_of
-from bmq.workers._app import settings_of as settings_of
-from bmq.workers._app import trial_of as trial_of
 from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import consume
 from bmq.workers._dead_letters import original_of
@@ -23,15 +14,24 @@ from bmq.workers._dependencies import Depends
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import AckPolicy
 from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter
-from bmq.workers._registrar import registry_of as registry_of
 from bmq.workers._responder import Respond, Responder
-from bmq.workers._responder import replies_of as replies_of
 from bmq.workers._results import Results as Results
 from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
 from bmq.workers._router import Router
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._status import calls as calls
 from bmq.workers._sweeper import Sweeper, SweeperStats
+from bmq.workers.internals import begin_copy_of as begin_copy_of
+from bmq.workers.internals import begun_of as begun_of
+from bmq.workers.internals import consumers_of as consumers_of
+from bmq.workers.internals import dependencies_of as dependencies_of
+from bmq.workers.internals import grace_of as grace_of
+from bmq.workers.internals import parts_of as parts_of
+from bmq.workers.internals import probes_of as probes_of
+from bmq.workers.internals import registry_of as registry_of
+from bmq.workers.internals import replies_of as replies_of
+from bmq.workers.internals import settings_of as settings_of
+from bmq.workers.internals import trial_of as trial_of
 
 __all__ = [
     "AckPolicy",

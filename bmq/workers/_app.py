@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from operator import attrgetter, methodcaller
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
@@ -21,18 +19,17 @@ from bmq._signals import on_signals
 from bmq.client.address import parse_addresses
 from bmq.client.connect import check_options
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import Failure
 from bmq.client.health import Health
 from bmq.client.interceptors import check_interceptors
 from bmq.client.keywords import ConnectOptions
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import StateError, UsageError
-from bmq.workers._clock import Clock
-from bmq.workers._dependencies import HandlerContext, Overrides, app_dependencies
+from bmq.workers._clock import Clock, checked_clock
+from bmq.workers._dependencies import HandlerContext, app_dependencies
 from bmq.workers._life import Life, LifeInput, LifeState
 from bmq.workers._middleware import Middleware
-from bmq.workers._options import OnError, checked_clock
+from bmq.workers._options import OnError
 from bmq.workers._registrar import Registrar, RegistrationTarget, Step
 from bmq.workers._router import Router
 from bmq.workers._running import Running, Settings
@@ -42,7 +39,7 @@ from bmq.workers._sweeper import Sweeper
 from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
-__all__ = ["App"]
+__all__ = ["App", "AppCopy"]
 
 logger = Log("bmq.workers")
 
@@ -51,7 +48,7 @@ _LOOK_EVERY = 0.02
 
 
 @dataclass(slots=True)
-class _Copy(Generic[S]):
+class AppCopy(Generic[S]):
     """The part of an app that exists once for each thread of ``bmq run --threads``.
 
     Attributes:
@@ -152,32 +149,15 @@ class App(Registrar, Generic[S]):
                 "the address, any address will do here, as health='127.0.0.1:0'"
             )
         self._probe = Probe(address, self._health, metrics)
-        self._copies: dict[int, _Copy[S]] = {0: _Copy(checked_state(state))}
+        self._copies: dict[int, AppCopy[S]] = {0: AppCopy(checked_state(state))}
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._parts: list[App[Any]] = []
         self._routers: list[Router] = []
 
     @property
-    def _own(self) -> _Copy[S]:
+    def _own(self) -> AppCopy[S]:
         return self._copies.get(_copies.current()) or self._copies[0]
-
-    def _begin_copy(self) -> None:
-        """Give the app and its parts a copy for the number of this context, with a copy of the state.
-
-        Raises:
-            UsageError: the state cannot be copied.
-        """
-        for each in self._all():
-            state = each._copies[0].state
-            try:
-                made = copy.copy(state)
-            except Exception as error:
-                raise UsageError(
-                    f"each thread copies the app's state, and {type(state).__name__} cannot be copied: "
-                    f"{error}. Give App(state=...) an object that copy.copy() accepts"
-                ) from error
-            each._copies[_copies.current()] = _Copy(made)
 
     @property
     def state(self) -> S:
@@ -280,29 +260,6 @@ class App(Registrar, Generic[S]):
         self._check_stopped("register its handlers before")
         step(self._target())
 
-    def _try_out(
-        self, broker: str, clock: Clock, watch: Callable[[Failure], None], sockets: bool
-    ) -> Callable[[], None]:
-        """Use a test's broker, clock and hook from now on; return a function that undoes the change.
-
-        With sockets, the probe has a free port: the service itself may run on the machine. Without, none.
-        """
-        settings, state, overrides = self._settings, self.state, self.overrides
-        address = self._probe.address
-        self._probe.address = (address[0], 0) if sockets and address is not None else None
-        options = settings.options.copy()
-        options.pop("credentials", None)
-        options.pop("ssl", None)
-        options.pop("server_hostname", None)
-        self._settings = replace(settings, broker=broker, options=options, clock=clock, watch=watch)
-        self.state, self.overrides = copy.copy(state), overrides.copy()
-
-        def undo() -> None:
-            self._settings, self.state, self.overrides = settings, state, overrides
-            self._probe.address = address
-
-        return undo
-
     def _target(self) -> RegistrationTarget:
         return RegistrationTarget(self._registry, self._uri_of, type(self.state))
 
@@ -318,14 +275,6 @@ class App(Registrar, Generic[S]):
         """Return a future to be done once the handlers of the next run receive messages."""
         begun = self._own.life.begun = running_loop().create_future()
         return begun
-
-    def _dependencies(self, overrides: Overrides) -> list[Callable[..., Any]]:
-        """Return the functions of all dependencies, as they are and with these replacements."""
-        own = self.overrides
-        replaced = {**own, **overrides}
-        plans = [each.plan for each in self._registry.handlers]
-        nodes = [node for plan in plans for some in ({}, own, replaced) for node in plan.dependencies(some)]
-        return [node.function for node in nodes]
 
     def _check_middlewares(self) -> None:
         """Check that each handler has the middlewares that its dependencies need."""
@@ -354,11 +303,6 @@ class App(Registrar, Generic[S]):
         """
         return self._probe.uri
 
-    def _probes(self) -> list[Probe]:
-        """The probe of the app, and the probes of its parts that have an address."""
-        rest = [each._probe for each in self._all() if each is not self]
-        return [self._probe, *(each for each in rest if each.address is not None)]
-
     def _health(self) -> Health | None:
         """The worst health of the sessions; None before all handlers get messages, and after a stop."""
         if self._own.life.state is not LifeState.RUNNING:
@@ -374,10 +318,6 @@ class App(Registrar, Generic[S]):
             await asyncio.sleep(_LOOK_EVERY)
         if not begun.done():
             begun.set_result(None)
-
-    def _grace(self) -> float:
-        """Seconds for handlers to finish, with those of the parts."""
-        return max(each._settings.grace for each in self._all())
 
     async def queue(self, uri: str) -> Queue:
         """Return a queue for posting, for use in handlers. The first call opens the queue.
@@ -619,27 +559,3 @@ async def _called(function: Callable[[], object]) -> None:
     result = function()
     if inspect.isawaitable(result):
         await result
-
-
-#: The arguments of an app, for :mod:`bmq.asyncapi`.
-settings_of: Callable[[App[Any]], Settings] = attrgetter("_settings")
-#: The included apps, for :class:`bmq.testing.TestApp`.
-parts_of: Callable[[App[Any]], list[App[Any]]] = attrgetter("_parts")
-#: The probes of an app and its parts, the app's own first, for :mod:`bmq.cli`.
-probes_of: Callable[[App[Any]], list[Probe]] = methodcaller("_probes")
-#: Returns a future to be done once the handlers of the next run receive messages, for :mod:`bmq.cli`.
-begun_of: Callable[[App[Any]], asyncio.Future[None]] = methodcaller("_begun")
-#: Seconds for the handlers of an app and its parts to finish, for :mod:`bmq.cli`.
-grace_of: Callable[[App[Any]], float] = methodcaller("_grace")
-#: The consumers of the latest run of an app, for :class:`bmq.testing.TestApp`.
-consumers_of: Callable[[App[Any]], list[Consumer]] = attrgetter("_own.consumers")
-#: The functions of the dependencies of an app's handlers, before and after a test's replacements.
-dependencies_of: Callable[[App[Any]], Callable[[Overrides], list[Callable[..., Any]]]] = attrgetter(
-    "_dependencies"
-)
-#: Makes a copy of an app and its parts for the number of this context, for :mod:`bmq.cli`.
-begin_copy_of: Callable[[App[Any]], None] = methodcaller("_begin_copy")
-#: A function to run an app with a test's broker and clock. Returns an undo function.
-trial_of: Callable[
-    [App[Any]], Callable[[str, Clock, Callable[[Failure], None], bool], Callable[[], None]]
-] = attrgetter("_try_out")

@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-__all__ = ["Clock", "LoopClock"]
+from bmq import _checks
+from bmq.errors import UsageError
+
+__all__ = ["Clock", "LoopClock", "checked_clock"]
 
 
 class Clock(Protocol):
@@ -38,3 +41,16 @@ class LoopClock:
     async def sleep(self, seconds: float) -> None:
         """Sleep for a number of seconds. Cancelling the call ends the sleep at once."""
         await asyncio.sleep(seconds)
+
+
+def checked_clock(clock: Clock | None) -> Clock | None:
+    """Return the clock for pauses, or None.
+
+    Raises:
+        UsageError: the object has no ``time()`` and ``sleep()``.
+    """
+    if clock is not None and not (
+        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
+    ):
+        raise UsageError(f"clock must have the methods time and sleep, and {_checks.shown(clock)} does not")
+    return clock

@@ -17,17 +17,18 @@ from bmq.client.dead_letters import DeadLetter
 from bmq.client.in_hand import Feeding
 from bmq.client.internals import handling_of
 from bmq.client.message import Message
+from bmq.client.poison import check_dead_letters
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
 from bmq.codecs import Shape
 from bmq.errors import UsageError
 from bmq.wire.uri import QueueUri
-from bmq.workers._clock import Clock, LoopClock
+from bmq.workers._clock import Clock, LoopClock, checked_clock
 from bmq.workers._delayed_retry import check_durable
 from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies, planned
 from bmq.workers._invoker import Invoker
 from bmq.workers._membership import Membership, for_group, is_membership, lane_of
-from bmq.workers._options import ConsumerOptions, HandlerOptions, checked_clock
+from bmq.workers._options import ConsumerOptions, HandlerOptions
 from bmq.workers._quarantine import Quarantine, suspects_of
 from bmq.workers._responder import Responder
 from bmq.workers._sources import BatchBounds
@@ -312,13 +313,11 @@ def idle_consumer_of(queue: Queue) -> Consumer:
 async def _open_dead_letters(source: Queue | Consumer, letters: DeadLetter) -> Queue:
     """Return the queue for dead letters, opened if the dead letters name a URI."""
     origin = source if isinstance(source, Queue) else source.queue
+    if not isinstance(letters.queue, str):
+        return check_dead_letters(letters.queue, origin)
     if QueueUri.parse(letters.uri).canonical == QueueUri.parse(origin.uri).canonical:
         raise UsageError(f"dead letters of {origin.uri} would return to it; name another queue for them")
-    if isinstance(letters.queue, str):
-        return await origin.session.open_output(letters.queue)
-    if not letters.queue.writable:
-        raise UsageError(f"queue {letters.uri} is not open for writing: open_queue(..., write=True)")
-    return letters.queue
+    return await origin.session.open_output(letters.queue)
 
 
 async def _together(*runs: Coroutine[Any, Any, None]) -> None:

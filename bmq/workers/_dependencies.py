@@ -831,14 +831,15 @@ class HandlerPlan:
             run: Callable[[], Any] = prepared(attempt, found)
             return run
 
+        in_time: Callable[[Attempt, list[Any]], Awaitable[Callable[[], Any]]] = prepare
         if steps and timeout is not None and not in_loop:
-            prepare = timed(prepare, timeout)
+            in_time = timed(prepare, timeout)
 
         async def call(attempt: Attempt) -> Any:
             opened: list[Any] = []
             try:
                 try:
-                    run = await prepare(attempt, opened)
+                    run = await in_time(attempt, opened)
                 except Undecodable as error:
                     if undecodable is None:
                         raise

@@ -19,11 +19,9 @@ from bmq.codecs import Codec
 from bmq.errors import Undecodable, UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
-from bmq.workers._clock import Clock
 from bmq.workers._delayed_retry import check_durable, is_durable
 from bmq.workers._handlers import is_async, name_of
 from bmq.workers._middleware import Middleware, check_middlewares
-from bmq.workers._quarantine import check_quarantine
 from bmq.workers._retry import DEFAULT_RETRY, Backoff, NoRetry, RetryPolicy, check_give_up
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ __all__ = [
     "OnError",
     "OnUndecodable",
     "ResponderOptions",
-    "checked_clock",
 ]
 
 #: Hook for failed attempts, sync or async.
@@ -212,13 +209,29 @@ class HandlerOptions:
         Raises:
             UsageError: a quarantine is impossible.
         """
-        check_quarantine(
-            self.quarantine,
-            self.after,
-            uri,
-            receipt=self.ack is AckPolicy.ON_RECEIPT,
-            keyed=self.key is not None,
-        )
+        _checks.integer("after", self.after, 1, _checks.INT32_MAX)
+        if self.quarantine is None:
+            return
+        letters = _checks.choice("quarantine", self.quarantine, DeadLetter)
+        if QueueUri.parse(letters.uri).canonical == uri.canonical:
+            raise UsageError(
+                f"messages of {uri} in quarantine would return to it; name another queue for them"
+            )
+        if uri.app_id:
+            raise UsageError(
+                f"quarantine posts messages again, and a post to {uri} would reach every application of the "
+                "queue: omit quarantine"
+            )
+        if self.ack is AckPolicy.ON_RECEIPT:
+            raise UsageError(
+                "ON_RECEIPT confirms a message before its handler runs: without redelivery, quarantine "
+                "cannot count deaths"
+            )
+        if self.key is not None:
+            raise UsageError(
+                "after the death of a process, quarantine posts its messages again, behind later messages of "
+                "the same key: omit key or quarantine"
+            )
 
     def check_handler(self, handler: Callable[..., object], plan: HandlerPlan) -> None:
         """Check the options together with a handler.
@@ -267,19 +280,6 @@ class HandlerOptions:
         """Return the function for a message's key, or None."""
         key = self.key
         return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
-
-
-def checked_clock(clock: Clock | None) -> Clock | None:
-    """Return the clock for pauses, or None.
-
-    Raises:
-        UsageError: the object has no ``time()`` and ``sleep()``.
-    """
-    if clock is not None and not (
-        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
-    ):
-        raise UsageError(f"clock must have the methods time and sleep, and {_checks.shown(clock)} does not")
-    return clock
 
 
 def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from bmq import _checks
 from bmq._checks import INT32_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -30,48 +29,18 @@ from bmq.client.message import Message
 from bmq.client.poison import Poison, guid_of, integer_of
 from bmq.client.queue import Queue
 from bmq.conventions import DEATHS, ORIGIN, derived_guid
-from bmq.errors import Error, UsageError
+from bmq.errors import Error
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Died", "Quarantine", "check_quarantine", "suspects_of"]
+__all__ = ["Died", "Quarantine", "suspects_of"]
 
 logger = Log("bmq.workers")
 
 
 class Died(Exception):
     """The error of a message in quarantine: processes died or lost the connection while handling it."""
-
-
-def check_quarantine(quarantine: object, after: object, uri: QueueUri, *, receipt: bool, keyed: bool) -> int:
-    """Check the options of a quarantine; return the number of deaths.
-
-    Raises:
-        UsageError: a quarantine with these options is impossible.
-    """
-    deaths = _checks.integer("after", after, 1, INT32_MAX)
-    if quarantine is None:
-        return deaths
-    letters = _checks.choice("quarantine", quarantine, DeadLetter)
-    if QueueUri.parse(letters.uri).canonical == uri.canonical:
-        raise UsageError(f"messages of {uri} in quarantine would return to it; name another queue for them")
-    if uri.app_id:
-        raise UsageError(
-            f"quarantine posts messages again, and a post to {uri} would reach every application of the "
-            "queue: omit quarantine"
-        )
-    if receipt:
-        raise UsageError(
-            "ON_RECEIPT confirms a message before its handler runs: without redelivery, quarantine "
-            "cannot count deaths"
-        )
-    if keyed:
-        raise UsageError(
-            "after the death of a process, quarantine posts its messages again, behind later messages of "
-            "the same key: omit key or quarantine"
-        )
-    return deaths
 
 
 def suspects_of(consumer: Consumer) -> Consumer:

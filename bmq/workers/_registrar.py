@@ -6,7 +6,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack
 
 from bmq import _checks
@@ -32,7 +31,7 @@ from bmq.workers._registry import DelayQueue, Registration, Registry, check_hook
 from bmq.workers._responder import Respond, Responder
 from bmq.workers._sources import BatchBounds, checked_bounds
 
-__all__ = ["Registrar", "RegistrationTarget", "Step", "registry_of"]
+__all__ = ["Registrar", "RegistrationTarget", "Step"]
 
 #: A function of a message or a value, and of further parameters.
 AnyHandler: TypeAlias = Callable[Concatenate[Any, ...], object]
@@ -485,7 +484,3 @@ class Registrar(ABC):
             )
 
         self._register(step)
-
-
-#: The register of an app or a router.
-registry_of: Callable[[Registrar], Registry] = attrgetter("_registry")

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from operator import attrgetter
 from typing import Any, Concatenate, TypeAlias
 
 from bmq import _world
@@ -31,7 +30,7 @@ from bmq.workers._dependencies import ANY_STATE, HANDLER, HandlerPlan, parameter
 from bmq.workers._handlers import is_async, name_of
 from bmq.workers._results import Results
 
-__all__ = ["Respond", "Responder", "replies_of"]
+__all__ = ["Respond", "Responder"]
 
 logger = Log("bmq.workers")
 
@@ -271,10 +270,6 @@ class Responder:
         self._closing.discard(closing)
         if not closing.cancelled() and (error := closing.exception()) is not None:
             logger.info("a queue for replies was not closed cleanly: %s", error)
-
-
-#: Returns the conversion of a responder's replies.
-replies_of: Callable[[Responder], Results] = attrgetter("_results")
 
 
 def _about(message: Message) -> dict[str, str]:

@@ -28,7 +28,6 @@ from bmq.workers._membership import member_of
 from bmq.workers._options import HandlerOptions, OnError
 from bmq.workers._registry import Registration, Registry
 from bmq.workers._status import expect
-from bmq.workers._sweeper import sweeper_of
 
 __all__ = ["Running", "Settings"]
 
@@ -165,7 +164,7 @@ class Running:
         if session is None:
             return []
         return [
-            asyncio.create_task(sweeper_of(sweeper).run(session), name=f"sweep {sweeper.queue}")
+            asyncio.create_task(sweeper._of_copy().run(session), name=f"sweep {sweeper.queue}")
             for sweeper in self._registry.sweepers
         ]
 

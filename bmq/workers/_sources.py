@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Sequence, Sized
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -34,6 +34,7 @@ __all__ = [
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """The state of messages in progress together: one message, or a batch.
 
@@ -51,30 +52,20 @@ class Work:
         parked: whether the message waits for its next attempt without occupying a worker.
     """
 
-    __slots__ = (
-        "ages",
-        "attempt",
-        "began",
-        "counted",
-        "error",
-        "failing",
-        "key",
-        "messages",
-        "parked",
-        "taken",
-        "values",
-    )
+    messages: list[Message]
+    began: float = 0.0
+    key: Hashable = None
+    attempt: int = 1
+    error: Exception | None = None
+    failing: int = 0
+    ages: dict[Message, float] = field(default_factory=dict[Message, float])
+    values: dict[Message, Any] | None = None
+    counted: bool = False
+    parked: bool = False
+    taken: list[Message] = field(init=False)
 
-    def __init__(self, messages: list[Message], began: float = 0.0, key: Hashable = None) -> None:
-        self.taken = self.messages = messages
-        self.began = began
-        self.key = key
-        self.attempt = 1
-        self.error: Exception | None = None
-        self.failing = 0
-        self.ages: dict[Message, float] = {}
-        self.values: dict[Message, Any] | None = None
-        self.counted = self.parked = False
+    def __post_init__(self) -> None:
+        self.taken = self.messages
 
 
 class MessageSource:
@@ -346,7 +337,6 @@ class KeyedMessages(MessageSource):
         """Sort arriving messages into lanes."""
         placed = 0
         async for message in self._arriving:
-            self._workers.forget(message)
             item: Message | Work = message
             try:
                 key = copy_context().run(self._key, message)

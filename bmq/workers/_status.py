@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
@@ -65,6 +65,7 @@ class SubscriberState(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """Counts of the workers of one consumer.
 
@@ -87,34 +88,22 @@ class Progress:
         hung_since: since when a thread runs after the deadline.
     """
 
-    __slots__ = (
-        "attempts_failed",
-        "failed_at",
-        "failing",
-        "failing_since",
-        "given_up",
-        "given_up_in_a_row",
-        "gone",
-        "handled",
-        "handler",
-        "handling",
-        "hung",
-        "hung_since",
-        "joining_since",
-        "parked",
-        "stuck",
-        "workers",
-    )
-
-    def __init__(self, handler: str, workers: int) -> None:
-        self.handler = handler
-        self.workers = workers
-        self.handled = self.attempts_failed = self.given_up = 0
-        self.handling = self.failing = self.parked = self.stuck = self.hung = 0
-        self.joining_since: datetime | None = None
-        self.failing_since: datetime | None = None
-        self.failed_at = self.hung_since = _world.now()
-        self.gone = self.given_up_in_a_row = 0
+    handler: str
+    workers: int = 0
+    handled: int = 0
+    attempts_failed: int = 0
+    given_up: int = 0
+    handling: int = 0
+    failing: int = 0
+    parked: int = 0
+    stuck: int = 0
+    hung: int = 0
+    joining_since: datetime | None = None
+    failing_since: datetime | None = None
+    failed_at: datetime = field(default_factory=lambda: _world.now())
+    gone: int = 0
+    given_up_in_a_row: int = 0
+    hung_since: datetime = field(default_factory=lambda: _world.now())
 
     def failed(self) -> None:
         """Note a failed attempt."""
@@ -262,7 +251,7 @@ def _status(consumer: Consumer, workers: Workers | None) -> SubscriberStatus:
         state = SubscriberState.LOST
     if consumer.closed or consumer.queue.closed:
         state = SubscriberState.CLOSED
-    progress = workers.progress if workers is not None else Progress("", 0)
+    progress = workers.progress if workers is not None else Progress("")
     return SubscriberStatus(
         queue=consumer.queue.uri,
         subscription=" | ".join(filter(None, consumer.expressions)),

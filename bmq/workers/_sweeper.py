@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from bmq.client.session import Session
 from bmq.errors import Error, ProtocolError, TimedOut, UsageError
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Sweeper", "SweeperStats", "sweeper_of"]
+__all__ = ["Sweeper", "SweeperStats"]
 
 logger = Log("bmq.workers")
 
@@ -317,7 +316,3 @@ def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
         raise UsageError(f"messages put aside in {uri} would return to the sweeper; name another queue")
     if isinstance(aside, Queue) and not aside.writable:
         raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")
-
-
-#: The sweeper of the running copy of an app.
-sweeper_of: Callable[[Sweeper], Sweeper] = methodcaller("_of_copy")

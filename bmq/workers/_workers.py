@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
 from functools import partial
 from types import CoroutineType, coroutine
-from typing import Any
+from typing import Any, Final, TypeAlias, cast
 
 from bmq import _world
 from bmq._log_limit import LogLimit
@@ -62,6 +62,10 @@ _CLOSING_AT_LEAST = 1.0
 _TO_END = (5.0, 1.0)
 # Tasks of handlers that have ignored both cancellations. The event loop itself keeps no reference.
 _abandoned: set[asyncio.Task[None]] = set()
+
+# Type of nearly all calls: they are awaited without the wrapper of ``__await__``.
+_NATIVE: Final[Any] = CoroutineType
+_Steps: TypeAlias = Generator[Any, Any, object]
 
 _REMEDY = 'then=bmq.DeadLetter(...) puts such messages aside, and then="discard" confirms them'
 
@@ -125,7 +129,7 @@ class Workers:
         self.consumer = consumer
         self.clock = clock
         self.stopping = False
-        self.progress = Progress(invoke.name, 0)
+        self.progress = Progress(invoke.name)
         self._invoke = invoke
         self._ack = options.ack
         self._retry = retry = options.policy
@@ -244,7 +248,8 @@ class Workers:
         assert task is not None
         worker = _Worker(task, self._invoke.alarm)
         try:
-            await in_own_contexts(self._work(worker), turn_of(task.get_loop()).clock)
+            work: Any = self._work(worker)
+            await in_own_contexts(work, turn_of(task.get_loop()).clock)
             if worker.replaced:
                 self._tasks.remove(task)
         finally:
@@ -336,7 +341,7 @@ class Workers:
         """
         held, progress, source, invoke = self._held, self.progress, self._source, self._invoke
         straight = self._ack is AckPolicy.ON_SUCCESS and self._life is None and not self.durable
-        handler = invoke.direct if straight and isinstance(source, ArrivingMessages) else None
+        handler = cast("Any", invoke.direct) if straight and isinstance(source, ArrivingMessages) else None
         turn = turn_of(worker.task.get_loop())
         ready, pop = source.ready, source.pop
         left, skipped = self._left.left, self._left.skipped
@@ -356,7 +361,8 @@ class Workers:
                     return
                 called = yield blocking
             if left or skipped:
-                self.forget(*_messages_of(item))
+                for each in _messages_of(item):
+                    self._left.forget(each)  # redelivered: a handler receives the message anew
             if paced:
                 yield from self._paced(_messages_of(item)).__await__()
                 called = yield blocking
@@ -374,9 +380,8 @@ class Workers:
                 if alarm is not None:
                     alarm.begin()
                 try:
-                    steps: Any = handler(item)
-                    if type(steps) is not CoroutineType:
-                        steps = steps.__await__()
+                    call = handler(item)
+                    steps: _Steps = call if type(call) is _NATIVE else call.__await__()
                     returned = yield from steps
                     if returned is not None:
                         refuse_awaitable(invoke.name, returned)
@@ -422,12 +427,6 @@ class Workers:
         turn = turn_of(asyncio.get_running_loop())
         if turn.clock() >= turn.until:
             await turn.wait()
-
-    def forget(self, *messages: Message) -> None:
-        """Stop counting redelivered messages as left: a handler receives them anew."""
-        if self._left.left or self._left.skipped:
-            for message in messages:
-                self._left.forget(message)
 
     def new(self, message: Message) -> Work:
         """Return the state of a message without an attempt in this process."""

@@ -54,6 +54,8 @@ PLACES = {
     # In the hands of the application.
     "workers/_workers.py: Workers._held": "concurrency",
     "workers/_sources.py: ArrivingMessages._parked": "the limits of the subscription",
+    "workers/_sources.py: Work.taken": "the messages of a batch, while its worker has them",
+    "workers/_sources.py: Work.messages": "the messages of a batch, while its worker has them",
     "workers/_sources.py: Work.ages": "the messages of a batch, while its worker has them",
     "workers/_sources.py: Work.values": "the messages of a batch, while its worker has them",
     "client/left.py: Left.left": "what handlers left unconfirmed, by their own wish",

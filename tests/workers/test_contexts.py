@@ -175,6 +175,20 @@ def in_the_hook(app: bmq.App[Any], uri: str, note: Note) -> None:
         raise ConnectionError
 
 
+def in_the_policy(app: bmq.App[Any], uri: str, note: Note) -> None:
+    class Policy:
+        then: bmq.workers.GiveUp = "skip"
+
+        def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
+            note()
+            return None
+
+    @app.consumer(uri, retry=Policy())
+    async def handle(message: bmq.Message) -> None:
+        assert VALUE.get() == "started"
+        raise ConnectionError
+
+
 @pytest.mark.parametrize(
     ("register", "calls"),
     [
@@ -198,6 +212,7 @@ def in_the_hook(app: bmq.App[Any], uri: str, note: Note) -> None:
                 in_a_middleware,
                 in_dependencies,
                 in_the_hook,
+                in_the_policy,
             )
         ),
         (again, 6),
