@@ -386,6 +386,7 @@ class _AdminCommands:
                 "nodeStatuses": {"nodes": [node]},
                 "electorInfo": {"electorState": "LEADER", "leaderNode": _NODE},
                 "partitionsInfo": {"partitions": [partition]},
+                "queuesInfo": _stored(queues),
             }
         }
 

@@ -190,7 +190,7 @@ class BrokerQueue:
                     posted_bytes += size
                     if posts is not None:
                         posts.append(
-                            PostedMessage.read(self.uri, guid, data, size, flags, schema_id, compression)
+                            PostedMessage._read(self.uri, guid, data, size, flags, schema_id, compression)
                         )
             if not status and not correlation_id:
                 if flags & _ACK_REQUESTED:
@@ -242,7 +242,7 @@ class BrokerQueue:
             self.posted_bytes += size
             if self.posts is not None:
                 self.posts.append(
-                    PostedMessage.read(self.uri, guid, data, size, flags, schema_id, compression)
+                    PostedMessage._read(self.uri, guid, data, size, flags, schema_id, compression)
                 )
             if flags & _ACK_REQUESTED:
                 self.acknowledged += 1

@@ -59,7 +59,7 @@ class PostedMessage:
         return f"{self.guid} {shown!r}{more} {dict(self.properties)}"
 
     @classmethod
-    def read(
+    def _read(
         cls, queue_uri: str, guid: bytes, data: bytes, size: int, flags: int, schema_id: int, compression: int
     ) -> PostedMessage:
         """Return the message of a PUT; ``data`` has padding after ``size`` bytes."""

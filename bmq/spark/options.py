@@ -506,8 +506,8 @@ def check_names(given: Iterable[str], known: Sequence[str]) -> None:
     Raises:
         UsageError: an option is unknown; the error has the probable intention.
     """
-    names = {name.lower() for name in known} | _SPARKS
-    unknown = sorted(key for key in given if key.lower() not in names)
+    allowed = {name.lower() for name in known} | _SPARKS
+    unknown = sorted(key for key in given if key.lower() not in allowed)
     if unknown:
         hints = "; ".join(filter(None, (_hint(key, known) for key in unknown)))
         raise UsageError(

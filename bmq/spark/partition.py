@@ -310,7 +310,7 @@ def write_partition(
     named = _checks.texts("properties", [properties] if isinstance(properties, str) else properties)
     text, seconds = _checks.text, _checks.seconds
     try:
-        text("password", password)
+        password = text("password", password)
     except UsageError:
         raise UsageError("password must be a str without NUL and lone surrogates") from None
     mode = _checks.optional(text, "guid_mode", guid_mode)

@@ -152,7 +152,7 @@ async def test_one_unreadable_message_hides_no_other(
     queue = await session.open_queue(ORDERS, write=True)
     odd = bmq.PropertyValue(bmq.PropertyType.STRING, "caf\udce9")
     guids = [(await queue.post(text, properties={"s": odd})).guid for text in (b"one", b"two", b"three")]
-    raw = broker.queues[ORDERS]._queue.store.get(bytes.fromhex(guids[1]))
+    raw = broker.queues[ORDERS]._queue.store.messages.get(bytes.fromhex(guids[1]))
     assert raw is not None
     raw.data = b"garbage that is no zlib" + b"\x01"
     raw.compression = 1

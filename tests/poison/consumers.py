@@ -425,22 +425,19 @@ async def _reader(scene: Scene) -> AsyncIterator[Flooded]:
 
     def read() -> None:
         for batch in bmq.arrow.reader(
-            scene.address, scene.uri, max_rows=LIMIT, max_unconfirmed_messages=LIMIT, idle_timeout=0.2
+            scene.address, scene.uri, max_rows=LIMIT, max_unconfirmed_messages=LIMIT, idle_timeout=None
         ):
             for value in batch.column("value").to_pylist():
                 call(scene.see, value)
             if ended.is_set():
                 break
 
-    def reading() -> None:
-        while not ended.is_set():
-            read()
-
     ended = threading.Event()
-    thread = threading.Thread(target=reading)
+    thread = threading.Thread(target=read)
     thread.start()
     try:
         yield posts_good(queue)
     finally:
         ended.set()
+        await queue.post(b"the last one")
         await asyncio.to_thread(thread.join)
