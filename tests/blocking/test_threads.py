@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.blocking import _portal
 from bmq.testing import BackgroundBroker, FaultProxy
 from tests.ports import reserved_port
 from tests.waiting import eventually
@@ -244,3 +245,20 @@ async def test_sessions_share_a_thread_and_closing_one_keeps_the_others(
         other.close()
         queue.post(b"x")
     await eventually(lambda: one.state is bmq.SessionState.CLOSED)
+
+
+def test_an_interruption_before_the_loop_has_the_call_leaves_no_error(
+    queue: bmq.blocking.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fixture of each test checks that no callback of the event loop failed."""
+
+    class Interrupted:
+        def call_soon_threadsafe(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_portal.current_portal(), "loop", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            queue.receive()
+    queue.post(b"afterwards")
+    assert queue.receive(timeout=10).data == b"afterwards"
