@@ -221,7 +221,8 @@ class World:
         if self.history.pending():
             return
         try:
-            await self.sim.until(lambda: not self.wrong(), timeout=60, every=0.5)
+            # An app without work is not ready for a minute after its latest messages were given up.
+            await self.sim.until(lambda: not self.wrong(), timeout=120, every=0.5)
         except TimeoutError:
             raise AssertionError(f"the broker's books do not balance: {'; '.join(self.wrong())}") from None
         twice = self.stored_twice()
