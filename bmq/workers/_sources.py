@@ -103,6 +103,9 @@ class MessageSource:
     def done(self, work: Work) -> None:
         """Note that a worker has finished its messages."""
 
+    def wake(self) -> None:
+        """Wake one more worker, if work is waiting: the caller does not take it."""
+
     def put_back(self, messages: Sequence[Message]) -> None:
         """Give back messages that a worker has taken and not handled."""
         self._consumer.put_back(messages)
@@ -365,7 +368,6 @@ class KeyedMessages(MessageSource):
         )
 
     def wake(self) -> None:
-        """Wake one more worker, if work is waiting."""
         while self.ready and self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():

@@ -369,6 +369,7 @@ class Workers:
             if handler is None or (quarantine is not None and item.redelivered):
                 yield from self._handle(worker, item).__await__()
                 if self.stopping or worker.replaced:
+                    source.wake()  # another worker takes the next message of the lane
                     return
                 called = yield blocking
                 continue

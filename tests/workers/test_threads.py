@@ -169,6 +169,21 @@ async def test_a_lane_stays_closed_while_its_thread_works(
     assert set(work.begun.values()) == {1}
 
 
+async def test_a_lane_goes_on_when_a_replaced_worker_leaves(stage: Stage, release: list[Work]) -> None:
+    work = Work(b"0")
+    release.append(work)
+    items = [bmq.PutMessage(each, {"key": "one"}) for each in numbered(3)]
+    (await stage.queue.post_many(items)).raise_for_failures()
+    retry = bmq.NoRetry(then="discard")
+    async with consuming(stage.queue, work, concurrency=2, key="key", timeout=SOON, retry=retry):
+        [consumer] = await eventually(lambda: stage.queue.consumers)
+        health = stage.queue.session.health
+        await eventually(lambda: any("of 3 workers" in each.what for each in health().troubles))
+        work.hanging.clear()
+        work.go_on.set()
+        await eventually(lambda: status(consumer)[0].handled + status(consumer)[0].given_up == 3)
+
+
 async def test_a_message_is_not_tried_again_while_its_thread_works(stage: Stage, release: list[Work]) -> None:
     work = Work(b"0")
     release.append(work)
