@@ -39,7 +39,7 @@ from bmq.spark.log import (
     read_partition,
     texts_of,
 )
-from bmq.spark.options import Confirm, ReadOptions, parse
+from bmq.spark.options import ReadConfirmation, ReadOptions, parse
 from bmq.spark.receiver import (
     DeadLetterWriter,
     ReceivedMessages,
@@ -65,6 +65,29 @@ __all__ = [
 
 # Maximum depth of a planning process below the driver's Java.
 _DEPTH = 8
+
+
+logger = Log("bmq.spark")
+#: Folder of the reads within a checkpoint.
+READS = "bmq-reads"
+_STATE = "reads.json"
+_ROWS = 10_000
+# Seconds to wait for another read that is being planned.
+_PATIENCE = 600.0
+# Number of confirmed reads whose GUIDs are remembered: a confirmation can be lost with the connection.
+_REMEMBERED = 8
+_OPEN, _CONFIRMED = "open", "confirmed"
+_GONE_TEMPORARY = (
+    "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, "
+    "which other machines cannot reach, and which is removed at the end of the application. On a cluster "
+    "set checkpointLocation to a folder that all machines can reach"
+)
+_GONE = (
+    "this read was confirmed, and the next read removed its rows; or this machine cannot reach the folder "
+    "of option checkpointLocation"
+)
+# An odd number with multiples spread over all 64 bits.
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Application(NamedTuple):
@@ -155,24 +178,6 @@ def _started(process: int) -> int:
     """Return the start time of a process; -1 if the process has ended, or the time is unknown."""
     stat = _stat(process)
     return -1 if stat is None or stat[1][0] in "ZX" else int(stat[1][19])
-
-
-logger = Log("bmq.spark")
-
-#: Folder of the reads within a checkpoint.
-READS = "bmq-reads"
-
-_STATE = "reads.json"
-
-_ROWS = 10_000
-
-# Seconds to wait for another read that is being planned.
-_PATIENCE = 600.0
-
-# Number of confirmed reads whose GUIDs are remembered: a confirmation can be lost with the connection.
-_REMEMBERED = 8
-
-_OPEN, _CONFIRMED = "open", "confirmed"
 
 
 @dataclass(slots=True)
@@ -380,7 +385,7 @@ class Reads:
         try:
             batches = run(drain.run())
             if batches:
-                on_store = options.confirm is Confirm.ON_STORE
+                on_store = options.confirm is ReadConfirmation.ON_STORE
                 state = _State(state.number + 1, _OPEN, on_store, options.described(), reader=here)
                 self._note(state)
                 if on_store:
@@ -570,18 +575,6 @@ def _temporary_folder() -> Path:
     return folder
 
 
-_GONE_TEMPORARY = (
-    "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, "
-    "which other machines cannot reach, and which is removed at the end of the application. On a cluster "
-    "set checkpointLocation to a folder that all machines can reach"
-)
-
-_GONE = (
-    "this read was confirmed, and the next read removed its rows; or this machine cannot reach the folder "
-    "of option checkpointLocation"
-)
-
-
 class BatchReader(DataSourceReader):
     """Stores the content of a queue while the read is planned; tasks read the stored rows.
 
@@ -686,10 +679,6 @@ def _columns(rows: object) -> list[str]:
     if not isinstance(columns, list | tuple):
         return []
     return [str(each) for each in cast("Sequence[object]", columns)]
-
-
-# An odd number with multiples spread over all 64 bits.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RepeatedRows:

@@ -36,6 +36,18 @@ __all__ = [
 _NUMBER = re.compile(r"\d+\Z")
 
 
+logger = Log("bmq.spark")
+#: File beside a log with the options of its start.
+STATE = "state.json"
+DROPPED_ADVICE = (
+    "The messages are lost. Restart the query to continue; with failOnDataLoss=false this error is a warning"
+)
+OWN_CHECKPOINT = (
+    "readStream has the checkpointLocation of another query. Give readStream and writeStream the same "
+    "checkpointLocation, and each query its own readStream"
+)
+
+
 class PlannedBatch(NamedTuple):
     """A batch in Spark's log of offsets.
 
@@ -120,21 +132,6 @@ class Checkpoint:
         with self._fs.open_input_stream(f"{self._root}/{name}") as file:
             text: str = file.read().decode()
         return text
-
-
-logger = Log("bmq.spark")
-
-#: File beside a log with the options of its start.
-STATE = "state.json"
-
-DROPPED_ADVICE = (
-    "The messages are lost. Restart the query to continue; with failOnDataLoss=false this error is a warning"
-)
-
-OWN_CHECKPOINT = (
-    "readStream has the checkpointLocation of another query. Give readStream and writeStream the same "
-    "checkpointLocation, and each query its own readStream"
-)
 
 
 def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> None:

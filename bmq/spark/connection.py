@@ -42,6 +42,9 @@ _BASIC = "BASIC"
 _ADMIN_TIMEOUT = 2.0
 
 
+_guard = threading.Lock()
+
+
 class Secret(str):
     """A text that representations do not show."""
 
@@ -308,7 +311,6 @@ class SessionThread(LoopThread):
         await asyncio.gather(*working, return_exceptions=True)
 
 
-_guard = threading.Lock()
 _current: SessionThread | None = None
 # A forked process inherits the object of the parent without the thread. The object must be neither used nor
 # collected: sockets and loop belong to the parent.

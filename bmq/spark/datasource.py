@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
@@ -13,7 +12,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
 
 from bmq.errors import UsageError
@@ -22,10 +20,13 @@ from bmq.spark.schema import source_ddl
 from bmq.spark.writer import ArrowPartition, BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
 __all__ = ["BmqDataSource"]
+
+
+#: Options of a stream that need an engine with read limits.
+_NEEDS_READ_LIMITS = ("idleTimeoutMs", "maxMessages", "minMessagesPerTrigger")
 
 
 class RefusedReader(DataSourceStreamReader):
@@ -40,41 +41,13 @@ class RefusedReader(DataSourceStreamReader):
     def __init__(self, error: UsageError) -> None:
         self._error = error
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> dict[str, int]:
-        """Raise the reason."""
-        self._refuse()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Raise the reason."""
-        self._refuse()
-
-    def latestOffset(
-        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, int]:
-        """Raise the reason."""
-        self._refuse()
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Raise the reason."""
-        self._refuse()
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raise the reason."""
-        self._refuse()
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Raise the reason."""
-        self._refuse()
+    initialOffset = latestOffset = getDefaultReadLimit = partitions = read = commit = _refuse
 
     def stop(self) -> None:
         """Do not stop: the reader holds no resources."""
-
-
-#: Options of a stream that need an engine with read limits.
-_NEEDS_READ_LIMITS = ("idleTimeoutMs", "maxMessages", "minMessagesPerTrigger")
 
 
 class BmqDataSource(DataSource):

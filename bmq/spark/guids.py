@@ -28,6 +28,9 @@ _SIZE = 16
 _SAMPLE = 1024
 
 
+Guids = np.ndarray[Any, Any]
+
+
 class GuidMode(StrEnum):
     """Sources of message GUIDs: a row's content, an id, a row's source message, or random numbers."""
 
@@ -35,9 +38,6 @@ class GuidMode(StrEnum):
     ID = "id"
     RANDOM = "random"
     SOURCE = "source"
-
-
-Guids = np.ndarray[Any, Any]
 
 
 class GuidMaker(Protocol):

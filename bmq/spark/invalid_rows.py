@@ -32,6 +32,19 @@ __all__ = ["LETTER_PROPERTIES", "LETTER_VALUE", "RowLetter", "RowValidator", "le
 _FRAME = MAX_PROPERTIES * 4200
 
 
+#: The columns of dead letters.
+LETTER_VALUE, LETTER_PROPERTIES = "value", ("properties",)
+# Limits for the original content in a dead letter: payload, value of a property, all properties.
+_MOST_PAYLOAD = 1024 * 1024
+_MOST_VALUE = 64 * 1024
+_MOST_REST = 1024 * 1024
+# Number of properties of a dead letter besides those of its row.
+_ADDED = 5
+_BYTES: Any = (bytes, bytearray, memoryview)
+# Number of dead letters encoded at a time.
+_ROWS = 1000
+
+
 class RowValidator:
     """Finds the rows for which a post is impossible.
 
@@ -197,25 +210,6 @@ def _types(schema: Any, names: Sequence[str]) -> dict[str, Any]:
         return PropertyType.INT32 if pa.types.is_int32(arrow) else None
 
     return {name: kind(schema.field(name).type) for name in names}
-
-
-#: The columns of dead letters.
-LETTER_VALUE, LETTER_PROPERTIES = "value", ("properties",)
-
-# Limits for the original content in a dead letter: payload, value of a property, all properties.
-_MOST_PAYLOAD = 1024 * 1024
-
-_MOST_VALUE = 64 * 1024
-
-_MOST_REST = 1024 * 1024
-
-# Number of properties of a dead letter besides those of its row.
-_ADDED = 5
-
-_BYTES: Any = (bytes, bytearray, memoryview)
-
-# Number of dead letters encoded at a time.
-_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,22 @@ _FIELDS = [
 _SOURCES = b"bmq.sources"
 
 
+logger = Log("bmq.spark")
+_NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
+_PARTIAL = ".partial"
+_LOCK_PATIENCE = 15.0
+# ColumnRoles of a file of GUIDs.
+_GUIDS = [pa.field("guid", pa.binary(16)), pa.field("source", pa.uint16())]
+_POSIX = os.name == "posix"
+# Databricks mounts its file system here, on all machines.
+_DATABRICKS = "/dbfs"
+#: GUIDs by queue URI, because applications of a fanout queue share GUIDs. A GUID has 16 bytes, half the size
+#: of the text.
+Guids = dict[str, list[bytes]]
+#: The same GUIDs, for lookups.
+GuidSets = dict[str, set[bytes]]
+
+
 def raw_schema(sources: Sequence[Source]) -> Any:
     """Return the columns of a log with messages from these sources, to which the rows refer by number."""
     return pa.schema(_FIELDS, metadata={_SOURCES: json.dumps(list(sources)).encode()})
@@ -166,18 +182,6 @@ def _guids(column: Any) -> Any:
 
 def _numbers(column: Any, kind: Any) -> Any:
     return np.frombuffer(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
-
-
-_NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
-
-_PARTIAL = ".partial"
-
-_LOCK_PATIENCE = 15.0
-
-# ColumnRoles of a file of GUIDs.
-_GUIDS = [pa.field("guid", pa.binary(16)), pa.field("source", pa.uint16())]
-
-_POSIX = os.name == "posix"
 
 
 class LoggedBatch(NamedTuple):
@@ -544,9 +548,6 @@ def _mapped(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-logger = Log("bmq.spark")
-
-
 class RowMaker:
     """Builds Arrow batches with one schema from the rows of a log.
 
@@ -765,10 +766,6 @@ def left_of(rows: RecordBatch, sources: Sequence[Source], without: Mapping[str, 
     return rows if len(places) == rows.num_rows else rows.take(pa.array(places, pa.int64()))
 
 
-# Databricks mounts its file system here, on all machines.
-_DATABRICKS = "/dbfs"
-
-
 def filesystem(path: str) -> tuple[Any, str]:
     """Return pyarrow's file system for a local path or a URI, and the path within the file system.
 
@@ -790,11 +787,3 @@ def filesystem(path: str) -> tuple[Any, str]:
             ) from None
         return found
     return fs.LocalFileSystem(), os.path.abspath(path)
-
-
-#: GUIDs by queue URI, because applications of a fanout queue share GUIDs. A GUID has 16 bytes, half the size
-#: of the text.
-Guids = dict[str, list[bytes]]
-
-#: The same GUIDs, for lookups.
-GuidSets = dict[str, set[bytes]]

@@ -9,7 +9,7 @@ import json
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
@@ -114,7 +114,10 @@ class QueryMetrics(StreamingQueryListener):
     def queries(self) -> dict[str, QueryStats]:
         """Return the counts of each query by name, as a copy. May be called from any thread."""
         with self._lock:
-            return {name: _copy(stats) for name, stats in self._stats.items()}
+            return {
+                name: replace(stats, buckets=list(stats.buckets), dropped=dict(stats.dropped))
+                for name, stats in self._stats.items()
+            }
 
     # Spark's callbacks
 
@@ -276,18 +279,4 @@ def _prometheus() -> Any:
 def _missing(package: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"these metrics need {package}, which is not installed: {install(extra)}", name=error.name
-    )
-
-
-def _copy(stats: QueryStats) -> QueryStats:
-    return QueryStats(
-        stats.batches,
-        stats.input_rows,
-        stats.output_rows,
-        stats.seconds,
-        list(stats.buckets),
-        stats.last_seconds,
-        dict(stats.dropped),
-        stats.running,
-        stats.failures,
     )

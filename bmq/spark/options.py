@@ -27,13 +27,13 @@ from bmq.wire.uri import QueueUri
 __all__ = [
     "OF_A_TABLE",
     "_FOREIGN",
-    "Confirm",
+    "Expressions",
     "Names",
     "Rate",
+    "ReadConfirmation",
     "ReadOptions",
     "SourceOptions",
     "StreamOptions",
-    "Subscriptions",
     "WriteOptions",
     "check_reading",
     "choice",
@@ -49,7 +49,70 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Confirm(StrEnum):
+_NO_POSITION = (
+    "a queue has no offsets: the broker delivers every unconfirmed message, and no confirmed one. An "
+    "application of a fanout queue (?id=APPID) keeps messages for a later reader"
+)
+_ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
+_APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
+#: Options of Spark's sources for Kafka and Pulsar, with their equivalents here.
+_FOREIGN = {
+    "bootstrap.servers": "option broker, tcp://HOST:PORT",
+    "service.url": "option broker, tcp://HOST:PORT",
+    "admin.url": "option broker: admin commands go to the same address",
+    "subscribe": _ONE_QUEUE,
+    "topic": _ONE_QUEUE,
+    "topics": "option queue, several URIs separated by commas",
+    "assign": _ONE_QUEUE,
+    "subscribepattern": "option queue, several URIs separated by commas; patterns are not supported",
+    "topicspattern": "option queue, several URIs separated by commas; patterns are not supported",
+    "topicpattern": "option queue, several URIs separated by commas; patterns are not supported",
+    "path": "option queue instead of a path",
+    **dict.fromkeys(
+        (
+            "startingoffsets",
+            "endingoffsets",
+            "startingtimestamp",
+            "endingtimestamp",
+            "startingtime",
+            "startingoffsetsbytimestamp",
+            "endingoffsetsbytimestamp",
+            "startingoffsetsbytimestampstrategy",
+            "auto.offset.reset",
+            "enable.auto.commit",
+        ),
+        _NO_POSITION,
+    ),
+    "group.id": _APP,
+    "groupid": _APP,
+    "groupidprefix": _APP,
+    "subscriptionname": _APP,
+    "predefinedsubscription": _APP,
+    "maxoffsetspertrigger": "option maxMessagesPerTrigger",
+    "minoffsetspertrigger": "option minMessagesPerTrigger",
+    "maxrecordsperpartition": "options maxMessagesPerTrigger and numPartitions",
+    "minpartitions": "option numPartitions",
+    "includeheaders": "the column properties always exists",
+    "kafkaconsumer.polltimeoutms": "option pollTimeoutMs",
+    "delivery.timeout.ms": "option ackTimeoutMs",
+    "retries": "option maxRetries",
+    "compression.type": "option compression",
+    "enable.idempotence": "option guidMode: posts are idempotent within the deduplication window",
+    "security.protocol": "an address tcps://HOST:PORT, and the options that begin with tls",
+}
+#: For users of SQL, whose statements pass no options.
+OF_A_TABLE = (
+    "Spark does not pass the options of CREATE TABLE to sources in Python: use CREATE TEMPORARY VIEW ... "
+    "USING bmq OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = "
+    "'...'), INSERT INTO t WITH ('queue' = '...')"
+)
+#: Old names of options, in lower case, and the new ones.
+_RENAMED: Final = {"subscription": "expression"}
+#: Spark also passes its own options of a streaming query to the sink.
+_SPARKS = frozenset({"checkpointlocation", "queryname"})
+
+
+class ReadConfirmation(StrEnum):
     """When a batch read confirms its messages."""
 
     EXPLICIT = "explicit"
@@ -132,13 +195,13 @@ class SourceName(str):
         return cls(text)
 
 
-class Subscriptions(tuple[tuple[str, str], ...]):
+class Expressions(tuple[tuple[str, str], ...]):
     """Names and expressions: an expression, or a JSON object of several; "" for all messages."""
 
     __slots__ = ()
 
     @classmethod
-    def parse(cls, text: str) -> Subscriptions:
+    def parse(cls, text: str) -> Expressions:
         """Parse an option."""
         if not text.lstrip().startswith("{"):
             return cls([(text, text)])
@@ -252,7 +315,7 @@ class SourceOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel"
     """Options of batch reads and of streams."""
 
     queue: Names = Names()
-    expression: Subscriptions = Subscriptions([("", "")])
+    expression: Expressions = Expressions([("", "")])
     consumer_priority: int = 0
     properties_schema: str = ""
     on_invalid_message: OnInvalidMessage = OnInvalidMessage.ROW
@@ -298,7 +361,7 @@ class ReadOptions(SourceOptions, frozen=True, kw_only=True, rename="camel"):
 
     max_messages: Positive = 1_000_000
     idle_timeout: Seconds = msgspec.field(default=Seconds(2), name="idleTimeoutMs")
-    confirm: Confirm | None = None
+    confirm: ReadConfirmation | None = None
     push_filters: bool = False
 
     @property
@@ -312,11 +375,11 @@ class ReadOptions(SourceOptions, frozen=True, kw_only=True, rename="camel"):
         """See :meth:`ConnectionOptions.check`."""
         super().check()
         if self.checkpoint_location:
-            if self.confirm is Confirm.NEVER:
+            if self.confirm is ReadConfirmation.NEVER:
                 raise UsageError(
                     "confirm=never needs no checkpointLocation: rows stored there wait for bmq.spark.confirm"
                 )
-        elif self.confirm not in (None, Confirm.NEVER):
+        elif self.confirm not in (None, ReadConfirmation.NEVER):
             raise UsageError(
                 f"confirm={self.confirm} needs option checkpointLocation, where the rows are stored before "
                 "their messages are removed from the queue: Spark may read a partition several times"
@@ -377,74 +440,6 @@ _HOMES: Final[dict[str, type[ConnectionOptions]]] = {
     "spark.readStream": StreamOptions,
     "writing": WriteOptions,
 }
-
-_NO_POSITION = (
-    "a queue has no offsets: the broker delivers every unconfirmed message, and no confirmed one. An "
-    "application of a fanout queue (?id=APPID) keeps messages for a later reader"
-)
-
-_ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
-
-_APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
-
-#: Options of Spark's sources for Kafka and Pulsar, with their equivalents here.
-_FOREIGN = {
-    "bootstrap.servers": "option broker, tcp://HOST:PORT",
-    "service.url": "option broker, tcp://HOST:PORT",
-    "admin.url": "option broker: admin commands go to the same address",
-    "subscribe": _ONE_QUEUE,
-    "topic": _ONE_QUEUE,
-    "topics": "option queue, several URIs separated by commas",
-    "assign": _ONE_QUEUE,
-    "subscribepattern": "option queue, several URIs separated by commas; patterns are not supported",
-    "topicspattern": "option queue, several URIs separated by commas; patterns are not supported",
-    "topicpattern": "option queue, several URIs separated by commas; patterns are not supported",
-    "path": "option queue instead of a path",
-    **dict.fromkeys(
-        (
-            "startingoffsets",
-            "endingoffsets",
-            "startingtimestamp",
-            "endingtimestamp",
-            "startingtime",
-            "startingoffsetsbytimestamp",
-            "endingoffsetsbytimestamp",
-            "startingoffsetsbytimestampstrategy",
-            "auto.offset.reset",
-            "enable.auto.commit",
-        ),
-        _NO_POSITION,
-    ),
-    "group.id": _APP,
-    "groupid": _APP,
-    "groupidprefix": _APP,
-    "subscriptionname": _APP,
-    "predefinedsubscription": _APP,
-    "maxoffsetspertrigger": "option maxMessagesPerTrigger",
-    "minoffsetspertrigger": "option minMessagesPerTrigger",
-    "maxrecordsperpartition": "options maxMessagesPerTrigger and numPartitions",
-    "minpartitions": "option numPartitions",
-    "includeheaders": "the column properties always exists",
-    "kafkaconsumer.polltimeoutms": "option pollTimeoutMs",
-    "delivery.timeout.ms": "option ackTimeoutMs",
-    "retries": "option maxRetries",
-    "compression.type": "option compression",
-    "enable.idempotence": "option guidMode: posts are idempotent within the deduplication window",
-    "security.protocol": "an address tcps://HOST:PORT, and the options that begin with tls",
-}
-
-#: For users of SQL, whose statements pass no options.
-OF_A_TABLE = (
-    "Spark does not pass the options of CREATE TABLE to sources in Python: use CREATE TEMPORARY VIEW ... "
-    "USING bmq OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = "
-    "'...'), INSERT INTO t WITH ('queue' = '...')"
-)
-
-#: Old names of options, in lower case, and the new ones.
-_RENAMED: Final = {"subscription": "expression"}
-
-#: Spark also passes its own options of a streaming query to the sink.
-_SPARKS = frozenset({"checkpointlocation", "queryname"})
 
 
 def parse(kind: type[T], given: Mapping[str, str]) -> T:

@@ -62,6 +62,24 @@ if TYPE_CHECKING:
 __all__ = ["TaskScope", "WritePartition", "post_partition", "task_scope", "write_partition"]
 
 
+logger = Log("bmq.spark")
+_limit = LogLimit(logger)
+#: Maximum number of Python rows in a slice, and the approximate number of bytes.
+SLICE_ROWS = 1000
+SLICE_BYTES = 1024 * 1024
+_SLICES_IN_FLIGHT = 8
+_LONGEST_PAUSE = 30.0
+# Write name in the GUIDs of dead letters. The NUL keeps it distinct from every user-defined name.
+_LETTERS = "dead letters\0"
+# After these statuses, the same post will never succeed.
+_FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
+# These statuses mean that the queue is full now; waiting helps.
+_FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
+# Seconds between two attempts with a full queue: after the first refusal, and at most.
+_FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
+_Rows = Iterator[tuple[int, RecordBatch] | InvalidRow]
+
+
 class WritePartition:
     """Posts the rows of a partition. Created by :func:`write_partition`, and pickled for the workers."""
 
@@ -363,32 +381,6 @@ def _checked_schema(schema: object) -> StructType:
     return _checks.instance("schema", schema, StructType, "the schema of a DataFrame")
 
 
-logger = Log("bmq.spark")
-
-_limit = LogLimit(logger)
-
-#: Maximum number of Python rows in a slice, and the approximate number of bytes.
-SLICE_ROWS = 1000
-
-SLICE_BYTES = 1024 * 1024
-
-_SLICES_IN_FLIGHT = 8
-
-_LONGEST_PAUSE = 30.0
-
-# Write name in the GUIDs of dead letters. The NUL keeps it distinct from every user-defined name.
-_LETTERS = "dead letters\0"
-
-# After these statuses, the same post will never succeed.
-_FINAL = frozenset({AckStatus.INVALID_ARGUMENT, AckStatus.NOT_SUPPORTED})
-
-# These statuses mean that the queue is full now; waiting helps.
-_FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
-
-# Seconds between two attempts with a full queue: after the first refusal, and at most.
-_FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
-
-
 class TaskScope(NamedTuple):
     """Identity of a task in GUIDs and reports.
 
@@ -430,9 +422,6 @@ def post_partition(
         raise
     logger.log(logging.WARNING if report.incomplete else logging.INFO, "%s", report)
     return report
-
-
-_Rows = Iterator[tuple[int, RecordBatch] | InvalidRow]
 
 
 class _PartitionWriter:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from bmq.errors import InvalidExpression, UsageError
 from bmq.spark.batch_reader import BatchReader
-from bmq.spark.options import ReadOptions, Subscriptions
+from bmq.spark.options import Expressions, ReadOptions
 from bmq.subscriptions import Expression, Filter, Operand, P
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class FilteredReader(BatchReader):
             except InvalidExpression:
                 return False
             subscriptions.append((name, both))
-        self._options = replace(self._options, expression=Subscriptions(subscriptions))
+        self._options = replace(self._options, expression=Expressions(subscriptions))
         return True
 
 

@@ -43,6 +43,17 @@ __all__ = [
 _DEFAULT_APP = "__default"
 
 
+logger = Log("bmq.spark")
+_MAX_UNCONFIRMED_BYTES = 1 << 40
+# Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
+_ROWS = 10_000
+# File beside a log with the last counts of dropped messages.
+_DROPPED = "dropped.json"
+# Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
+_LEAVING = 5.0
+_PAUSE = 0.25
+
+
 async def other_readers(options: SourceOptions) -> dict[str, list[str]]:
     """Query the other readers of each queue; for a fanout queue, of the application.
 
@@ -107,14 +118,6 @@ def newly_dropped(before: Mapping[str, DropCounts], now: Mapping[str, DropCounts
     return {uri: count for uri, count in more.items() if count}
 
 
-logger = Log("bmq.spark")
-
-_MAX_UNCONFIRMED_BYTES = 1 << 40
-
-# Large enough to make the cost of a batch negligible, small enough to keep Spark's workers busy.
-_ROWS = 10_000
-
-
 class ReceivedMessages(NamedTuple):
     """Messages that arrived together.
 
@@ -142,7 +145,7 @@ class ReceivedMessages(NamedTuple):
         return message
 
 
-class _Consumer(NamedTuple):
+class _SourceConsumer(NamedTuple):
     messages: ColumnConsumer
     queue: Queue
     source: int
@@ -168,7 +171,7 @@ class SourceReceiver:
         ]
         self.schema = raw_schema(sources)
         self.sessions: list[Session] = []
-        self._consumers: list[_Consumer] = []
+        self._consumers: list[_SourceConsumer] = []
         self._drained = Drained()
         selects = any(expression for _, expression in options.expression)
         self._backlog = InitialBacklog(options.admin, options.queue, selects=selects)
@@ -199,7 +202,7 @@ class SourceReceiver:
                     messages = ColumnConsumer(queue, _unwarned(expression), limits)
                     messages.backlog = self._backlog
                     await messages.open()
-                    self._consumers.append(_Consumer(messages, queue, source))
+                    self._consumers.append(_SourceConsumer(messages, queue, source))
                     source += 1
         self._drained = Drained(*(each.queue for each in self._consumers))
 
@@ -288,7 +291,7 @@ class SourceReceiver:
                 received = True
         return received
 
-    def _add(self, received: Taken, each: _Consumer) -> None:
+    def _add(self, received: Taken, each: _SourceConsumer) -> None:
         clock = asyncio.get_running_loop().time()
         batch = raw_rows(received, clock, each.source, self.schema)
         self._waiting.append(ReceivedMessages(each.messages, each.queue, received, batch))
@@ -416,15 +419,6 @@ class DeadLetterWriter:
         """Disconnect."""
         if self._session is not None:
             await self._session.close(timeout=10)
-
-
-# File beside a log with the last counts of dropped messages.
-_DROPPED = "dropped.json"
-
-# Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
-_LEAVING = 5.0
-
-_PAUSE = 0.25
 
 
 async def look_for_others(options: SourceOptions) -> None:

@@ -54,6 +54,26 @@ _GUID = re.compile("[0-9A-Fa-f]{32}")
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 
 
+# Each key of a map becomes a column. Rows with more distinct keys than this limit are posted in smaller
+# parts.
+_MOST_KEYS = 64
+_INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
+#: Arrow's types of properties.
+_ARROW = {
+    **_INTEGERS,
+    PropertyType.INT64: pa.int64(),
+    PropertyType.BOOL: pa.bool_(),
+    PropertyType.STRING: pa.string(),
+    PropertyType.BINARY: pa.binary(),
+}
+_BYTES = {bytes, bytearray, memoryview}
+_VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+#: Value of a key in each row; None for rows without a value.
+_Entries = list[dict[str, Any] | None]
+_MOST_REASON = 1000
+_ANY_BYTES = bytes | bytearray | memoryview
+
+
 def _table() -> np.ndarray[Any, Any]:
     table: np.ndarray[Any, Any] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -159,32 +179,6 @@ def source_guids(guids: Any, name_row: Callable[[int], str] = "row {}".format) -
                 "digits: name the column of GUIDs in guidColumn, or choose another guidMode"
             )
     return values
-
-
-# Each key of a map becomes a column. Rows with more distinct keys than this limit are posted in smaller
-# parts.
-_MOST_KEYS = 64
-
-_INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
-
-#: Arrow's types of properties.
-_ARROW = {
-    **_INTEGERS,
-    PropertyType.INT64: pa.int64(),
-    PropertyType.BOOL: pa.bool_(),
-    PropertyType.STRING: pa.string(),
-    PropertyType.BINARY: pa.binary(),
-}
-
-_BYTES = {bytes, bytearray, memoryview}
-
-_VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
-
-#: Value of a key in each row; None for rows without a value.
-_Entries = list[dict[str, Any] | None]
-
-
-_MOST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,9 +460,6 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-_ANY_BYTES = bytes | bytearray | memoryview
 
 
 def _with_types(

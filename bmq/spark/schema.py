@@ -68,6 +68,23 @@ KEYS = (*_TEXT, "binary", "byte", "short", "integer", "long")
 TIMES = ("timestamp", "short", "integer", "long", "float", "double")
 
 
+#: Name of the entry: a JSON object of names and types.
+TYPES: Final = "bmq_types"
+_TRUTHS = {"true": True, "false": False}
+#: ColumnRoles of a source.
+SOURCE_COLUMNS = (
+    "value",
+    "properties",
+    "guid",
+    "queue",
+    "subscription",
+    "redelivered",
+    "receivedAt",
+    "error",
+)
+_READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRoles:
     """Roles of the columns of a DataFrame.
@@ -209,12 +226,6 @@ def check_queue(uri: str) -> str:
     return uri
 
 
-#: Name of the entry: a JSON object of names and types.
-TYPES: Final = "bmq_types"
-
-_TRUTHS = {"true": True, "false": False}
-
-
 def restored(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PropertyType]]:
     """Return the properties of a map with their values in their types, and the types.
 
@@ -274,19 +285,6 @@ class OnInvalidRow(StrEnum):
     DEAD_LETTERS = "deadLetters"
 
 
-#: ColumnRoles of a source.
-SOURCE_COLUMNS = (
-    "value",
-    "properties",
-    "guid",
-    "queue",
-    "subscription",
-    "redelivered",
-    "receivedAt",
-    "error",
-)
-
-
 class OnInvalidMessage(StrEnum):
     """Handling of undecodable messages."""
 
@@ -315,9 +313,6 @@ def arrow_schema_of(schema: StructType) -> Any:
     if "timezone" in inspect.signature(make).parameters:
         return make(schema, timezone="UTC")
     return make(schema)  # pyspark 4.0 and 4.1 always use UTC
-
-
-_READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")
 
 
 def check_readable(schema: StructType) -> None:

@@ -66,9 +66,34 @@ from bmq.spark.receiver import (
     look_for_others,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+    from pyspark.sql.types import StructType
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # pyspark 4.0 and 4.1 have no read limits
+        SupportsTriggerAvailableNow = object
+
 __all__ = ["READ_LIMITS", "StreamReader", "due_at"]
 
 _REMEMBERED_BATCHES = 8
+
+
+logger = Log("bmq.spark")
+# Number of rows taken and written together.
+_ROWS = 10_000
+# Maximum number of waiting batches while Spark processes an earlier batch.
+_READY = 2
+# Maximum number of seconds for which an availableNow run waits for a full batch, from the first message.
+_LONGEST_FILL = 2.0
+# Seconds of a single wait within a wait without a limit.
+_LONG = 3600.0
+# Seconds between two checks of Spark's log of commits, and between two queries to the broker.
+_LOOK, _LOOK_REMOTE = 0.5, 10.0
+_ASK = 10.0
+#: Whether this pyspark has read limits, and signals the end of an availableNow run.
+READ_LIMITS = SupportsTriggerAvailableNow is not object
 
 
 class Known(NamedTuple):
@@ -172,26 +197,6 @@ class KnownMessages:
             for uri, each in guids.items():
                 self._known[uri].difference_update(each)
         return end
-
-
-logger = Log("bmq.spark")
-
-# Number of rows taken and written together.
-_ROWS = 10_000
-
-# Maximum number of waiting batches while Spark processes an earlier batch.
-_READY = 2
-
-# Maximum number of seconds for which an availableNow run waits for a full batch, from the first message.
-_LONGEST_FILL = 2.0
-
-# Seconds of a single wait within a wait without a limit.
-_LONG = 3600.0
-
-# Seconds between two checks of Spark's log of commits, and between two queries to the broker.
-_LOOK, _LOOK_REMOTE = 0.5, 10.0
-
-_ASK = 10.0
 
 
 @dataclass(slots=True)
@@ -638,19 +643,6 @@ def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:
         return batches
     joined: list[RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return joined
-
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
-    from pyspark.sql.types import StructType
-else:
-    try:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:  # pyspark 4.0 and 4.1 have no read limits
-        SupportsTriggerAvailableNow = object
-
-#: Whether this pyspark has read limits, and signals the end of an availableNow run.
-READ_LIMITS = SupportsTriggerAvailableNow is not object
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

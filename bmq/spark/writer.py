@@ -39,6 +39,25 @@ else:
 logger = Log("bmq.spark")
 
 
+_REPORT = (
+    "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
+    "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT, "
+    "by_id BOOLEAN, sample BINARY"
+)
+_KINDS = {
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+}
+_POLL = 0.25
+_LOG_EVERY = 10.0
+_REPORT_SCHEMA: Any = pa.schema(
+    [(name, _KINDS[kind]) for name, kind in (column.split() for column in _REPORT.split(", "))]
+)
+
+
 @dataclass
 class Posted(WriterCommitMessage):
     """A task's message to the driver.
@@ -152,25 +171,6 @@ def _summary(messages: Sequence[WriterCommitMessage | None]) -> Summary:
     return Summary([each.report for each in messages if isinstance(each, Posted)])
 
 
-_REPORT = (
-    "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
-    "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT, "
-    "by_id BOOLEAN, sample BINARY"
-)
-
-_KINDS = {
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "BINARY": pa.binary(),
-}
-
-_POLL = 0.25
-
-_LOG_EVERY = 10.0
-
-
 class _Summaries(AccumulatorParam[Summary]):
     """Adds summaries."""
 
@@ -195,11 +195,6 @@ def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
             "Spark Connect has no accumulators: bmq.spark.write(df, ...) returns the same summary there"
         )
     return context.accumulator(Summary(), _Summaries())
-
-
-_REPORT_SCHEMA: Any = pa.schema(
-    [(name, _KINDS[kind]) for name, kind in (column.split() for column in _REPORT.split(", "))]
-)
 
 
 def write(
