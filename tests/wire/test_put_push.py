@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -418,6 +418,26 @@ def test_equal_messages_before_an_incomplete_one(left: int) -> None:
         decode_pushes(EVENT_HEADER + one * 5 + one[:left], AT)
     assert caught.value.offset is not None
     assert caught.value.offset >= AT + 5 * len(one)
+
+
+def test_short_series_of_equal_messages_are_copied_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hostile peer changes the length as soon as the decoder has begun to cut several messages.
+
+    The copies cannot be seen from outside but by their time, so the test counts them.
+    """
+    copied, cut = 0, push_module._cut
+
+    def counting(messages: bytes, length: int, prefix: int, pad: int) -> Iterator[tuple[bytes, ...]]:
+        nonlocal copied
+        copied += len(messages)
+        return cut(messages, length, prefix, pad)
+
+    monkeypatch.setattr(push_module, "_cut", counting)
+    event = EVENT_HEADER + (push(b"one one") * 3 + push(b"one and two") * 3) * 500
+    assert len(decode_pushes(event, AT)) == 3000
+    assert 0 < copied < 8 * len(event)
 
 
 def test_an_error_after_equal_messages_can_be_collected() -> None:
