@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
@@ -325,9 +326,9 @@ class SourceOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel"
     num_partitions: Positive = 1
 
     @property
+    @abstractmethod
     def max_unconfirmed(self) -> int:
         """Limit of delivered messages without a confirmation, for each subscription."""
-        raise NotImplementedError
 
     def described(self) -> dict[str, Any]:
         """Return the options that determine which messages are read, as JSON."""

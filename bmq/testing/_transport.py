@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from asyncio.transports import _FlowControlMixin
 from collections import deque
 from collections.abc import Callable
@@ -52,8 +53,9 @@ class SocketlessTransport(_FlowControlMixin):
             self._scheduled = True
             self._call(self._read)
 
+    @abstractmethod
     def _read(self) -> None:
-        raise NotImplementedError
+        """Give what has arrived to the protocol."""
 
     def _feed(self, data: bytes) -> None:
         """Give bytes to the protocol."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Sequence, Sized
 from contextvars import copy_context
@@ -86,11 +87,11 @@ class MessageSource:
 
     def pop(self) -> Message | Work:
         """Take the next item; ``ready`` must be true."""
-        raise NotImplementedError
+        raise IndexError("nothing is ready: wait in take()")
 
+    @abstractmethod
     async def take(self) -> Message | Work | None:
         """Wait for the next item, and take it; return None if no more messages can arrive."""
-        raise NotImplementedError
 
     def resume(self, message: Message) -> Work | None:
         """Return the state of a message that has waited here, and is in the hands of a worker again."""
