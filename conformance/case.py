@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -126,21 +127,19 @@ class Cases:
         self.domains = domains
         self.cases: list[Case] = []
 
-    def case(
+    def add(
         self,
         number: str,
+        statement: str,
+        level: Level,
         title: str,
-        *,
         sends: str,
         expects: str,
-        statement: str,
-        level: Level = Level.MUST,
-        domains: tuple[str, ...] | None = None,
-        heavy: bool = False,
-        seconds: float = 20.0,
-        slow: bool = False,
-    ) -> Callable[[Check], Check]:
-        """Declare the case that a function checks; see :class:`Case`.
+        check: Callable[..., Awaitable[None]],
+        *arguments: Any,
+        **more: Any,
+    ) -> None:
+        """Add a case; see :class:`Case`. The check receives the arguments behind the bench or the stage.
 
         Raises:
             UsageError: the number does not belong to the group, or is in use.
@@ -152,22 +151,72 @@ class Cases:
         if any(each.number == number for each in self.cases):
             raise UsageError(f"the number {number} is in use: use the next free number of its section")
 
-        def decorate(function: Check) -> Check:
-            self.cases.append(
-                Case(
-                    number=number,
-                    title=title,
-                    level=level,
-                    statement=statement,
-                    sends=sends,
-                    expects=expects,
-                    check=function,
-                    domains=self.domains if domains is None else domains,
-                    heavy=heavy,
-                    seconds=seconds,
-                    slow=slow,
-                )
+        async def run(bench: Any) -> None:
+            await check(bench, *arguments)
+
+        more = {"domains": self.domains, **more}
+        self.cases.append(
+            Case(
+                number=number,
+                title=title,
+                level=level,
+                statement=statement,
+                sends=sends,
+                expects=expects,
+                check=run,
+                **more,
             )
+        )
+
+    def case(
+        self, number: str, statement: str, level: Level = Level.MUST, **more: Any
+    ) -> Callable[[Check], Check]:
+        """Declare the case that a function checks.
+
+        The docstring of the function has the title, and behind ``Sends:`` and ``Expects:`` the input and the
+        expected reaction.
+        """
+
+        def decorate(function: Check) -> Check:
+            found = _DOCSTRING.fullmatch(" ".join((function.__doc__ or "").split()))
+            if found is None:
+                raise UsageError(f"the case {number} needs a docstring with a title, Sends: and Expects:")
+            title, sends, expects = found.groups()
+            self.add(number, statement, level, title, sends, expects, function, **more)
             return function
 
         return decorate
+
+    def rows(
+        self,
+        check: Callable[..., Awaitable[None]],
+        rows: Iterable[tuple[Any, ...]],
+        sends: str = "{}",
+        expects: str = "{}",
+        **more: Any,
+    ) -> None:
+        """Add a case for each row: number, statement, level, title, input, expected reaction, arguments.
+
+        Args:
+            check: checks each of the cases.
+            rows: the rows.
+            sends: the words around the input of each row.
+            expects: the words around the expected reaction of each row.
+            more: further attributes of the cases.
+        """
+        for number, statement, level, title, sent, expected, *arguments in rows:
+            sent, expected = sends.format(sent), expects.format(expected)
+            self.add(number, statement, level, title, sent, expected, check, *arguments, **more)
+
+    def reactions(
+        self, check: Callable[..., Awaitable[None]], rows: Iterable[tuple[Any, ...]], **more: Any
+    ) -> None:
+        """Add a case for each row, as :meth:`rows` does; the check receives the reaction as last argument."""
+        self.rows(
+            check, ((*row[:5], _MEANINGS.get(row[5], row[5]), *row[6:], row[5]) for row in rows), **more
+        )
+
+
+_DOCSTRING = re.compile(r"(.+)\. Sends: (.+)\. Expects: (.+)\.")
+#: What a reaction means, where its name is short.
+_MEANINGS = {"closed": "the connection is closed", "no answer": "no answer; the session works"}

@@ -46,14 +46,13 @@ async def _ids(peer: Peer, count: int) -> list[int]:
 # ---- 13.1 applications of one session
 
 
-@GROUP.case(
-    "13.1.1",
-    "Three applications of one session receive each message",
-    sends="foo, bar and baz in one session, 3 PUT",
-    expects="deliveries with the sIds 10, 20 and 30 for each message",
-    statement="13.17",
-)
+@GROUP.case("13.1.1", "13.17")
 async def _three(bench: Bench) -> None:
+    """Three applications of one session receive each message.
+
+    Sends: foo, bar and baz in one session, 3 PUT.
+    Expects: deliveries with the sIds 10, 20 and 30 for each message.
+    """
     peer, _ = await _session(bench)
     for number in range(3):
         peer.post(b"%d" % number)
@@ -61,14 +60,13 @@ async def _three(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "13.1.2",
-    "A confirmation with one subId leaves the message to the other applications",
-    sends="a PUT to foo, bar and baz of one session, a CONFIRM with subQueueId 2, the end of the connection",
-    expects="the message for foo and baz in another session, not for bar",
-    statement="14.4",
-)
+@GROUP.case("13.1.2", "14.4")
 async def _one_of_three(bench: Bench) -> None:
+    """A confirmation with one subId leaves the message to the other applications.
+
+    Sends: a PUT to foo, bar and baz of one session, a CONFIRM with subQueueId 2, the end of the connection.
+    Expects: the message for foo and baz in another session, not for bar.
+    """
     peer, uri = await _session(bench)
     guid = peer.post(b"x")
     await _ids(peer, 3)
@@ -83,14 +81,13 @@ async def _one_of_three(bench: Bench) -> None:
     await other.no_push()
 
 
-@GROUP.case(
-    "13.1.3",
-    "An application that closes returns its own messages alone",
-    sends="a PUT to foo and bar of one session, closeQueue of foo; a reader of foo in another session",
-    expects="the message for foo in the other session, no second delivery to bar",
-    statement="13.12",
-)
+@GROUP.case("13.1.3", "13.12")
 async def _returns(bench: Bench) -> None:
+    """An application that closes returns its own messages alone.
+
+    Sends: a PUT to foo and bar of one session, closeQueue of foo; a reader of foo in another session.
+    Expects: the message for foo in the other session, no second delivery to bar.
+    """
     peer, uri = await _session(bench, ("foo", "bar"))
     peer.post(b"x")
     await _ids(peer, 2)
@@ -102,14 +99,13 @@ async def _returns(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "13.1.4",
-    "An application may open again with another subId",
-    sends="foo with subId 1, closeQueue, foo with subId 7; a PUT",
-    expects="a PUSH with the new sId; the CONFIRM with subQueueId 7 counts",
-    statement="7.9",
-)
+@GROUP.case("13.1.4", "7.9")
 async def _another_id(bench: Bench) -> None:
+    """An application may open again with another subId.
+
+    Sends: foo with subId 1, closeQueue, foo with subId 7; a PUT.
+    Expects: a PUSH with the new sId; the CONFIRM with subQueueId 7 counts.
+    """
     peer, uri = await _session(bench, ("foo", "bar"))
     await _leaves(peer, uri, "foo", 1)
     await _reads(peer, uri, "foo", 7)
@@ -121,14 +117,13 @@ async def _another_id(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "13.1.5",
-    "configureStream concerns one application",
-    sends="foo and bar in one session, configureStream of foo without subscriptions, a PUT",
-    expects="a PUSH with the sId of bar alone",
-    statement="8.4",
-)
+@GROUP.case("13.1.5", "8.4")
 async def _one_stream(bench: Bench) -> None:
+    """configureStream concerns one application.
+
+    Sends: foo and bar in one session, configureStream of foo without subscriptions, a PUT.
+    Expects: a PUSH with the sId of bar alone.
+    """
     peer, _ = await _session(bench, ("foo", "bar"))
     await peer.configure(0, app_id="foo")
     peer.post(b"x")
@@ -136,29 +131,26 @@ async def _one_stream(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "13.1.6",
-    "An application of a queue that is open with others is refused before its openQueue",
-    sends="foo in a session, configureStream with the appId bar",
-    expects="E_UNKNOWN",
-    statement="8.6",
-)
+@GROUP.case("13.1.6", "8.6")
 async def _not_open(bench: Bench) -> None:
+    """An application of a queue that is open with others is refused before its openQueue.
+
+    Sends: foo in a session, configureStream with the appId bar.
+    Expects: E_UNKNOWN.
+    """
     peer, _ = await _session(bench, ("foo",))
     parameters = StreamParameters(app_id="bar", subscriptions=(subscription(1),))
     status = await peer.refused(ConfigureStream(q_id=0, stream_parameters=parameters))
     check(status.category.name, "E_UNKNOWN", "category")
 
 
-@GROUP.case(
-    "13.1.7",
-    "A closed application is refused, and the others stay",
-    sends="foo and bar in one session, closeQueue of foo twice, a PUT",
-    expects="a status for the second closeQueue, and a PUSH for bar",
-    statement="15.3",
-    level=_O,
-)
+@GROUP.case("13.1.7", "15.3", _O)
 async def _twice(bench: Bench) -> None:
+    """A closed application is refused, and the others stay.
+
+    Sends: foo and bar in one session, closeQueue of foo twice, a PUT.
+    Expects: a status for the second closeQueue, and a PUSH for bar.
+    """
     peer, uri = await _session(bench, ("foo", "bar"))
     await _leaves(peer, uri, "foo", 1)
     parameters = handle(f"{uri}?id=foo", write=False, sub_id=1)
@@ -167,28 +159,26 @@ async def _twice(bench: Bench) -> None:
     check((await peer.push()).push.sub_ids, (20,), "ids")
 
 
-@GROUP.case(
-    "13.1.8",
-    "Readers of one session leave the producer open",
-    sends="a producer and foo in one session, closeQueue of foo, a PUT",
-    expects="an ACK with the status 0",
-    statement="15.3",
-)
+@GROUP.case("13.1.8", "15.3")
 async def _producer_stays(bench: Bench) -> None:
+    """Readers of one session leave the producer open.
+
+    Sends: a producer and foo in one session, closeQueue of foo, a PUT.
+    Expects: an ACK with the status 0.
+    """
     peer, uri = await _session(bench, ("foo",))
     await _leaves(peer, uri, "foo", 1)
     peer.post(b"x")
     check((await peer.ack()).status, 0, "status")
 
 
-@GROUP.case(
-    "13.1.9",
-    "A producer that closes leaves the readers open",
-    sends="a producer and foo in one session, closeQueue of the producer; a PUT of another session",
-    expects="the message for foo",
-    statement="15.3",
-)
+@GROUP.case("13.1.9", "15.3")
 async def _readers_stay(bench: Bench) -> None:
+    """A producer that closes leaves the readers open.
+
+    Sends: a producer and foo in one session, closeQueue of the producer; a PUT of another session.
+    Expects: the message for foo.
+    """
     peer, uri = await _session(bench, ("foo",))
     other = await bench.client()
     await other.open(uri, read=False)
@@ -197,14 +187,13 @@ async def _readers_stay(bench: Bench) -> None:
     check((await peer.push()).push.sub_ids, (10,), "ids")
 
 
-@GROUP.case(
-    "13.1.10",
-    "A disconnect returns the messages of every application",
-    sends="a PUT to foo and bar of one session, disconnect; foo and bar in another session",
-    expects="the message for both",
-    statement="13.12",
-)
+@GROUP.case("13.1.10", "13.12")
 async def _disconnects(bench: Bench) -> None:
+    """A disconnect returns the messages of every application.
+
+    Sends: a PUT to foo and bar of one session, disconnect; foo and bar in another session.
+    Expects: the message for both.
+    """
     peer, uri = await _session(bench, ("foo", "bar"))
     peer.post(b"x")
     await _ids(peer, 2)
@@ -219,16 +208,13 @@ async def _disconnects(bench: Bench) -> None:
 # ---- 13.2 attempts
 
 
-@GROUP.case(
-    "13.2.1",
-    "Each further attempt has the flag OUT_OF_ORDER",
-    sends="a PUT in a domain with maxDeliveryAttempts 3; three consumers that lose their connections",
-    expects="the flag with the second and the third delivery, not with the first",
-    statement="13.7",
-    level=_O,
-    domains=("attempts",),
-)
+@GROUP.case("13.2.1", "13.7", _O, domains=("attempts",))
 async def _flags(bench: Bench) -> None:
+    """Each further attempt has the flag OUT_OF_ORDER.
+
+    Sends: a PUT in a domain with maxDeliveryAttempts 3; three consumers that lose their connections.
+    Expects: the flag with the second and the third delivery, not with the first.
+    """
     producer, uri = await bench.queue("attempts", read=False)
     producer.post(b"poison")
     await producer.ack()
@@ -241,16 +227,13 @@ async def _flags(bench: Bench) -> None:
     check(found, [False, True, True], "flags")
 
 
-@GROUP.case(
-    "13.2.2",
-    "A confirmed message has used no attempt of the next one",
-    sends="five PUT, each delivered and confirmed before the connection is lost, with maxDeliveryAttempts 3",
-    expects="five deliveries, each of the next message",
-    statement="13.15",
-    level=_O,
-    domains=("attempts",),
-)
+@GROUP.case("13.2.2", "13.15", _O, domains=("attempts",))
 async def _confirmed(bench: Bench) -> None:
+    """A confirmed message has used no attempt of the next one.
+
+    Sends: five PUT, each delivered and confirmed before the connection is lost, with maxDeliveryAttempts 3.
+    Expects: five deliveries, each of the next message.
+    """
     producer, uri = await bench.queue("attempts", read=False)
     for number in range(5):
         producer.post(b"%d" % number)
@@ -263,16 +246,13 @@ async def _confirmed(bench: Bench) -> None:
         peer.drop()
 
 
-@GROUP.case(
-    "13.2.3",
-    "The message behind a dropped one is delivered",
-    sends="a PUT that three connections lose, and a PUT behind it, with maxDeliveryAttempts 3",
-    expects="the second message alone for the fourth consumer",
-    statement="13.15",
-    level=_O,
-    domains=("attempts",),
-)
+@GROUP.case("13.2.3", "13.15", _O, domains=("attempts",))
 async def _behind(bench: Bench) -> None:
+    """The message behind a dropped one is delivered.
+
+    Sends: a PUT that three connections lose, and a PUT behind it, with maxDeliveryAttempts 3.
+    Expects: the second message alone for the fourth consumer.
+    """
     producer, uri = await bench.queue("attempts", read=False)
     for payload in (b"poison", b"good"):
         producer.post(payload)
@@ -287,16 +267,13 @@ async def _behind(bench: Bench) -> None:
     await last.no_push()
 
 
-@GROUP.case(
-    "13.2.4",
-    "Unconfirmed messages of a closed queue keep their order among later ones",
-    sends="6 PUT, the first 3 delivered with a limit of 3, closeQueue; a consumer in another session",
-    expects="all 6 messages in order, the first 3 with the flag OUT_OF_ORDER",
-    statement="13.12",
-    level=_O,
-    domains=("priority",),
-)
+@GROUP.case("13.2.4", "13.12", _O, domains=("priority",))
 async def _among(bench: Bench) -> None:
+    """Unconfirmed messages of a closed queue keep their order among later ones.
+
+    Sends: 6 PUT, the first 3 delivered with a limit of 3, closeQueue; a consumer in another session.
+    Expects: all 6 messages in order, the first 3 with the flag OUT_OF_ORDER.
+    """
     peer, uri = await bench.consumer(subscription(1, messages=3))
     for number in range(6):
         peer.post(b"%d" % number)
@@ -314,15 +291,13 @@ async def _among(bench: Bench) -> None:
 # ---- 13.3 property schemas
 
 
-@GROUP.case(
-    "13.3.1",
-    "Properties under a known schema id arrive by their names",
-    sends="PUT with other names under the schemaId 1, again and again",
-    expects="each message with its own properties",
-    statement="12.9",
-    domains=("priority",),
-)
+@GROUP.case("13.3.1", "12.9", domains=("priority",))
 async def _schemas(bench: Bench) -> None:
+    """Properties under a known schema id arrive by their names.
+
+    Sends: PUT with other names under the schemaId 1, again and again.
+    Expects: each message with its own properties.
+    """
     peer, _ = await bench.consumer(subscription(1))
     sequences: list[dict[str, int]] = [{"ab": 1, "cd": 2}, {"xy": 3, "zw": 4}, {"a": 5, "b": 6, "c": 7}]
     for _ in range(2):
@@ -332,16 +307,13 @@ async def _schemas(bench: Bench) -> None:
     check(got, sequences * 2, "properties")
 
 
-@GROUP.case(
-    "13.3.2",
-    "Properties in the new encoding arrive in the new encoding",
-    sends="a PUT in the new encoding to a client that names MESSAGE_PROPERTIES_EX",
-    expects="a PUSH with a schemaId other than 0",
-    statement="12.7",
-    level=_S,
-    domains=("priority",),
-)
+@GROUP.case("13.3.2", "12.7", _S, domains=("priority",))
 async def _new(bench: Bench) -> None:
+    """Properties in the new encoding arrive in the new encoding.
+
+    Sends: a PUT in the new encoding to a client that names MESSAGE_PROPERTIES_EX.
+    Expects: a PUSH with a schemaId other than 0.
+    """
     peer, _ = await bench.consumer(subscription(1))
     peer.post(b"x", properties={"x": 1})
     if (await peer.push()).push.schema_id == 0:

@@ -25,15 +25,12 @@ GROUP = Cases(12, "Requests in BER")
 _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 
 
-def _in_ber(case: Check) -> Check:
-    async def run(bench: Bench) -> None:
-        bench.codec = Codec.BER
-        await case(bench)
-        for peer in bench.peers:
-            if Codec.JSON in peer.codecs:
-                raise fail("answers in BER", "an answer in JSON")
-
-    return run
+async def _in_ber(bench: Bench, case: Check) -> None:
+    bench.codec = Codec.BER
+    await case(bench)
+    for peer in bench.peers:
+        if Codec.JSON in peer.codecs:
+            raise fail("answers in BER", "an answer in JSON")
 
 
 #: Sections that are repeated in BER: the section, and its cases in JSON. Numbers of cases stay the same.
@@ -51,16 +48,18 @@ _SECTIONS: tuple[tuple[int, Cases, str], ...] = (
 for _section, _group, _name in _SECTIONS:
     for _case in _group.cases:
         if _case.section == _name and _case.number not in JSON_ONLY:
-            GROUP.case(
+            GROUP.add(
                 f"12.{_section}.{_case.key[2]}",
+                _case.statement,
+                _case.level,
                 f"{_case.title} (BER)",
-                sends=f"{_case.sends}, in BER",
-                expects=f"{_case.expects}, in BER",
-                statement=_case.statement,
-                level=_case.level,
+                f"{_case.sends}, in BER",
+                f"{_case.expects}, in BER",
+                _in_ber,
+                _case.check,
                 domains=_case.domains,
                 seconds=_case.seconds,
-            )(_in_ber(_case.check))
+            )
 
 
 # ---- 12.9 unusual forms
@@ -139,44 +138,24 @@ def _without(request: _Element, *tags: int) -> bytes:
     return request.written()
 
 
-_Written = Callable[[_Element], bytes]
+async def _form(bench: Bench, written: Callable[[_Element], bytes]) -> None:
+    bench.codec = Codec.BER
+    peer = await bench.client()
+    event = encode_event(ControlMessage(r_id=77, body=open_request(bench.uri())), Codec.BER)
+    request, _ = _read(event[HEADER_SIZE:])
+    peer.send(pack_schema_event(EventType.CONTROL, Codec.BER, written(request)))
+    check(await peer.reaction(77, "openQueueResponse"), "openQueueResponse", "reaction")
 
-#: Number, statement, title, level, what openQueue in BER has, the bytes of openQueue.
-_FORMS: list[tuple[int, str, str, Level, str, _Written]] = [
-    (1, "3.17", "Definite lengths are read", _S, "with definite lengths of all elements",
-     lambda request: request.written(definite=True)),
-    (2, "3.18", "Lengths in more bytes than needed are read", _O, "with lengths of four bytes in simple elements",
+
+GROUP.rows(_form, [
+    ("12.9.1", "3.17", _S, "Definite lengths are read", "with definite lengths of all elements", "openQueueResponse", lambda request: request.written(definite=True)),
+    ("12.9.2", "3.18", _O, "Lengths in more bytes than needed are read", "with lengths of four bytes in simple elements", "openQueueResponse",
      lambda request: request.written(size=4)),
-    (3, "3.9", "An unknown member at the end is skipped", _M, "with a further member of id 15 in handleParameters",
+    ("12.9.3", "3.9", _M, "An unknown member at the end is skipped", "with a further member of id 15 in handleParameters", "openQueueResponse",
      lambda request: _with(request, _Element(0x8F, b"\1\2\3", None))),
-    (4, "3.9", "An unknown member with members of its own is skipped", _M,
-     "with a further member of id 15, which has a member, in handleParameters",
-     lambda request: _with(request, _Element(0xAF, b"", [_Element(0x80, b"\1", None)]))),
-    (5, "3.21", "Integers in more bytes than needed are read", _O, "with flags of four bytes", _wide),
-    (6, "3.10", "Missing members have their defaults", _O, "without qId and without adminCount",
+    ("12.9.4", "3.9", _M, "An unknown member with members of its own is skipped", "with a further member of id 15, which has a member, in handleParameters",
+     "openQueueResponse", lambda request: _with(request, _Element(0xAF, b"", [_Element(0x80, b"\1", None)]))),
+    ("12.9.5", "3.21", _O, "Integers in more bytes than needed are read", "with flags of four bytes", "openQueueResponse", _wide),
+    ("12.9.6", "3.10", _O, "Missing members have their defaults", "without qId and without adminCount", "openQueueResponse",
      lambda request: _without(request, 0x81, 0x86)),
-]  # fmt: skip
-
-
-def _form_check(written: _Written) -> Check:
-    async def run(bench: Bench) -> None:
-        bench.codec = Codec.BER
-        peer = await bench.client()
-        event = encode_event(ControlMessage(r_id=77, body=open_request(bench.uri())), Codec.BER)
-        request, _ = _read(event[HEADER_SIZE:])
-        peer.send(pack_schema_event(EventType.CONTROL, Codec.BER, written(request)))
-        check(await peer.reaction(77, "openQueueResponse"), "openQueueResponse", "reaction")
-
-    return run
-
-
-for _number, _statement, _title, _level, _sends, _written in _FORMS:
-    GROUP.case(
-        f"12.9.{_number}",
-        _title,
-        sends=f"openQueue in BER {_sends}",
-        expects="openQueueResponse",
-        statement=_statement,
-        level=_level,
-        domains=("priority",),
-    )(_form_check(_written))
+], sends="openQueue in BER {}", domains=("priority",))  # fmt: skip

@@ -14,14 +14,14 @@ from bmq.wire.constants import EventType
 from bmq.wire.control import Codec
 from bmq.wire.event import HEARTBEAT_REQ
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, Untested, check, fail
+from conformance.case import Cases, Level, Untested, check, fail
 from conformance.peer import Peer
 
 __all__ = ["GROUP"]
 
 GROUP = Cases(10, "Credentials and heartbeats")
 
-_S, _O = Level.SHOULD, Level.OBSERVED
+_M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 _BASIC = "BASIC"
 _OK = StatusCategory.E_SUCCESS
 
@@ -49,92 +49,70 @@ def _user(bench: Bench) -> tuple[bytes, bytes]:
 # ---- 10.1 credentials
 
 
-@GROUP.case(
-    "10.1.1",
-    "A user with the right password has a session",
-    sends="authenticationRequest BASIC with USER:PASSWORD, then a clientIdentity, an openQueue and a PUT",
-    expects="E_SUCCESS, a brokerResponse with E_SUCCESS, an ACK with the status 0",
-    statement="5.2",
-    domains=("priority",),
-)
+@GROUP.case("10.1.1", "5.2", domains=("priority",))
 async def _right(bench: Bench) -> None:
+    """A user with the right password has a session.
+
+    Sends: authenticationRequest BASIC with USER:PASSWORD, then a clientIdentity, an openQueue and a PUT.
+    Expects: E_SUCCESS, a brokerResponse with E_SUCCESS, an ACK with the status 0.
+    """
     peer, _ = await _admitted(bench)
     check((await peer.negotiate()).result.category, _OK, "result")
     await _works(bench, peer)
 
 
-_Data = Callable[[bytes, bytes], bytes | None]
-
-#: Place, title, what is sent, the data from the right user and the right password.
-_REFUSALS: list[tuple[int, str, str, _Data]] = [
-    (2, "A wrong password is refused", "with the right user and another password", lambda user, password: user + b":" + password + b"x"),
-    (3, "An unknown user is refused", "with another user and the right password", lambda user, password: user + b"x:" + password),
-    (4, "An empty password is refused", "with USER and a colon", lambda user, _: user + b":"),
-    (5, "A user without a password is refused", "with USER, without a colon", lambda user, _: user),
-    (6, "Missing credentials are refused", "without data", lambda _, __: None),
-    (7, "The password is compared with its case and its end", "with the password and a zero byte", lambda user, password: user + b":" + password + b"\0"),
-]  # fmt: skip
+async def _refusal(bench: Bench, data: Callable[[bytes, bytes], bytes | None]) -> None:
+    sent = data(*_user(bench))
+    peer = await bench.dial()
+    response = await peer.authenticate(_BASIC, sent)
+    if response.status.category is _OK:
+        raise fail("a refusal", response.status)
+    await peer.closed()
 
 
-def _refusal_check(data: _Data) -> Check:
-    async def run(bench: Bench) -> None:
-        sent = data(*_user(bench))
-        peer = await bench.dial()
-        response = await peer.authenticate(_BASIC, sent)
-        if response.status.category is _OK:
-            raise fail("a refusal", response.status)
-        await peer.closed()
-
-    return run
-
-
-for _place, _title, _sends, _data in _REFUSALS:
-    GROUP.case(
-        f"10.1.{_place}",
-        _title,
-        sends=f"authenticationRequest BASIC {_sends}",
-        expects="a category other than E_SUCCESS, and the end of the connection",
-        statement="5.4",
-    )(_refusal_check(_data))
+_REFUSED = "a category other than E_SUCCESS, and the end of the connection"
+GROUP.rows(_refusal, [
+    ("10.1.2", "5.4", _M, "A wrong password is refused", "with the right user and another password", _REFUSED, lambda user, password: user + b":" + password + b"x"),
+    ("10.1.3", "5.4", _M, "An unknown user is refused", "with another user and the right password", _REFUSED, lambda user, password: user + b"x:" + password),
+    ("10.1.4", "5.4", _M, "An empty password is refused", "with USER and a colon", _REFUSED, lambda user, _: user + b":"),
+    ("10.1.5", "5.4", _M, "A user without a password is refused", "with USER, without a colon", _REFUSED, lambda user, _: user),
+    ("10.1.6", "5.4", _M, "Missing credentials are refused", "without data", _REFUSED, lambda _, __: None),
+    ("10.1.7", "5.4", _M, "The password is compared with its case and its end", "with the password and a zero byte", _REFUSED,
+     lambda user, password: user + b":" + password + b"\0"),
+], sends="authenticationRequest BASIC {}")  # fmt: skip
 
 
-@GROUP.case(
-    "10.1.8",
-    "The name of the mechanism has no case",
-    sends="authenticationRequest basic with USER:PASSWORD",
-    expects="E_SUCCESS",
-    statement="5.2",
-    level=_O,
-)
+@GROUP.case("10.1.8", "5.2", _O)
 async def _lower(bench: Bench) -> None:
+    """The name of the mechanism has no case.
+
+    Sends: authenticationRequest basic with USER:PASSWORD.
+    Expects: E_SUCCESS.
+    """
     peer = await bench.dial()
     check((await peer.authenticate("basic", bench.user)).status.category, _OK, "category")
 
 
-@GROUP.case(
-    "10.1.9",
-    "Credentials in BER are accepted",
-    sends="authenticationRequest BASIC with USER:PASSWORD in BER",
-    expects="E_SUCCESS in BER",
-    statement="3.4",
-    level=_S,
-)
+@GROUP.case("10.1.9", "3.4", _S)
 async def _ber(bench: Bench) -> None:
+    """Credentials in BER are accepted.
+
+    Sends: authenticationRequest BASIC with USER:PASSWORD in BER.
+    Expects: E_SUCCESS in BER.
+    """
     peer = await bench.dial()
     peer.codec = Codec.BER
     check((await peer.authenticate(_BASIC, bench.user)).status.category, _OK, "category")
     check(peer.codecs, [Codec.BER], "codecs")
 
 
-@GROUP.case(
-    "10.1.10",
-    "The refusal has the category E_REFUSED and a text",
-    sends="authenticationRequest BASIC with another password",
-    expects="E_REFUSED with a text that does not contain the password",
-    statement="5.5",
-    level=_O,
-)
+@GROUP.case("10.1.10", "5.5", _O)
 async def _text(bench: Bench) -> None:
+    """The refusal has the category E_REFUSED and a text.
+
+    Sends: authenticationRequest BASIC with another password.
+    Expects: E_REFUSED with a text that does not contain the password.
+    """
     user, password = _user(bench)
     peer = await bench.dial()
     status = (await peer.authenticate(_BASIC, user + b":" + password + b"x")).status
@@ -143,15 +121,13 @@ async def _text(bench: Bench) -> None:
         raise fail("a text without the password", f"{len(status.message)} characters")
 
 
-@GROUP.case(
-    "10.1.11",
-    "The answer to credentials has a lifetime",
-    sends="authenticationRequest BASIC with USER:PASSWORD",
-    expects="lifetimeMs above 0",
-    statement="5.8",
-    level=_O,
-)
+@GROUP.case("10.1.11", "5.8", _O)
 async def _lifetime(bench: Bench) -> None:
+    """The answer to credentials has a lifetime.
+
+    Sends: authenticationRequest BASIC with USER:PASSWORD.
+    Expects: lifetimeMs above 0.
+    """
     _, lifetime = await _admitted(bench)
     if lifetime <= 0:
         raise fail("a lifetimeMs above 0", lifetime)
@@ -160,30 +136,26 @@ async def _lifetime(bench: Bench) -> None:
 # ---- 10.2 a session with credentials
 
 
-@GROUP.case(
-    "10.2.1",
-    "A session authenticates again",
-    sends="authenticationRequest BASIC, a session, and the same authenticationRequest",
-    expects="E_SUCCESS; the session works",
-    statement="5.8",
-    level=_O,
-    domains=("priority",),
-)
+@GROUP.case("10.2.1", "5.8", _O, domains=("priority",))
 async def _again(bench: Bench) -> None:
+    """A session authenticates again.
+
+    Sends: authenticationRequest BASIC, a session, and the same authenticationRequest.
+    Expects: E_SUCCESS; the session works.
+    """
     peer, _ = await _admitted(bench)
     await peer.negotiate()
     check((await peer.authenticate(_BASIC, bench.user)).status.category, _OK, "category")
     await _works(bench, peer)
 
 
-@GROUP.case(
-    "10.2.2",
-    "A second request that is refused ends the session",
-    sends="authenticationRequest BASIC, a session, and an authenticationRequest with another password",
-    expects="a category other than E_SUCCESS, and the end of the connection",
-    statement="5.7",
-)
+@GROUP.case("10.2.2", "5.7")
 async def _again_wrong(bench: Bench) -> None:
+    """A second request that is refused ends the session.
+
+    Sends: authenticationRequest BASIC, a session, and an authenticationRequest with another password.
+    Expects: a category other than E_SUCCESS, and the end of the connection.
+    """
     peer, _ = await _admitted(bench)
     await peer.negotiate()
     response = await peer.authenticate(_BASIC, bench.user + b"x")
@@ -192,16 +164,13 @@ async def _again_wrong(bench: Bench) -> None:
     await peer.closed()
 
 
-@GROUP.case(
-    "10.2.3",
-    "A session ends with the lifetime of its credentials",
-    sends="authenticationRequest BASIC and a session; nothing before lifetimeMs is over but heartbeats",
-    expects="the end of the connection after lifetimeMs, not before",
-    statement="5.7",
-    seconds=720,
-    slow=True,
-)
+@GROUP.case("10.2.3", "5.7", seconds=720, slow=True)
 async def _ends(bench: Bench) -> None:
+    """A session ends with the lifetime of its credentials.
+
+    Sends: authenticationRequest BASIC and a session; nothing before lifetimeMs is over but heartbeats.
+    Expects: the end of the connection after lifetimeMs, not before.
+    """
     began = _world.monotonic()
     peer, lifetime = await _admitted(bench)
     await peer.negotiate()
@@ -212,16 +181,13 @@ async def _ends(bench: Bench) -> None:
         raise fail(f"the end after {lifetime / 1000:g} s", f"the end after {lasted:.1f} s")
 
 
-@GROUP.case(
-    "10.2.4",
-    "A session that authenticates in time outlives its first credentials",
-    sends="authenticationRequest BASIC and a session; the same request again after half of lifetimeMs",
-    expects="an answer to a request after the first lifetimeMs",
-    statement="5.7",
-    seconds=720,
-    slow=True,
-)
+@GROUP.case("10.2.4", "5.7", seconds=720, slow=True)
 async def _renewed(bench: Bench) -> None:
+    """A session that authenticates in time outlives its first credentials.
+
+    Sends: authenticationRequest BASIC and a session; the same request again after half of lifetimeMs.
+    Expects: an answer to a request after the first lifetimeMs.
+    """
     peer, lifetime = await _admitted(bench)
     await peer.negotiate()
     if not 0 < lifetime <= 660_000:
@@ -249,48 +215,39 @@ async def _watched(bench: Bench) -> tuple[Peer, float, float]:
     return peer, interval, interval * (missed + 3)
 
 
-@GROUP.case(
-    "10.3.1",
-    "A silent client that answers heartbeats stays connected",
-    sends="a request, then HEARTBEAT_RSP for each HEARTBEAT_REQ and nothing else",
-    expects="HEARTBEAT_REQ, and an answer to a request after more intervals than a client may miss",
-    statement="6.4",
-    level=_O,
-    seconds=60,
-)
+@GROUP.case("10.3.1", "6.4", _O, seconds=60)
 async def _answers(bench: Bench) -> None:
+    """A silent client that answers heartbeats stays connected.
+
+    Sends: a request, then HEARTBEAT_RSP for each HEARTBEAT_REQ and nothing else.
+    Expects: HEARTBEAT_REQ, and an answer to a request after more intervals than a client may miss.
+    """
     peer, _, enough = await _watched(bench)
     await peer.wait(enough)
     await peer.event(EventType.HEARTBEAT_REQ)
     await peer.barrier()
 
 
-@GROUP.case(
-    "10.3.2",
-    "A client that misses heartbeats is disconnected",
-    sends="a request, then nothing, not even HEARTBEAT_RSP",
-    expects="HEARTBEAT_REQ, and the end of the connection",
-    statement="6.4",
-    level=_O,
-    seconds=60,
-)
+@GROUP.case("10.3.2", "6.4", _O, seconds=60)
 async def _misses(bench: Bench) -> None:
+    """A client that misses heartbeats is disconnected.
+
+    Sends: a request, then nothing, not even HEARTBEAT_RSP.
+    Expects: HEARTBEAT_REQ, and the end of the connection.
+    """
     peer, _, enough = await _watched(bench)
     peer.answers_heartbeats = False
     await peer.event(EventType.HEARTBEAT_REQ, enough)
     await peer.closed(enough + 5)
 
 
-@GROUP.case(
-    "10.3.3",
-    "Any event counts as a sign of life",
-    sends="HEARTBEAT_REQ twice in each interval, and no HEARTBEAT_RSP",
-    expects="an answer to a request after more intervals than a client may miss",
-    statement="6.4",
-    level=_O,
-    seconds=60,
-)
+@GROUP.case("10.3.3", "6.4", _O, seconds=60)
 async def _speaks(bench: Bench) -> None:
+    """Any event counts as a sign of life.
+
+    Sends: HEARTBEAT_REQ twice in each interval, and no HEARTBEAT_RSP.
+    Expects: an answer to a request after more intervals than a client may miss.
+    """
     peer, interval, enough = await _watched(bench)
     peer.answers_heartbeats = False
     for _ in range(int(2 * enough / interval)):

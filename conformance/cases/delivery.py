@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from bmq.wire.constants import EventType
 from bmq.wire.control.messages import Subscription
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, check, fail
+from conformance.case import Cases, Level, check, fail
 from conformance.peer import confirm_event, subscription
 
 __all__ = ["GROUP"]
@@ -23,14 +22,13 @@ _M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 # ---- 5.1 the shape of a delivery
 
 
-@GROUP.case(
-    "5.1.1",
-    "A delivery has the qId, the sId and the GUID",
-    sends="a PUT with qId 3, a subscription with sId 11",
-    expects="a PUSH with qId 3, the option with 11, no flags, and the GUID",
-    statement="13.2",
-)
+@GROUP.case("5.1.1", "13.2")
 async def _shape(bench: Bench) -> None:
+    """A delivery has the qId, the sId and the GUID.
+
+    Sends: a PUT with qId 3, a subscription with sId 11.
+    Expects: a PUSH with qId 3, the option with 11, no flags, and the GUID.
+    """
     peer = await bench.client()
     await peer.open(bench.uri(), 3)
     await peer.configure(3, subscription(11))
@@ -39,28 +37,26 @@ async def _shape(bench: Bench) -> None:
     check((push.queue_id, push.sub_ids, push.flags, push.guid), (3, (11,), 0, guid), "qId, sIds, flags, GUID")
 
 
-@GROUP.case(
-    "5.1.2",
-    "A new sId counts from the answer on",
-    sends="configureStream with another sId, and a PUT",
-    expects="a PUSH with the new sId",
-    statement="8.4",
-)
+@GROUP.case("5.1.2", "8.4")
 async def _new_id(bench: Bench) -> None:
+    """A new sId counts from the answer on.
+
+    Sends: configureStream with another sId, and a PUT.
+    Expects: a PUSH with the new sId.
+    """
     peer, _ = await bench.consumer(subscription(1))
     await peer.configure(0, subscription(77))
     peer.post(b"x")
     check((await peer.push()).push.sub_ids, (77,), "sIds")
 
 
-@GROUP.case(
-    "5.1.3",
-    "The answer to configureStream comes before its messages",
-    sends="a PUT, and later configureStream",
-    expects="configureStreamResponse, then the PUSH",
-    statement="8.3",
-)
+@GROUP.case("5.1.3", "8.3")
 async def _answer_first(bench: Bench) -> None:
+    """The answer to configureStream comes before its messages.
+
+    Sends: a PUT, and later configureStream.
+    Expects: configureStreamResponse, then the PUSH.
+    """
     peer, _ = await bench.queue()
     peer.post(b"x")
     await peer.ack()
@@ -70,43 +66,39 @@ async def _answer_first(bench: Bench) -> None:
     check(peer.kinds[before:], [EventType.CONTROL, EventType.PUSH], "events")
 
 
-@GROUP.case(
-    "5.1.4",
-    "Messages keep the order of one producer",
-    sends="100 PUT",
-    expects="100 deliveries in the same order",
-    statement="13.10",
-)
+@GROUP.case("5.1.4", "13.10")
 async def _order(bench: Bench) -> None:
+    """Messages keep the order of one producer.
+
+    Sends: 100 PUT.
+    Expects: 100 deliveries in the same order.
+    """
     peer, _ = await bench.consumer(subscription(1))
     for number in range(100):
         peer.post(b"%d" % number)
     check(await peer.payloads(100), [b"%d" % number for number in range(100)], "payloads")
 
 
-@GROUP.case(
-    "5.1.5",
-    "A queue without subscriptions delivers nothing",
-    sends="openQueue and a PUT without configureStream",
-    expects="no PUSH",
-    statement="8.1",
-)
+@GROUP.case("5.1.5", "8.1")
 async def _no_subscription(bench: Bench) -> None:
+    """A queue without subscriptions delivers nothing.
+
+    Sends: openQueue and a PUT without configureStream.
+    Expects: no PUSH.
+    """
     peer, _ = await bench.queue()
     peer.post(b"x")
     await peer.ack()
     await peer.no_push()
 
 
-@GROUP.case(
-    "5.1.6",
-    "A producer receives nothing",
-    sends="configureStream on a queue opened for writing, and a PUT",
-    expects="success, and no PUSH",
-    statement="13.9",
-    level=_O,
-)
+@GROUP.case("5.1.6", "13.9", _O)
 async def _producer(bench: Bench) -> None:
+    """A producer receives nothing.
+
+    Sends: configureStream on a queue opened for writing, and a PUT.
+    Expects: success, and no PUSH.
+    """
     peer, _ = await bench.queue(read=False)
     await peer.configure(0, subscription(1))
     peer.post(b"x")
@@ -114,14 +106,13 @@ async def _producer(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "5.1.7",
-    "A suspended consumer receives nothing",
-    sends="configureStream without subscriptions, as an SDK does on an unhealthy host, and a PUT",
-    expects="an ACK, no PUSH until the next configureStream",
-    statement="8.5",
-)
+@GROUP.case("5.1.7", "8.5")
 async def _suspended(bench: Bench) -> None:
+    """A suspended consumer receives nothing.
+
+    Sends: configureStream without subscriptions, as an SDK does on an unhealthy host, and a PUT.
+    Expects: an ACK, no PUSH until the next configureStream.
+    """
     peer, _ = await bench.consumer(subscription(1))
     await peer.configure(0)
     peer.post(b"x")
@@ -134,59 +125,34 @@ async def _suspended(bench: Bench) -> None:
 # ---- 5.2 limits
 
 
-class _Limit(NamedTuple):
-    """A limit, the sizes of the posted messages, and how many of them are delivered."""
-
-    number: str
-    statement: str
-    title: str
-    sends: str
-    expects: str
-    limit: Subscription
-    sizes: tuple[int, ...]
-    delivered: int
+async def _limit(bench: Bench, limit: Subscription, sizes: tuple[int, ...], delivered: int) -> None:
+    peer, _ = await bench.consumer(limit)
+    for size in sizes:
+        peer.post(bytes(size))
+    if delivered:
+        got = [len(each) for each in await peer.payloads(delivered)]
+        check(got, list(sizes[:delivered]), "sizes")
+    await peer.no_push()
 
 
-_LIMITS = [
-    _Limit("5.2.1", "8.20", "Delivery stops at the limit of messages",
-           "20 PUT with maxUnconfirmedMessages 10", "10 deliveries", subscription(1, messages=10), (1,) * 20, 10),
-    _Limit("5.2.4", "8.20", "Delivery stops at the limit of bytes",
-           "PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100", "two deliveries", subscription(1, size=100), (60, 60, 1), 2),
-    _Limit("5.2.5", "8.20", "A message may exceed the limit of bytes",
-           "a PUT of 1,000 bytes with maxUnconfirmedBytes 10", "the delivery", subscription(1, size=10), (1000,), 1),
-    _Limit("5.2.6", "8.21", "A limit of 0 delivers nothing",
-           "a PUT with maxUnconfirmedMessages 0", "no PUSH", subscription(1, messages=0), (1,), 0),
-]  # fmt: skip
+GROUP.rows(_limit, [
+    ("5.2.1", "8.20", _M, "Delivery stops at the limit of messages", "20 PUT with maxUnconfirmedMessages 10", "10 deliveries", subscription(1, messages=10), (1,) * 20,
+     10),
+    ("5.2.4", "8.20", _M, "Delivery stops at the limit of bytes", "PUT of 60, 60 and 1 bytes with maxUnconfirmedBytes 100", "two deliveries", subscription(1, size=100),
+     (60, 60, 1), 2),
+    ("5.2.5", "8.20", _M, "A message may exceed the limit of bytes", "a PUT of 1,000 bytes with maxUnconfirmedBytes 10", "the delivery", subscription(1, size=10),
+     (1000,), 1),
+    ("5.2.6", "8.21", _M, "A limit of 0 delivers nothing", "a PUT with maxUnconfirmedMessages 0", "no PUSH", subscription(1, messages=0), (1,), 0),
+])  # fmt: skip
 
 
-def _limit_check(row: _Limit) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, _ = await bench.consumer(row.limit)
-        for size in row.sizes:
-            peer.post(bytes(size))
-        if row.delivered:
-            sizes = [len(each) for each in await peer.payloads(row.delivered)]
-            check(sizes, list(row.sizes[: row.delivered]), "sizes")
-        await peer.no_push()
-
-    return run
-
-
-for _limit in _LIMITS:
-    GROUP.case(
-        _limit.number, _limit.title, sends=_limit.sends, expects=_limit.expects, statement=_limit.statement
-    )(_limit_check(_limit))
-
-
-@GROUP.case(
-    "5.2.2",
-    "Delivery resumes below 80 percent of the limit",
-    sends="CONFIRM of one message, then of another, with a limit of 10",
-    expects="no delivery after the first, two after the second",
-    statement="8.24",
-    level=_O,
-)
+@GROUP.case("5.2.2", "8.24", _O)
 async def _resume(bench: Bench) -> None:
+    """Delivery resumes below 80 percent of the limit.
+
+    Sends: CONFIRM of one message, then of another, with a limit of 10.
+    Expects: no delivery after the first, two after the second.
+    """
     peer, _ = await bench.consumer(subscription(1, messages=10))
     for number in range(20):
         peer.post(b"%d" % number)
@@ -198,14 +164,13 @@ async def _resume(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "5.2.3",
-    "A limit of 1 delivers one message at a time",
-    sends="3 PUT with maxUnconfirmedMessages 1, and a CONFIRM for each delivery",
-    expects="each message after the confirmation of the previous one",
-    statement="8.20",
-)
+@GROUP.case("5.2.3", "8.20")
 async def _one(bench: Bench) -> None:
+    """A limit of 1 delivers one message at a time.
+
+    Sends: 3 PUT with maxUnconfirmedMessages 1, and a CONFIRM for each delivery.
+    Expects: each message after the confirmation of the previous one.
+    """
     peer, _ = await bench.consumer(subscription(1, messages=1))
     for number in range(3):
         peer.post(b"%d" % number)
@@ -216,14 +181,13 @@ async def _one(bench: Bench) -> None:
         peer.confirm(got.push.guid)
 
 
-@GROUP.case(
-    "5.2.7",
-    "A higher limit resumes delivery",
-    sends="3 PUT with a limit of 1, then configureStream with a limit of 10",
-    expects="the other two messages",
-    statement="8.23",
-)
+@GROUP.case("5.2.7", "8.23")
 async def _higher(bench: Bench) -> None:
+    """A higher limit resumes delivery.
+
+    Sends: 3 PUT with a limit of 1, then configureStream with a limit of 10.
+    Expects: the other two messages.
+    """
     peer, _ = await bench.consumer(subscription(1, messages=1))
     for number in range(3):
         peer.post(b"%d" % number)
@@ -232,14 +196,13 @@ async def _higher(bench: Bench) -> None:
     check(await peer.payloads(2), [b"1", b"2"], "payloads")
 
 
-@GROUP.case(
-    "5.2.8",
-    "A lower limit counts the unconfirmed messages",
-    sends="3 PUT with a limit of 3, then a limit of 2 and a PUT",
-    expects="no PUSH while 3 messages are unconfirmed",
-    statement="8.23",
-)
+@GROUP.case("5.2.8", "8.23")
 async def _lower(bench: Bench) -> None:
+    """A lower limit counts the unconfirmed messages.
+
+    Sends: 3 PUT with a limit of 3, then a limit of 2 and a PUT.
+    Expects: no PUSH while 3 messages are unconfirmed.
+    """
     peer, _ = await bench.consumer(subscription(1, messages=3))
     for number in range(3):
         peer.post(b"%d" % number)
@@ -249,14 +212,13 @@ async def _lower(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "5.2.9",
-    "Limits belong to each subscription",
-    sends="two subscriptions with a limit of 1 each, two PUT for each",
-    expects="one delivery for each subscription",
-    statement="8.22",
-)
+@GROUP.case("5.2.9", "8.22")
 async def _each(bench: Bench) -> None:
+    """Limits belong to each subscription.
+
+    Sends: two subscriptions with a limit of 1 each, two PUT for each.
+    Expects: one delivery for each subscription.
+    """
     peer, _ = await bench.consumer(
         subscription(1, "x == 1", messages=1), subscription(2, "x == 2", messages=1)
     )
@@ -269,44 +231,32 @@ async def _each(bench: Bench) -> None:
 # ---- 5.3 confirmations
 
 
-def _gone_check(count: int) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, uri = await bench.consumer(subscription(1))
-        for _ in range(count):
-            peer.post(b"x")
-        peer.confirm(*[each.push.guid for each in await peer.pushes(count)])
-        await peer.barrier()
-        other = await bench.client()
-        await other.open(uri, write=False)
-        await peer.close(uri)
-        await other.configure(0, subscription(1))
-        await other.no_push()
-
-    return run
+async def _gone(bench: Bench, count: int) -> None:
+    peer, uri = await bench.consumer(subscription(1))
+    for _ in range(count):
+        peer.post(b"x")
+    peer.confirm(*[each.push.guid for each in await peer.pushes(count)])
+    await peer.barrier()
+    other = await bench.client()
+    await other.open(uri, write=False)
+    await peer.close(uri)
+    await other.configure(0, subscription(1))
+    await other.no_push()
 
 
-for _place, _statement, _title, _sends, _count in (
-    (1, "14.1", "A confirmed message is gone", "a CONFIRM, then closeQueue", 1),
-    (2, "14.8", "One event confirms many messages", "a CONFIRM event of 20 messages", 20),
-):
-    GROUP.case(
-        f"5.3.{_place}",
-        _title,
-        sends=f"{_sends}; a consumer in another session",
-        expects="no delivery",
-        statement=_statement,
-    )(_gone_check(_count))
+GROUP.rows(_gone, [
+    ("5.3.1", "14.1", _M, "A confirmed message is gone", "a CONFIRM, then closeQueue", "no delivery", 1),
+    ("5.3.2", "14.8", _M, "One event confirms many messages", "a CONFIRM event of 20 messages", "no delivery", 20),
+], sends="{}; a consumer in another session")  # fmt: skip
 
 
-@GROUP.case(
-    "5.3.3",
-    "Another session may confirm a message",
-    sends="a CONFIRM from a session that did not receive the message",
-    expects="no second delivery after the first session has closed its queue",
-    statement="14.10",
-    level=_O,
-)
+@GROUP.case("5.3.3", "14.10", _O)
 async def _other_session(bench: Bench) -> None:
+    """Another session may confirm a message.
+
+    Sends: a CONFIRM from a session that did not receive the message.
+    Expects: no second delivery after the first session has closed its queue.
+    """
     one, uri = await bench.consumer(subscription(1, priority=2))
     two = await bench.reader(uri, subscription(1, priority=1))
     guid = one.post(b"x")
@@ -317,68 +267,58 @@ async def _other_session(bench: Bench) -> None:
     await two.no_push()
 
 
-_Confirm = Callable[[bytes], bytes]
+_GONE = "no second delivery"
+_AGAIN = "the message again in the other session"
 
 
-#: Confirmations that confirm nothing: number, level, what, the event from the GUID, whether it confirms.
-_CONFIRMS: list[tuple[int, str, str, Level, str, _Confirm, bool]] = [
-    (4, "14.5", "A confirmation of an unknown GUID is ignored", _M, "a CONFIRM of another GUID", lambda g: confirm_event((0, b"\x41" * 16, 0)), False),
-    (5, "14.5", "A confirmation with an unknown qId is ignored", _M, "a CONFIRM with qId 77", lambda g: confirm_event((77, g, 0)), False),
-    (6, "14.5", "A confirmation with an unknown subQueueId is ignored", _M, "a CONFIRM with subQueueId 5", lambda g: confirm_event((0, g, 5)), False),
-    (7, "14.5", "A confirmation with the sId is ignored", _M, "a CONFIRM with the sId of the PUSH as subQueueId", lambda g: confirm_event((0, g, 1)), False),
-    (8, "14.5", "A GUID of zeros is ignored", _M, "a CONFIRM of zeros", lambda g: confirm_event((0, bytes(16), 0)), False),
-    (9, "14.6", "A CONFIRM event without messages is ignored", _M, "a CONFIRM event with a header alone", lambda g: confirm_event(), False),
-    (10, "14.6", "A CONFIRM event without a header is ignored", _M, "an empty CONFIRM event", lambda g: pack_event_header(HEADER_SIZE, EventType.CONFIRM), False),
-    (11, "14.7", "A ConfirmHeader of 0 words is ignored", _O, "a CONFIRM event with headerWords 0", lambda g: confirm_event((0, g, 0), header=b"\x06\0\0\0"), False),
-    (12, "14.7", "A ConfirmMessage of 0 words is ignored", _O, "a CONFIRM event with perMessageWords 0", lambda g: confirm_event((0, g, 0), header=b"\x10\0\0\0"), False),
-    (13, "1.7", "Reserved bytes are skipped", _M, "a CONFIRM event with other reserved bytes", lambda g: confirm_event((0, g, 0), header=b"\x16\xff\xff\xff"), True),
-    (14, "1.8", "A longer header is skipped", _M, "a CONFIRM event with headerWords 2", lambda g: confirm_event((0, g, 0), header=b"\x26\0\0\0\0\0\0\0"), True),
-    (15, "14.5", "The same message may be confirmed twice", _M, "a CONFIRM event with the GUID twice", lambda g: confirm_event((0, g, 0), (0, g, 0)), True),
-    (16, "14.5", "A good confirmation follows an ignored one", _M, "a CONFIRM event with an unknown GUID first", lambda g: confirm_event((0, b"\x41" * 16, 0), (0, g, 0)), True),
-    (17, "14.6", "A truncated confirmation is ignored", _M, "a CONFIRM event of 16 bytes", lambda g: pack_event_header(HEADER_SIZE + 16, EventType.CONFIRM) + b"\x16\0\0\0" + bytes(4) + g[:8], False),
-]  # fmt: skip
+async def _confirm(bench: Bench, event: Callable[[bytes], bytes], reaction: str) -> None:
+    peer, uri = await bench.consumer(subscription(1))
+    guid = peer.post(b"x")
+    await peer.push()
+    peer.send(event(guid))
+    await peer.barrier()
+    other = await bench.client()
+    await other.open(uri)
+    await peer.close(uri)
+    await other.configure(0, subscription(1))
+    other.post(b"last")
+    got = await other.payloads(1)
+    check(got, [b"last"] if reaction == _GONE else [b"x"], "next delivery")
 
 
-def _confirm_check(event: _Confirm, confirms: bool) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, uri = await bench.consumer(subscription(1))
-        guid = peer.post(b"x")
-        await peer.push()
-        peer.send(event(guid))
-        await peer.barrier()
-        other = await bench.client()
-        await other.open(uri)
-        await peer.close(uri)
-        await other.configure(0, subscription(1))
-        other.post(b"last")
-        got = await other.payloads(1)
-        check(got, [b"last"] if confirms else [b"x"], "next delivery")
-
-    return run
-
-
-for _number, _statement, _title, _level, _sends, _event, _confirms in _CONFIRMS:
-    GROUP.case(
-        f"5.3.{_number}",
-        _title,
-        sends=f"{_sends}; then a consumer in another session",
-        expects="no second delivery" if _confirms else "the message again in the other session",
-        statement=_statement,
-        level=_level,
-    )(_confirm_check(_event, _confirms))
+GROUP.reactions(_confirm, [
+    ("5.3.4", "14.5", _M, "A confirmation of an unknown GUID is ignored", "a CONFIRM of another GUID", _AGAIN, lambda g: confirm_event((0, b"\x41" * 16, 0))),
+    ("5.3.5", "14.5", _M, "A confirmation with an unknown qId is ignored", "a CONFIRM with qId 77", _AGAIN, lambda g: confirm_event((77, g, 0))),
+    ("5.3.6", "14.5", _M, "A confirmation with an unknown subQueueId is ignored", "a CONFIRM with subQueueId 5", _AGAIN, lambda g: confirm_event((0, g, 5))),
+    ("5.3.7", "14.5", _M, "A confirmation with the sId is ignored", "a CONFIRM with the sId of the PUSH as subQueueId", _AGAIN, lambda g: confirm_event((0, g, 1))),
+    ("5.3.8", "14.5", _M, "A GUID of zeros is ignored", "a CONFIRM of zeros", _AGAIN, lambda g: confirm_event((0, bytes(16), 0))),
+    ("5.3.9", "14.6", _M, "A CONFIRM event without messages is ignored", "a CONFIRM event with a header alone", _AGAIN, lambda g: confirm_event()),
+    ("5.3.10", "14.6", _M, "A CONFIRM event without a header is ignored", "an empty CONFIRM event", _AGAIN, lambda g: pack_event_header(HEADER_SIZE, EventType.CONFIRM)),
+    ("5.3.11", "14.7", _O, "A ConfirmHeader of 0 words is ignored", "a CONFIRM event with headerWords 0", _AGAIN,
+     lambda g: confirm_event((0, g, 0), header=b"\x06\0\0\0")),
+    ("5.3.12", "14.7", _O, "A ConfirmMessage of 0 words is ignored", "a CONFIRM event with perMessageWords 0", _AGAIN,
+     lambda g: confirm_event((0, g, 0), header=b"\x10\0\0\0")),
+    ("5.3.13", "1.7", _M, "Reserved bytes are skipped", "a CONFIRM event with other reserved bytes", _GONE,
+     lambda g: confirm_event((0, g, 0), header=b"\x16\xff\xff\xff")),
+    ("5.3.14", "1.8", _M, "A longer header is skipped", "a CONFIRM event with headerWords 2", _GONE, lambda g: confirm_event((0, g, 0), header=b"\x26\0\0\0\0\0\0\0")),
+    ("5.3.15", "14.5", _M, "The same message may be confirmed twice", "a CONFIRM event with the GUID twice", _GONE, lambda g: confirm_event((0, g, 0), (0, g, 0))),
+    ("5.3.16", "14.5", _M, "A good confirmation follows an ignored one", "a CONFIRM event with an unknown GUID first", _GONE,
+     lambda g: confirm_event((0, b"\x41" * 16, 0), (0, g, 0))),
+    ("5.3.17", "14.6", _M, "A truncated confirmation is ignored", "a CONFIRM event of 16 bytes", _AGAIN,
+     lambda g: pack_event_header(HEADER_SIZE + 16, EventType.CONFIRM) + b"\x16\0\0\0" + bytes(4) + g[:8]),
+], sends="{}; then a consumer in another session")  # fmt: skip
 
 
 # ---- 5.4 redelivery
 
 
-@GROUP.case(
-    "5.4.1",
-    "Unconfirmed messages of a closed queue are delivered again",
-    sends="closeQueue with 5 unconfirmed messages; a consumer in another session",
-    expects="the 5 messages, in order, with the flag OUT_OF_ORDER",
-    statement="13.12",
-)
+@GROUP.case("5.4.1", "13.12")
 async def _again(bench: Bench) -> None:
+    """Unconfirmed messages of a closed queue are delivered again.
+
+    Sends: closeQueue with 5 unconfirmed messages; a consumer in another session.
+    Expects: the 5 messages, in order, with the flag OUT_OF_ORDER.
+    """
     peer, uri = await bench.consumer(subscription(1))
     for number in range(5):
         peer.post(b"%d" % number)
@@ -391,14 +331,13 @@ async def _again(bench: Bench) -> None:
     check(got, [(b"%d" % number, True) for number in range(5)], "deliveries")
 
 
-@GROUP.case(
-    "5.4.2",
-    "Unconfirmed messages of a lost connection are delivered at once",
-    sends="the end of a connection with an unconfirmed message; another consumer is connected",
-    expects="the message in the other session",
-    statement="13.12",
-)
+@GROUP.case("5.4.2", "13.12")
 async def _lost(bench: Bench) -> None:
+    """Unconfirmed messages of a lost connection are delivered at once.
+
+    Sends: the end of a connection with an unconfirmed message; another consumer is connected.
+    Expects: the message in the other session.
+    """
     peer, uri = await bench.consumer(subscription(1, priority=2))
     other = await bench.reader(uri, subscription(1, priority=1))
     peer.post(b"x")
@@ -407,14 +346,13 @@ async def _lost(bench: Bench) -> None:
     check((await other.push()).payload, b"x", "payload")
 
 
-@GROUP.case(
-    "5.4.3",
-    "Confirmed messages are not delivered again",
-    sends="the end of a connection with the first and the third of 4 messages confirmed",
-    expects="the second and the fourth message in the other session",
-    statement="14.1",
-)
+@GROUP.case("5.4.3", "14.1")
 async def _gaps(bench: Bench) -> None:
+    """Confirmed messages are not delivered again.
+
+    Sends: the end of a connection with the first and the third of 4 messages confirmed.
+    Expects: the second and the fourth message in the other session.
+    """
     peer, uri = await bench.consumer(subscription(1, priority=2))
     other = await bench.reader(uri, subscription(1, priority=1))
     for number in range(4):
@@ -428,15 +366,13 @@ async def _gaps(bench: Bench) -> None:
     await other.no_push()
 
 
-@GROUP.case(
-    "5.4.4",
-    "Delivered messages stay with a consumer that is deconfigured",
-    sends="configureStream without subscriptions with an unconfirmed message; another consumer is connected",
-    expects="no PUSH in the other session before closeQueue",
-    statement="13.16",
-    level=_O,
-)
+@GROUP.case("5.4.4", "13.16", _O)
 async def _deconfigured(bench: Bench) -> None:
+    """Delivered messages stay with a consumer that is deconfigured.
+
+    Sends: configureStream without subscriptions with an unconfirmed message; another consumer is connected.
+    Expects: no PUSH in the other session before closeQueue.
+    """
     peer, uri = await bench.consumer(subscription(1, priority=2))
     other = await bench.reader(uri, subscription(1, priority=1))
     peer.post(b"x")
@@ -447,16 +383,13 @@ async def _deconfigured(bench: Bench) -> None:
     check((await other.push()).payload, b"x", "payload")
 
 
-@GROUP.case(
-    "5.4.5",
-    "A message of three lost connections is dropped",
-    sends="three consumers that lose their connections, in a domain with maxDeliveryAttempts 3",
-    expects="three deliveries, then only new messages",
-    statement="13.15",
-    level=_O,
-    domains=("attempts",),
-)
+@GROUP.case("5.4.5", "13.15", _O, domains=("attempts",))
 async def _attempts(bench: Bench) -> None:
+    """A message of three lost connections is dropped.
+
+    Sends: three consumers that lose their connections, in a domain with maxDeliveryAttempts 3.
+    Expects: three deliveries, then only new messages.
+    """
     producer, uri = await bench.queue("attempts", read=False)
     producer.post(b"poison")
     await producer.ack()
@@ -472,16 +405,13 @@ async def _attempts(bench: Bench) -> None:
     check(await last.payloads(1), [b"next"], "payloads")
 
 
-@GROUP.case(
-    "5.4.6",
-    "Closed queues do not count as attempts",
-    sends="five times open, receive and close, in a domain with maxDeliveryAttempts 3",
-    expects="five deliveries",
-    statement="13.15",
-    level=_O,
-    domains=("attempts",),
-)
+@GROUP.case("5.4.6", "13.15", _O, domains=("attempts",))
 async def _graceful(bench: Bench) -> None:
+    """Closed queues do not count as attempts.
+
+    Sends: five times open, receive and close, in a domain with maxDeliveryAttempts 3.
+    Expects: five deliveries.
+    """
     producer, uri = await bench.queue("attempts", read=False)
     producer.post(b"x")
     await producer.ack()
@@ -493,15 +423,13 @@ async def _graceful(bench: Bench) -> None:
         await peer.close(uri, write=False)
 
 
-@GROUP.case(
-    "5.4.7",
-    "A first delivery has no flag",
-    sends="a PUT with a waiting consumer",
-    expects="a PUSH without OUT_OF_ORDER",
-    statement="13.7",
-    level=_S,
-)
+@GROUP.case("5.4.7", "13.7", _S)
 async def _first(bench: Bench) -> None:
+    """A first delivery has no flag.
+
+    Sends: a PUT with a waiting consumer.
+    Expects: a PUSH without OUT_OF_ORDER.
+    """
     peer, _ = await bench.consumer(subscription(1))
     peer.post(b"x")
     if (await peer.push()).again:

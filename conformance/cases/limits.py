@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, check, fail
+from conformance.case import Cases, Level, check, fail
 from conformance.peer import Peer, open_request, subscription
 
 __all__ = ["GROUP"]
@@ -19,29 +19,25 @@ _FORGOTTEN = 12.0
 # ---- 11.1 the deduplication window
 
 
-@GROUP.case(
-    "11.1.1",
-    "The answer to openQueue has the deduplication time of the domain",
-    sends="openQueue in a domain with deduplicationTimeMs 1000",
-    expects="deduplicationTimeMs 1000",
-    statement="7.17",
-    domains=("window",),
-)
+@GROUP.case("11.1.1", "7.17", domains=("window",))
 async def _time(bench: Bench) -> None:
+    """The answer to openQueue has the deduplication time of the domain.
+
+    Sends: openQueue in a domain with deduplicationTimeMs 1000.
+    Expects: deduplicationTimeMs 1000.
+    """
     peer = await bench.client()
     reply = await peer.open(bench.uri("window"))
     check(reply.deduplication_time_ms, 1000, "deduplicationTimeMs")
 
 
-@GROUP.case(
-    "11.1.2",
-    "A GUID is recognised within the window",
-    sends="two PUT with one GUID, the second at once, in a domain with deduplicationTimeMs 1000",
-    expects="two ACK with the status 0, one delivery",
-    statement="10.17",
-    domains=("window",),
-)
+@GROUP.case("11.1.2", "10.17", domains=("window",))
 async def _within(bench: Bench) -> None:
+    """A GUID is recognised within the window.
+
+    Sends: two PUT with one GUID, the second at once, in a domain with deduplicationTimeMs 1000.
+    Expects: two ACK with the status 0, one delivery.
+    """
     peer, _ = await bench.consumer(subscription(1), kind="window")
     guid = peer.post(b"one")
     check(await peer.statuses(1), [0], "statuses")
@@ -51,17 +47,13 @@ async def _within(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "11.1.3",
-    "A GUID may be used again after the window and the confirmation",
-    sends="a PUT and a CONFIRM in a domain with deduplicationTimeMs 1000; the same PUT again and again",
-    expects="an ACK with the status 0 for each, and a second delivery after a second or more",
-    statement="10.17",
-    level=_O,
-    domains=("window",),
-    seconds=30,
-)
+@GROUP.case("11.1.3", "10.17", _O, domains=("window",), seconds=30)
 async def _after(bench: Bench) -> None:
+    """A GUID may be used again after the window and the confirmation.
+
+    Sends: a PUT and a CONFIRM in a domain with deduplicationTimeMs 1000; the same PUT again and again.
+    Expects: an ACK with the status 0 for each, and a second delivery after a second or more.
+    """
     peer, _ = await bench.consumer(subscription(1), kind="window")
     guid = peer.post(b"one")
     await peer.ack()
@@ -99,48 +91,33 @@ async def _two_queues(bench: Bench) -> Peer:
     return peer
 
 
-def _quota_check(sizes: list[int], expected: list[int]) -> Check:
-    async def run(bench: Bench) -> None:
-        async with bench.alone("quota"):
-            peer = await _two_queues(bench)
-            found: list[int] = []
-            for place, size in enumerate(sizes):
-                peer.post(bytes(size), place % 2)
-                found += await peer.statuses(1)
-            await _empty(peer, found.count(0))
-            check(found, expected, "statuses")
-
-    return run
+async def _quota(bench: Bench, sizes: list[int], expected: list[int]) -> None:
+    async with bench.alone("quota"):
+        peer = await _two_queues(bench)
+        found: list[int] = []
+        for place, size in enumerate(sizes):
+            peer.post(bytes(size), place % 2)
+            found += await peer.statuses(1)
+        await _empty(peer, found.count(0))
+        check(found, expected, "statuses")
 
 
-for _place, _counted, _sends, _quota, _expects, _sizes, _statuses in (
-    (1, "messages", "30 PUT of a byte", "20 messages", "21 ACK with the status 0, then only the status 1",
-     [1] * 30, [0] * 21 + [1] * 9),
-    (2, "bytes", "6 PUT of 3,000 bytes", "8,192 bytes", "3 ACK with the status 0, then only the status 2",
-     [3000] * 6, [0] * 3 + [2] * 3),
-):  # fmt: skip
-    GROUP.case(
-        f"11.2.{_place}",
-        f"The quota of a domain counts the {_counted} of all its queues",
-        sends=f"{_sends} to two queues in turn, in a domain with a quota of {_quota}",
-        expects=_expects,
-        statement="11.11",
-        level=_O,
-        domains=("quota",),
-        seconds=60,
-    )(_quota_check(_sizes, _statuses))
+GROUP.rows(_quota, [
+    ("11.2.1", "11.11", _O, "The quota of a domain counts the messages of all its queues",
+     "30 PUT of a byte to two queues in turn, in a domain with a quota of 20 messages", "21 ACK with the status 0, then only the status 1", [1] * 30, [0] * 21 + [1] * 9),
+    ("11.2.2", "11.11", _O, "The quota of a domain counts the bytes of all its queues",
+     "6 PUT of 3,000 bytes to two queues in turn, in a domain with a quota of 8,192 bytes", "3 ACK with the status 0, then only the status 2", [3000] * 6,
+     [0] * 3 + [2] * 3),
+], domains=("quota",), seconds=60)  # fmt: skip
 
 
-@GROUP.case(
-    "11.2.3",
-    "A full domain refuses messages for each of its queues",
-    sends="30 PUT to one queue in a domain with a quota of 20 messages, then a PUT to another queue",
-    expects="an ACK with the status 1 for the other queue",
-    statement="11.10",
-    domains=("quota",),
-    seconds=60,
-)
+@GROUP.case("11.2.3", "11.10", domains=("quota",), seconds=60)
 async def _other(bench: Bench) -> None:
+    """A full domain refuses messages for each of its queues.
+
+    Sends: 30 PUT to one queue in a domain with a quota of 20 messages, then a PUT to another queue.
+    Expects: an ACK with the status 1 for the other queue.
+    """
     async with bench.alone("quota"):
         peer = await _two_queues(bench)
         for _ in range(30):
@@ -152,16 +129,13 @@ async def _other(bench: Bench) -> None:
         check(status, 1, "status")
 
 
-@GROUP.case(
-    "11.2.4",
-    "A confirmation makes room in the domain",
-    sends="30 PUT to one queue in a domain with a quota of 20 messages, a CONFIRM of all, a PUT to another",
-    expects="an ACK with the status 0 for the other queue",
-    statement="14.9",
-    domains=("quota",),
-    seconds=60,
-)
+@GROUP.case("11.2.4", "14.9", domains=("quota",), seconds=60)
 async def _room(bench: Bench) -> None:
+    """A confirmation makes room in the domain.
+
+    Sends: 30 PUT to one queue in a domain with a quota of 20 messages, a CONFIRM of all, a PUT to another.
+    Expects: an ACK with the status 0 for the other queue.
+    """
     async with bench.alone("quota"):
         peer = await _two_queues(bench)
         for _ in range(30):
@@ -178,59 +152,43 @@ async def _room(bench: Bench) -> None:
 # ---- 11.3 producers, consumers and queues
 
 
-def _second_check(mode: dict[str, bool], other_mode: dict[str, bool]) -> Check:
-    async def run(bench: Bench) -> None:
-        one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
-        await one.open(uri, **mode)
-        await two.refused(open_request(uri, **mode))
-        await two.open(uri, **other_mode)
-
-    return run
+async def _second(bench: Bench, mode: dict[str, bool], other_mode: dict[str, bool]) -> None:
+    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
+    await one.open(uri, **mode)
+    await two.refused(open_request(uri, **mode))
+    await two.open(uri, **other_mode)
 
 
 _READ, _WRITE = {"write": False}, {"read": False}
 
-for _place, _who, _purpose, _limit, _mode, _other_mode in (
-    (1, "consumer", "reading", "maxConsumers", _READ, _WRITE),
-    (2, "producer", "writing", "maxProducers", _WRITE, _READ),
-):
-    GROUP.case(
-        f"11.3.{_place}",
-        f"A second {_who} is refused in a domain with one {_who}",
-        sends=f"openQueue for {_purpose} in two sessions, in a domain with {_limit} 1",
-        expects="a status for the second",
-        statement="7.26",
-        level=_O,
-        domains=("few",),
-    )(_second_check(_mode, _other_mode))
+GROUP.rows(_second, [
+    ("11.3.1", "7.26", _O, "A second consumer is refused in a domain with one consumer", "openQueue for reading in two sessions, in a domain with maxConsumers 1",
+     "a status for the second", _READ, _WRITE),
+    ("11.3.2", "7.26", _O, "A second producer is refused in a domain with one producer", "openQueue for writing in two sessions, in a domain with maxProducers 1",
+     "a status for the second", _WRITE, _READ),
+], domains=("few",))  # fmt: skip
 
 
-@GROUP.case(
-    "11.3.3",
-    "A consumer that leaves makes room for another",
-    sends="openQueue for reading and closeQueue, then openQueue in another session, with maxConsumers 1",
-    expects="openQueueResponse",
-    statement="7.26",
-    level=_O,
-    domains=("few",),
-)
+@GROUP.case("11.3.3", "7.26", _O, domains=("few",))
 async def _leaves(bench: Bench) -> None:
+    """A consumer that leaves makes room for another.
+
+    Sends: openQueue for reading and closeQueue, then openQueue in another session, with maxConsumers 1.
+    Expects: openQueueResponse.
+    """
     one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
     await one.open(uri, write=False)
     await one.close(uri, write=False)
     await two.open(uri, write=False)
 
 
-@GROUP.case(
-    "11.3.4",
-    "A lost connection makes room for another consumer",
-    sends="openQueue for reading, the end of the connection, then openQueue in another session",
-    expects="openQueueResponse within some seconds",
-    statement="7.26",
-    level=_O,
-    domains=("few",),
-)
+@GROUP.case("11.3.4", "7.26", _O, domains=("few",))
 async def _lost(bench: Bench) -> None:
+    """A lost connection makes room for another consumer.
+
+    Sends: openQueue for reading, the end of the connection, then openQueue in another session.
+    Expects: openQueueResponse within some seconds.
+    """
     one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
     await one.open(uri, write=False)
     one.drop()
@@ -242,30 +200,24 @@ async def _lost(bench: Bench) -> None:
     raise fail("an openQueueResponse", "a status, 20 times")
 
 
-@GROUP.case(
-    "11.3.5",
-    "The limits hold for each queue",
-    sends="openQueue of two queues for reading and writing in two sessions, with both limits 1",
-    expects="openQueueResponse for both",
-    statement="7.26",
-    level=_O,
-    domains=("few",),
-)
+@GROUP.case("11.3.5", "7.26", _O, domains=("few",))
 async def _each(bench: Bench) -> None:
+    """The limits hold for each queue.
+
+    Sends: openQueue of two queues for reading and writing in two sessions, with both limits 1.
+    Expects: openQueueResponse for both.
+    """
     for _ in range(2):
         await bench.queue("few")
 
 
-@GROUP.case(
-    "11.3.6",
-    "A third queue is refused in a domain with two queues",
-    sends="openQueue of two queues, then of a third, in a domain with maxQueues 2",
-    expects="a status for the third",
-    statement="7.26",
-    level=_O,
-    domains=("few-queues",),
-)
+@GROUP.case("11.3.6", "7.26", _O, domains=("few-queues",))
 async def _queues(bench: Bench) -> None:
+    """A third queue is refused in a domain with two queues.
+
+    Sends: openQueue of two queues, then of a third, in a domain with maxQueues 2.
+    Expects: a status for the third.
+    """
     peer = await bench.client()
     # The same names each time: a broker keeps a queue for a while.
     for q_id, name in enumerate(("probe", "second")):

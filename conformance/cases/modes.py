@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, check
+from conformance.case import Cases, Level, check
 from conformance.peer import Peer, open_request, subscription
 
 __all__ = ["GROUP"]
@@ -32,14 +32,13 @@ async def _join(peer: Peer, uri: str, app: str, sub_id: int = 1, s_id: int = 0) 
 # ---- 7.1 fanout
 
 
-@GROUP.case(
-    "7.1.1",
-    "Each application receives each message",
-    sends="readers foo, bar and baz, a PUT",
-    expects="one delivery to each",
-    statement="13.17",
-)
+@GROUP.case("7.1.1", "13.17")
 async def _each(bench: Bench) -> None:
+    """Each application receives each message.
+
+    Sends: readers foo, bar and baz, a PUT.
+    Expects: one delivery to each.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     readers = [await _app(bench, uri, app) for app in ("foo", "bar", "baz")]
     producer.post(b"x")
@@ -48,14 +47,13 @@ async def _each(bench: Bench) -> None:
         await reader.no_push()
 
 
-@GROUP.case(
-    "7.1.2",
-    "A message waits for an application without a reader",
-    sends="a PUT, a reader of foo, and later a reader of bar",
-    expects="the message for both",
-    statement="13.17",
-)
+@GROUP.case("7.1.2", "13.17")
 async def _waits(bench: Bench) -> None:
+    """A message waits for an application without a reader.
+
+    Sends: a PUT, a reader of foo, and later a reader of bar.
+    Expects: the message for both.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     producer.post(b"x")
     await producer.ack()
@@ -64,14 +62,13 @@ async def _waits(bench: Bench) -> None:
         check(await reader.payloads(1), [b"x"], app)
 
 
-@GROUP.case(
-    "7.1.3",
-    "Each application confirms for itself",
-    sends="a CONFIRM of foo; readers of foo and bar afterwards",
-    expects="the message for bar, not for foo",
-    statement="14.4",
-)
+@GROUP.case("7.1.3", "14.4")
 async def _confirms(bench: Bench) -> None:
+    """Each application confirms for itself.
+
+    Sends: a CONFIRM of foo; readers of foo and bar afterwards.
+    Expects: the message for bar, not for foo.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     foo = await _app(bench, uri, "foo")
     producer.post(b"x")
@@ -83,15 +80,13 @@ async def _confirms(bench: Bench) -> None:
     await again.no_push()
 
 
-@GROUP.case(
-    "7.1.4",
-    "Two applications of one session receive one PUSH",
-    sends="foo with sId 10 and bar with sId 20 in one session, a PUT",
-    expects="one PUSH with both sIds",
-    statement="13.19",
-    level=_O,
-)
+@GROUP.case("7.1.4", "13.19", _O)
 async def _one_push(bench: Bench) -> None:
+    """Two applications of one session receive one PUSH.
+
+    Sends: foo with sId 10 and bar with sId 20 in one session, a PUT.
+    Expects: one PUSH with both sIds.
+    """
     peer, uri = await bench.queue("fanout", read=False)
     for sub_id, app in ((1, "foo"), (2, "bar")):
         await _join(peer, uri, app, sub_id, sub_id * 10)
@@ -100,14 +95,13 @@ async def _one_push(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "7.1.5",
-    "Two applications of one session receive each message",
-    sends="foo and bar in one session, a PUT",
-    expects="PUSH messages with both sIds together",
-    statement="13.17",
-)
+@GROUP.case("7.1.5", "13.17")
 async def _both(bench: Bench) -> None:
+    """Two applications of one session receive each message.
+
+    Sends: foo and bar in one session, a PUT.
+    Expects: PUSH messages with both sIds together.
+    """
     peer, uri = await bench.queue("fanout", read=False)
     for sub_id, app in ((1, "foo"), (2, "bar")):
         await _join(peer, uri, app, sub_id, sub_id * 10)
@@ -118,15 +112,13 @@ async def _both(bench: Bench) -> None:
     check(sorted(seen), [10, 20], "sIds")
 
 
-@GROUP.case(
-    "7.1.8",
-    "An unknown application opens, and receives nothing",
-    sends="a reader of the application nobody, a PUT",
-    expects="openQueueResponse, an ACK with the status 0, no PUSH",
-    statement="7.24",
-    level=_O,
-)
+@GROUP.case("7.1.8", "7.24", _O)
 async def _unknown_app(bench: Bench) -> None:
+    """An unknown application opens, and receives nothing.
+
+    Sends: a reader of the application nobody, a PUT.
+    Expects: openQueueResponse, an ACK with the status 0, no PUSH.
+    """
     peer, uri = await bench.queue("fanout", read=False)
     await _join(peer, uri, "nobody")
     peer.post(b"x")
@@ -134,14 +126,13 @@ async def _unknown_app(bench: Bench) -> None:
     await peer.no_push()
 
 
-@GROUP.case(
-    "7.1.9",
-    "Readers of one application share its messages",
-    sends="two readers of foo, 10 PUT",
-    expects="each message once",
-    statement="13.17",
-)
+@GROUP.case("7.1.9", "13.17")
 async def _share(bench: Bench) -> None:
+    """Readers of one application share its messages.
+
+    Sends: two readers of foo, 10 PUT.
+    Expects: each message once.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     readers = [await _app(bench, uri, "foo") for _ in range(2)]
     for number in range(10):
@@ -150,14 +141,13 @@ async def _share(bench: Bench) -> None:
     check(sorted(got), [b"%d" % number for number in range(10)], "payloads")
 
 
-@GROUP.case(
-    "7.1.10",
-    "An application leaves, and the other stays",
-    sends="closeQueue of foo with isFinal false, then a PUT",
-    expects="a PUSH with the sId of bar alone",
-    statement="15.3",
-)
+@GROUP.case("7.1.10", "15.3")
 async def _leaves(bench: Bench) -> None:
+    """An application leaves, and the other stays.
+
+    Sends: closeQueue of foo with isFinal false, then a PUT.
+    Expects: a PUSH with the sId of bar alone.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     peer = await bench.client()
     for sub_id, app in ((1, "foo"), (2, "bar")):
@@ -167,14 +157,13 @@ async def _leaves(bench: Bench) -> None:
     check((await peer.push()).push.sub_ids, (20,), "sIds")
 
 
-@GROUP.case(
-    "7.1.11",
-    "Each application has limits of its own",
-    sends="foo with a limit of 1 and bar with a limit of 10, 5 PUT",
-    expects="one delivery to foo, five to bar",
-    statement="8.22",
-)
+@GROUP.case("7.1.11", "8.22")
 async def _limits(bench: Bench) -> None:
+    """Each application has limits of its own.
+
+    Sends: foo with a limit of 1 and bar with a limit of 10, 5 PUT.
+    Expects: one delivery to foo, five to bar.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     foo, bar = await bench.client(), await bench.client()
     for peer, app, limit in ((foo, "foo", 1), (bar, "bar", 10)):
@@ -187,14 +176,13 @@ async def _limits(bench: Bench) -> None:
     await foo.no_push()
 
 
-@GROUP.case(
-    "7.1.12",
-    "A confirmation needs the subId of the application",
-    sends="a CONFIRM of foo with subQueueId 0; a reader of foo in another session",
-    expects="the message again",
-    statement="14.5",
-)
+@GROUP.case("7.1.12", "14.5")
 async def _wrong_sub(bench: Bench) -> None:
+    """A confirmation needs the subId of the application.
+
+    Sends: a CONFIRM of foo with subQueueId 0; a reader of foo in another session.
+    Expects: the message again.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     foo = await _app(bench, uri, "foo")
     producer.post(b"x")
@@ -205,14 +193,13 @@ async def _wrong_sub(bench: Bench) -> None:
     check(await again.payloads(1), [b"x"], "payloads")
 
 
-@GROUP.case(
-    "7.1.13",
-    "Expressions belong to an application",
-    sends="foo with `x == 1`, bar without an expression, PUT with x = 1 and x = 2",
-    expects="one delivery to foo, two to bar",
-    statement="8.27",
-)
+@GROUP.case("7.1.13", "8.27")
 async def _expression(bench: Bench) -> None:
+    """Expressions belong to an application.
+
+    Sends: foo with `x == 1`, bar without an expression, PUT with x = 1 and x = 2.
+    Expects: one delivery to foo, two to bar.
+    """
     producer, uri = await bench.queue("fanout", read=False)
     foo, bar = await bench.client(), await _app(bench, uri, "bar")
     await foo.open(f"{uri}?id=foo", 0, write=False, sub_id=1)
@@ -227,15 +214,13 @@ async def _expression(bench: Bench) -> None:
 # ---- 7.2 broadcast
 
 
-@GROUP.case(
-    "7.2.1",
-    "Each consumer receives each message",
-    sends="two consumers, 3 PUT",
-    expects="three deliveries to each",
-    statement="13.20",
-    domains=_BROADCAST,
-)
+@GROUP.case("7.2.1", "13.20", domains=_BROADCAST)
 async def _everybody(bench: Bench) -> None:
+    """Each consumer receives each message.
+
+    Sends: two consumers, 3 PUT.
+    Expects: three deliveries to each.
+    """
     producer, uri = await bench.queue("broadcast", read=False)
     readers = [await bench.reader(uri, subscription(1)) for _ in range(2)]
     for number in range(3):
@@ -244,31 +229,26 @@ async def _everybody(bench: Bench) -> None:
         check(await reader.payloads(3), [b"0", b"1", b"2"], "payloads")
 
 
-@GROUP.case(
-    "7.2.2",
-    "A message without consumers is acknowledged and gone",
-    sends="a PUT without consumers, then a consumer",
-    expects="an ACK with the status 0, no PUSH",
-    statement="13.20",
-    domains=_BROADCAST,
-)
+@GROUP.case("7.2.2", "13.20", domains=_BROADCAST)
 async def _nobody(bench: Bench) -> None:
+    """A message without consumers is acknowledged and gone.
+
+    Sends: a PUT without consumers, then a consumer.
+    Expects: an ACK with the status 0, no PUSH.
+    """
     producer, uri = await bench.queue("broadcast", read=False)
     producer.post(b"x")
     check((await producer.ack()).status, 0, "status")
     await (await bench.reader(uri, subscription(1))).no_push()
 
 
-@GROUP.case(
-    "7.2.3",
-    "Limits do not stop broadcast",
-    sends="a consumer with a limit of 1, 5 PUT",
-    expects="five deliveries",
-    statement="13.22",
-    level=_O,
-    domains=_BROADCAST,
-)
+@GROUP.case("7.2.3", "13.22", _O, domains=_BROADCAST)
 async def _no_limits(bench: Bench) -> None:
+    """Limits do not stop broadcast.
+
+    Sends: a consumer with a limit of 1, 5 PUT.
+    Expects: five deliveries.
+    """
     producer, uri = await bench.queue("broadcast", read=False)
     reader = await bench.reader(uri, subscription(1, messages=1))
     for number in range(5):
@@ -276,16 +256,13 @@ async def _no_limits(bench: Bench) -> None:
     await reader.pushes(5)
 
 
-@GROUP.case(
-    "7.2.4",
-    "Only the highest priority receives broadcast",
-    sends="consumers with the priorities 2, 2 and 1, a PUT",
-    expects="deliveries to the first two",
-    statement="13.22",
-    level=_O,
-    domains=_BROADCAST,
-)
+@GROUP.case("7.2.4", "13.22", _O, domains=_BROADCAST)
 async def _highest(bench: Bench) -> None:
+    """Only the highest priority receives broadcast.
+
+    Sends: consumers with the priorities 2, 2 and 1, a PUT.
+    Expects: deliveries to the first two.
+    """
     producer, uri = await bench.queue("broadcast", read=False)
     readers = [await bench.reader(uri, subscription(1, priority=priority)) for priority in (2, 2, 1)]
     producer.post(b"x")
@@ -294,15 +271,13 @@ async def _highest(bench: Bench) -> None:
     await readers[2].no_push()
 
 
-@GROUP.case(
-    "7.2.5",
-    "A lost connection redelivers nothing",
-    sends="a consumer that loses its connection with an unconfirmed message; another consumer",
-    expects="one delivery to the other consumer",
-    statement="13.21",
-    domains=_BROADCAST,
-)
+@GROUP.case("7.2.5", "13.21", domains=_BROADCAST)
 async def _no_redelivery(bench: Bench) -> None:
+    """A lost connection redelivers nothing.
+
+    Sends: a consumer that loses its connection with an unconfirmed message; another consumer.
+    Expects: one delivery to the other consumer.
+    """
     producer, uri = await bench.queue("broadcast", read=False)
     one, two = [await bench.reader(uri, subscription(1)) for _ in range(2)]
     producer.post(b"x")
@@ -312,15 +287,13 @@ async def _no_redelivery(bench: Bench) -> None:
     await two.no_push()
 
 
-@GROUP.case(
-    "7.2.6",
-    "A confirmation of a broadcast message is ignored",
-    sends="a CONFIRM, and a PUT",
-    expects="the next message",
-    statement="14.12",
-    domains=_BROADCAST,
-)
+@GROUP.case("7.2.6", "14.12", domains=_BROADCAST)
 async def _confirm(bench: Bench) -> None:
+    """A confirmation of a broadcast message is ignored.
+
+    Sends: a CONFIRM, and a PUT.
+    Expects: the next message.
+    """
     producer, uri = await bench.queue("broadcast", read=False)
     reader = await bench.reader(uri, subscription(1))
     producer.post(b"1")
@@ -332,15 +305,13 @@ async def _confirm(bench: Bench) -> None:
 # ---- 7.3 application subscriptions
 
 
-@GROUP.case(
-    "7.3.1",
-    "An application receives what its subscription admits",
-    sends="foo with `x == 1` and bar with `x == 2` in the domain, PUT with x = 1, 2 and 3",
-    expects="x = 1 to foo, x = 2 to bar",
-    statement="13.23",
-    domains=("app-fanout",),
-)
+@GROUP.case("7.3.1", "13.23", domains=("app-fanout",))
 async def _admits(bench: Bench) -> None:
+    """An application receives what its subscription admits.
+
+    Sends: foo with `x == 1` and bar with `x == 2` in the domain, PUT with x = 1, 2 and 3.
+    Expects: x = 1 to foo, x = 2 to bar.
+    """
     producer, uri = await bench.queue("app-fanout", read=False)
     foo, bar = await _app(bench, uri, "foo"), await _app(bench, uri, "bar")
     for x in (1, 2, 3):
@@ -351,15 +322,13 @@ async def _admits(bench: Bench) -> None:
         await peer.no_push()
 
 
-@GROUP.case(
-    "7.3.2",
-    "An application without a subscription receives all",
-    sends="a reader of baz, PUT with x = 1 and without properties",
-    expects="both messages",
-    statement="13.23",
-    domains=("app-fanout",),
-)
+@GROUP.case("7.3.2", "13.23", domains=("app-fanout",))
 async def _unfiltered(bench: Bench) -> None:
+    """An application without a subscription receives all.
+
+    Sends: a reader of baz, PUT with x = 1 and without properties.
+    Expects: both messages.
+    """
     producer, uri = await bench.queue("app-fanout", read=False)
     baz = await _app(bench, uri, "baz")
     producer.post(b"1", properties={"x": 1})
@@ -367,15 +336,13 @@ async def _unfiltered(bench: Bench) -> None:
     check(await baz.payloads(2), [b"1", b"none"], "payloads")
 
 
-@GROUP.case(
-    "7.3.3",
-    "A message that no subscription admits is acknowledged and gone",
-    sends="PUT with x = -1, without properties and with x = 1 in a domain with `x > 0`",
-    expects="three ACK messages with the status 0, and the third message",
-    statement="13.23",
-    domains=("app-priority",),
-)
+@GROUP.case("7.3.3", "13.23", domains=("app-priority",))
 async def _gone(bench: Bench) -> None:
+    """A message that no subscription admits is acknowledged and gone.
+
+    Sends: PUT with x = -1, without properties and with x = 1 in a domain with `x > 0`.
+    Expects: three ACK messages with the status 0, and the third message.
+    """
     peer, _ = await bench.consumer(subscription(1), kind="app-priority")
     peer.post(b"neg", properties={"x": -1})
     peer.post(b"none")
@@ -384,15 +351,13 @@ async def _gone(bench: Bench) -> None:
     check(await peer.payloads(1), [b"pos"], "payloads")
 
 
-@GROUP.case(
-    "7.3.4",
-    "The expression of the consumer applies as well",
-    sends="a consumer with `y == 1` in a domain with `x > 0`, PUT with all combinations",
-    expects="only the message that both admit",
-    statement="13.23",
-    domains=("app-priority",),
-)
+@GROUP.case("7.3.4", "13.23", domains=("app-priority",))
 async def _both_apply(bench: Bench) -> None:
+    """The expression of the consumer applies as well.
+
+    Sends: a consumer with `y == 1` in a domain with `x > 0`, PUT with all combinations.
+    Expects: only the message that both admit.
+    """
     peer, _ = await bench.consumer(subscription(1, "y == 1"), kind="app-priority")
     for x, y in ((-1, 0), (-1, 1), (1, 0), (1, 1)):
         peer.post(b"%d %d" % (x, y), properties={"x": x, "y": y})
@@ -402,34 +367,20 @@ async def _both_apply(bench: Bench) -> None:
 
 # ---- refused applications
 
-#: Number, statement, title, what is sent, kind of the domain, application, parameters of openQueue, status; a
-#: status without a code stands for each code of the category.
-_REFUSED: list[tuple[str, str, str, str, str, str, dict[str, Any], str]] = [
-    ("7.1.6", "7.21", "A reader without an application is refused", "openQueue for reading without subIdInfo",
-     "fanout", "", {"write": False}, "E_UNKNOWN -1"),
-    ("7.1.7", "7.22", "A producer with an application is refused", "openQueue for writing with subIdInfo",
-     "fanout", "foo", {"read": False, "sub_id": 1}, "E_INVALID_ARGUMENT"),
-    ("7.2.7", "7.22", "An application of a broadcast queue is refused", "openQueue for reading with subIdInfo",
-     "broadcast", "foo", {"write": False, "sub_id": 1}, "E_UNKNOWN -1"),
-]  # fmt: skip
+
+async def _refused(bench: Bench, kind: str, app: str, how: dict[str, Any], expected: str) -> None:
+    peer = await bench.client()
+    status = await peer.refused(open_request(bench.uri(kind, app), **how))
+    found = f"{status.category.name} {status.code}" if " " in expected else status.category.name
+    check(found, expected, "status")
 
 
-def _refused_check(kind: str, app: str, how: dict[str, Any], expected: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer = await bench.client()
-        status = await peer.refused(open_request(bench.uri(kind, app), **how))
-        found = f"{status.category.name} {status.code}" if " " in expected else status.category.name
-        check(found, expected, "status")
-
-    return run
-
-
-for _number, _statement, _title, _sends, _kind, _application, _how, _status in _REFUSED:
-    GROUP.case(
-        _number,
-        _title,
-        sends=_sends,
-        expects=f"the status {_status}",
-        statement=_statement,
-        domains=(_kind,),
-    )(_refused_check(_kind, _application, _how, _status))
+GROUP.reactions(_refused, [
+    ("7.1.6", "7.21", _M, "A reader without an application is refused", "openQueue for reading without subIdInfo", "E_UNKNOWN -1", "fanout", "", {"write": False}),
+    ("7.1.7", "7.22", _M, "A producer with an application is refused", "openQueue for writing with subIdInfo", "E_INVALID_ARGUMENT", "fanout", "foo",
+     {"read": False, "sub_id": 1}),
+], expects="the status {}", domains=("fanout",))  # fmt: skip
+GROUP.reactions(_refused, [
+    ("7.2.7", "7.22", _M, "An application of a broadcast queue is refused", "openQueue for reading with subIdInfo", "E_UNKNOWN -1", "broadcast", "foo",
+     {"write": False, "sub_id": 1}),
+], expects="the status {}", domains=("broadcast",))  # fmt: skip

@@ -12,82 +12,71 @@ from bmq.wire.control import Codec, encode_event
 from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientLanguage, ClientType, GuidInfo
 from bmq.wire.event import pack_event_header, pack_schema_event
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, Mismatch, check, fail
+from conformance.case import Cases, Level, Mismatch, check, fail
 from conformance.peer import JSON_FEATURES, Peer, subscription
 
 __all__ = ["GROUP"]
 
 GROUP = Cases(1, "Negotiation")
 
+_M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
+
 
 # ---- 1.1 identities
 
 
-@GROUP.case(
-    "1.1.1",
-    "A JSON client is accepted",
-    sends="a clientIdentity in JSON with PROTOCOL_ENCODING:JSON",
-    expects="a brokerResponse with E_SUCCESS from a broker",
-    statement="4.3",
-)
+@GROUP.case("1.1.1", "4.3")
 async def _json_client(bench: Bench) -> None:
+    """A JSON client is accepted.
+
+    Sends: a clientIdentity in JSON with PROTOCOL_ENCODING:JSON.
+    Expects: a brokerResponse with E_SUCCESS from a broker.
+    """
     response = await (await bench.dial()).negotiate()
     check(response.result.category, StatusCategory.E_SUCCESS, "result")
     check(response.broker_identity.client_type, ClientType.E_TCPBROKER, "clientType")
 
 
-@GROUP.case(
-    "1.1.2",
-    "The answer has version 1 of the protocol",
-    sends="a clientIdentity with protocolVersion 1",
-    expects="protocolVersion 1",
-    statement="4.4",
-)
+@GROUP.case("1.1.2", "4.4")
 async def _version(bench: Bench) -> None:
+    """The answer has version 1 of the protocol.
+
+    Sends: a clientIdentity with protocolVersion 1.
+    Expects: protocolVersion 1.
+    """
     check((await (await bench.dial()).negotiate()).protocol_version, 1, "protocolVersion")
 
 
-@GROUP.case(
-    "1.1.3",
-    "The broker offers both encodings of control messages",
-    sends="a clientIdentity",
-    expects="PROTOCOL_ENCODING with BER and JSON among the features",
-    statement="4.22",
-)
+@GROUP.case("1.1.3", "4.22")
 async def _encodings(bench: Bench) -> None:
+    """The broker offers both encodings of control messages.
+
+    Sends: a clientIdentity.
+    Expects: PROTOCOL_ENCODING with BER and JSON among the features.
+    """
     check(sorted(await _features(bench, "PROTOCOL_ENCODING")), ["BER", "JSON"], "PROTOCOL_ENCODING")
 
 
-def _feature_check(name: str, value: str) -> Check:
-    async def run(bench: Bench) -> None:
-        if value not in (found := await _features(bench, name)):
-            raise fail(f"{name} with {value}", found)
-
-    return run
+async def _feature(bench: Bench, name: str, value: str) -> None:
+    if value not in (found := await _features(bench, name)):
+        raise fail(f"{name} with {value}", found)
 
 
-for _place, _statement, _what, _name, _value in (
-    (4, "4.23", "the new encoding of properties", "MPS", "MESSAGE_PROPERTIES_EX"),
-    (5, "4.24", "subscriptions", "SUBSCRIPTIONS", "CONFIGURE_STREAM"),
-):
-    GROUP.case(
-        f"1.1.{_place}",
-        f"The broker offers {_what}",
-        sends="a clientIdentity",
-        expects=f"{_name}:{_value} among the features",
-        statement=_statement,
-        level=Level.SHOULD,
-    )(_feature_check(_name, _value))
+GROUP.rows(_feature, [
+    ("1.1.4", "4.23", _S, "The broker offers the new encoding of properties", "a clientIdentity", "MPS:MESSAGE_PROPERTIES_EX among the features", "MPS",
+     "MESSAGE_PROPERTIES_EX"),
+    ("1.1.5", "4.24", _S, "The broker offers subscriptions", "a clientIdentity", "SUBSCRIPTIONS:CONFIGURE_STREAM among the features", "SUBSCRIPTIONS",
+     "CONFIGURE_STREAM"),
+])  # fmt: skip
 
 
-@GROUP.case(
-    "1.1.6",
-    "The answer has an interval of heartbeats",
-    sends="a clientIdentity",
-    expects="heartbeatIntervalMs above 0, and maxMissedHeartbeats of 0 or more",
-    statement="4.4",
-)
+@GROUP.case("1.1.6", "4.4")
 async def _heartbeats(bench: Bench) -> None:
+    """The answer has an interval of heartbeats.
+
+    Sends: a clientIdentity.
+    Expects: heartbeatIntervalMs above 0, and maxMissedHeartbeats of 0 or more.
+    """
     response = await (await bench.dial()).negotiate()
     if response.heartbeat_interval_ms <= 0 or response.max_missed_heartbeats < 0:
         raise fail("an interval", (response.heartbeat_interval_ms, response.max_missed_heartbeats))
@@ -135,89 +124,76 @@ def _identity(changes: dict[str, Any], without: tuple[str, ...] = ()) -> bytes:
     return orjson.dumps({"clientIdentity": members})
 
 
+def _described(changes: dict[str, Any], without: tuple[str, ...]) -> str:
+    words = [*(f"{name} {str(value)[:60]!r}" for name, value in changes.items()), *without]
+    return f"a clientIdentity {'without' if without and not changes else 'with'} {', '.join(words)}"
+
+
 _E = "E_SUCCESS"
-_M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
-
-#: Number, title, level, changes, members left out, reaction.
-_IDENTITIES: list[tuple[int, str, str, Level, dict[str, Any], tuple[str, ...], str]] = [
-    (1, "4.6", "A client without a type is disconnected", _M, {"clientType": "E_UNKNOWN"}, (), "closed"),
-    (2, "4.9", "An unknown client type is disconnected", _O, {"clientType": "E_TCPTOASTER"}, (), "closed"),
-    (3, "4.9", "An unknown language is disconnected", _O, {"sdkLanguage": "E_PYTHON"}, (), "closed"),
-    (4, "4.5", "An admin client is accepted", _M, {"clientType": "E_TCPADMIN"}, (), _E),
-    (5, "4.5", "A Java client is accepted", _M, {"sdkLanguage": "E_JAVA"}, (), _E),
-    (6, "3.9", "An unknown member is skipped", _M, {"colour": "blue", "size": {"a": [1]}}, (), _E),
-    (7, "4.25", "An unknown feature is skipped", _M, {"features": JSON_FEATURES + ";NEW:A,B"}, (), _E),
-    (8, "4.26", "No features are needed", _S, {"features": ""}, (), _E),
-    (9, "4.27", "Odd features are skipped", _O, {"features": ";;:;,PROTOCOL_ENCODING"}, (), _E),
-    (10, "4.7", "userAgent is optional", _M, {}, ("userAgent",), _E),
-    (11, "4.7", "guidInfo is optional", _M, {}, ("guidInfo",), _E),
-    (12, "4.7", "sessionId is optional", _M, {}, ("sessionId",), _E),
-    (13, "4.10", "sdkLanguage is optional", _O, {"sdkVersion": 999999}, ("sdkLanguage",), _E),
-    (14, "4.9", "A text in place of a number is disconnected", _O, {"pid": "many"}, (), "closed"),
-    (15, "4.9", "A number in place of a text is disconnected", _O, {"processName": 7}, (), "closed"),
-    (16, "4.9", "A number beyond 32 bits is disconnected", _O, {"pid": 2**40}, (), "closed"),
-    (17, "4.10", "A negative process id is accepted", _O, {"pid": -1}, (), _E),
-    (18, "4.10", "A long process name is accepted", _O, {"processName": "x" * 5000}, (), _E),
-    (19, "4.10", "A text in Unicode is accepted", _O, {"processName": "préfixe-\u65e5\u672c"}, (), _E),
-    (20, "4.10", "A GUID basis of a wrong length is accepted", _O, {"guidInfo": {"clientId": "0A"}}, (), _E),
-]
 
 
-def _first_check(data: bytes, reaction: str) -> Check:
-    async def run(bench: Bench) -> None:
-        check(await _outcome(await bench.dial(), data), reaction, "reaction")
-
-    return run
+async def _first(bench: Bench, data: bytes, reaction: str) -> None:
+    check(await _outcome(await bench.dial(), data), reaction, "reaction")
 
 
 def _control(body: bytes, codec: int = Codec.JSON) -> bytes:
     return pack_schema_event(EventType.CONTROL, codec, body)
 
 
-for _number, _statement, _title, _level, _changes, _without, _reaction in _IDENTITIES:
-    _text = ", ".join([*(f"{name} {str(value)[:60]!r}" for name, value in _changes.items()), *_without])
-    GROUP.case(
-        f"1.2.{_number}",
-        _title,
-        sends=f"a clientIdentity {'without ' if _without and not _changes else 'with '}{_text}",
-        expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
-        statement=_statement,
-        level=_level,
-    )(_first_check(_control(_identity(_changes, _without)), _reaction))
+#: Number, statement, level, title, reaction, changed and missing members of the identity.
+_IDENTITIES: list[tuple[str, str, Level, str, str, dict[str, Any], tuple[str, ...]]] = [
+    ("1.2.1", "4.6", _M, "A client without a type is disconnected", "closed", {"clientType": "E_UNKNOWN"}, ()),
+    ("1.2.2", "4.9", _O, "An unknown client type is disconnected", "closed", {"clientType": "E_TCPTOASTER"}, ()),
+    ("1.2.3", "4.9", _O, "An unknown language is disconnected", "closed", {"sdkLanguage": "E_PYTHON"}, ()),
+    ("1.2.4", "4.5", _M, "An admin client is accepted", _E, {"clientType": "E_TCPADMIN"}, ()),
+    ("1.2.5", "4.5", _M, "A Java client is accepted", _E, {"sdkLanguage": "E_JAVA"}, ()),
+    ("1.2.6", "3.9", _M, "An unknown member is skipped", _E, {"colour": "blue", "size": {"a": [1]}}, ()),
+    ("1.2.7", "4.25", _M, "An unknown feature is skipped", _E, {"features": JSON_FEATURES + ";NEW:A,B"}, ()),
+    ("1.2.8", "4.26", _S, "No features are needed", _E, {"features": ""}, ()),
+    ("1.2.9", "4.27", _O, "Odd features are skipped", _E, {"features": ";;:;,PROTOCOL_ENCODING"}, ()),
+    ("1.2.10", "4.7", _M, "userAgent is optional", _E, {}, ("userAgent",)),
+    ("1.2.11", "4.7", _M, "guidInfo is optional", _E, {}, ("guidInfo",)),
+    ("1.2.12", "4.7", _M, "sessionId is optional", _E, {}, ("sessionId",)),
+    ("1.2.13", "4.10", _O, "sdkLanguage is optional", _E, {"sdkVersion": 999999}, ("sdkLanguage",)),
+    ("1.2.14", "4.9", _O, "A text in place of a number is disconnected", "closed", {"pid": "many"}, ()),
+    ("1.2.15", "4.9", _O, "A number in place of a text is disconnected", "closed", {"processName": 7}, ()),
+    ("1.2.16", "4.9", _O, "A number beyond 32 bits is disconnected", "closed", {"pid": 2**40}, ()),
+    ("1.2.17", "4.10", _O, "A negative process id is accepted", _E, {"pid": -1}, ()),
+    ("1.2.18", "4.10", _O, "A long process name is accepted", _E, {"processName": "x" * 5000}, ()),
+    ("1.2.19", "4.10", _O, "A text in Unicode is accepted", _E, {"processName": "préfixe-\u65e5\u672c"}, ()),
+    ("1.2.20", "4.10", _O, "A GUID basis of a wrong length is accepted", _E, {"guidInfo": {"clientId": "0A"}}, ()),
+]  # fmt: skip
+
+GROUP.reactions(_first, (
+    (number, statement, level, title, _described(changes, without), reaction, _control(_identity(changes, without)))
+    for number, statement, level, title, reaction, changes, without in _IDENTITIES
+))  # fmt: skip
 
 
 # ---- 1.3 the first event
 
 
-_FIRST: list[tuple[int, str, str, Level, str, bytes, str]] = [
-    (1, "4.12", "A body that is not JSON ends the connection", _O, "a CONTROL event with text", _control(b"hello"), "closed"),
-    (2, "4.12", "An empty body ends the connection", _O, "a CONTROL event without a body", _control(b""), "closed"),
-    (3, "4.11", "A request before the negotiation ends the connection", _M, "an openQueue as the first event", _control(b'{"rId":1,"disconnect":{}}'), "closed"),
-    (4, "4.11", "Messages before the negotiation end the connection", _M, "a PUT event as the first event", pack_event_header(12, EventType.PUT) + bytes(4), "closed"),
-    (5, "4.12", "JSON marked as BER ends the connection", _O, "a clientIdentity in JSON with the codec BER", _control(_identity({}), Codec.BER), "closed"),
-    (6, "4.12", "An unknown codec ends the connection", _O, "a clientIdentity in JSON with the codec 7", pack_schema_event(EventType.CONTROL, 7, _identity({})), "closed"),
-    (7, "4.12", "A brokerResponse ends the connection", _O, "a brokerResponse as the first event", _control(b'{"brokerResponse":{"result":{"category":"E_SUCCESS","code":0,"message":""}}}'), "closed"),
-]  # fmt: skip
-
-for _number, _statement, _title, _level, _sends, _data, _reaction in _FIRST:
-    GROUP.case(
-        f"1.3.{_number}",
-        _title,
-        sends=_sends,
-        expects="the connection is closed" if _reaction == "closed" else f"a brokerResponse with {_reaction}",
-        statement=_statement,
-        level=_level,
-    )(_first_check(_data, _reaction))
+GROUP.reactions(_first, [
+    ("1.3.1", "4.12", _O, "A body that is not JSON ends the connection", "a CONTROL event with text", "closed", _control(b"hello")),
+    ("1.3.2", "4.12", _O, "An empty body ends the connection", "a CONTROL event without a body", "closed", _control(b"")),
+    ("1.3.3", "4.11", _M, "A request before the negotiation ends the connection", "an openQueue as the first event", "closed", _control(b'{"rId":1,"disconnect":{}}')),
+    ("1.3.4", "4.11", _M, "Messages before the negotiation end the connection", "a PUT event as the first event", "closed",
+     pack_event_header(12, EventType.PUT) + bytes(4)),
+    ("1.3.5", "4.12", _O, "JSON marked as BER ends the connection", "a clientIdentity in JSON with the codec BER", "closed", _control(_identity({}), Codec.BER)),
+    ("1.3.6", "4.12", _O, "An unknown codec ends the connection", "a clientIdentity in JSON with the codec 7", "closed",
+     pack_schema_event(EventType.CONTROL, 7, _identity({}))),
+    ("1.3.7", "4.12", _O, "A brokerResponse ends the connection", "a brokerResponse as the first event", "closed",
+     _control(b'{"brokerResponse":{"result":{"category":"E_SUCCESS","code":0,"message":""}}}')),
+])  # fmt: skip
 
 
-@GROUP.case(
-    "1.3.8",
-    "An identity may arrive byte by byte",
-    sends="a clientIdentity, one byte at a time",
-    expects="a brokerResponse with E_SUCCESS",
-    statement="2.4",
-)
+@GROUP.case("1.3.8", "2.4")
 async def _byte_by_byte(bench: Bench) -> None:
+    """An identity may arrive byte by byte.
+
+    Sends: a clientIdentity, one byte at a time.
+    Expects: a brokerResponse with E_SUCCESS.
+    """
     peer = await bench.dial()
     data = encode_event(peer.identity(), Codec.JSON)
     for at in range(0, len(data), 7):
@@ -225,16 +201,13 @@ async def _byte_by_byte(bench: Bench) -> None:
     check((await peer.response()).result.category, StatusCategory.E_SUCCESS, "result")
 
 
-@GROUP.case(
-    "1.3.9",
-    "Requests may follow the identity at once",
-    sends="a clientIdentity and an openQueue in one write",
-    expects="both answers, in order",
-    statement="4.15",
-    level=Level.OBSERVED,
-    domains=("priority",),
-)
+@GROUP.case("1.3.9", "4.15", _O, domains=("priority",))
 async def _pipelined(bench: Bench) -> None:
+    """Requests may follow the identity at once.
+
+    Sends: a clientIdentity and an openQueue in one write.
+    Expects: both answers, in order.
+    """
     peer = await bench.dial()
     peer.send(encode_event(peer.identity(), Codec.JSON))
     await peer.response()
@@ -244,57 +217,50 @@ async def _pipelined(bench: Bench) -> None:
 # ---- 1.4 encodings
 
 
-@GROUP.case(
-    "1.4.1",
-    "A BER client is answered in BER",
-    sends="a clientIdentity in BER with PROTOCOL_ENCODING:BER,JSON",
-    expects="a brokerResponse in BER",
-    statement="3.3",
-)
+@GROUP.case("1.4.1", "3.3")
 async def _ber(bench: Bench) -> None:
+    """A BER client is answered in BER.
+
+    Sends: a clientIdentity in BER with PROTOCOL_ENCODING:BER,JSON.
+    Expects: a brokerResponse in BER.
+    """
     peer = await bench.dial()
     peer.codec = Codec.BER
     await peer.negotiate(features="PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX")
     check(peer.codecs, [Codec.BER], "codec")
 
 
-@GROUP.case(
-    "1.4.2",
-    "A JSON client is answered in JSON",
-    sends="a clientIdentity in JSON with PROTOCOL_ENCODING:JSON",
-    expects="a brokerResponse in JSON",
-    statement="3.3",
-)
+@GROUP.case("1.4.2", "3.3")
 async def _json(bench: Bench) -> None:
+    """A JSON client is answered in JSON.
+
+    Sends: a clientIdentity in JSON with PROTOCOL_ENCODING:JSON.
+    Expects: a brokerResponse in JSON.
+    """
     peer = await bench.client()
     check(peer.codecs, [Codec.JSON], "codec")
 
 
-@GROUP.case(
-    "1.4.3",
-    "Requests in JSON with features of BER are answered in BER",
-    sends="a clientIdentity in JSON with PROTOCOL_ENCODING:BER, and an openQueue in JSON",
-    expects="answers in BER",
-    statement="3.3",
-    level=Level.OBSERVED,
-    domains=("priority",),
-)
+@GROUP.case("1.4.3", "3.3", _O, domains=("priority",))
 async def _mixed(bench: Bench) -> None:
+    """Requests in JSON with features of BER are answered in BER.
+
+    Sends: a clientIdentity in JSON with PROTOCOL_ENCODING:BER, and an openQueue in JSON.
+    Expects: answers in BER.
+    """
     peer = await bench.dial()
     await peer.negotiate(features="PROTOCOL_ENCODING:BER")
     await peer.open(bench.uri())
     check(peer.codecs[1:], [Codec.BER], "codec")
 
 
-@GROUP.case(
-    "1.4.4",
-    "A BER client opens, configures and closes a queue",
-    sends="openQueue, configureStream, closeQueue in BER",
-    expects="the three answers, in BER",
-    statement="3.2",
-    domains=("priority",),
-)
+@GROUP.case("1.4.4", "3.2", domains=("priority",))
 async def _ber_queue(bench: Bench) -> None:
+    """A BER client opens, configures and closes a queue.
+
+    Sends: openQueue, configureStream, closeQueue in BER.
+    Expects: the three answers, in BER.
+    """
     peer = await bench.dial()
     peer.codec = Codec.BER
     await peer.negotiate(features="PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX")
@@ -304,15 +270,13 @@ async def _ber_queue(bench: Bench) -> None:
     check(set(peer.codecs), {Codec.BER}, "codecs")
 
 
-@GROUP.case(
-    "1.4.5",
-    "A client without MPS receives the old encoding of properties",
-    sends="a PUT in the new encoding, and a consumer without MESSAGE_PROPERTIES_EX",
-    expects="a PUSH with schemaId 0 and the same properties",
-    statement="12.7",
-    domains=("priority",),
-)
+@GROUP.case("1.4.5", "12.7", domains=("priority",))
 async def _old_encoding(bench: Bench) -> None:
+    """A client without MPS receives the old encoding of properties.
+
+    Sends: a PUT in the new encoding, and a consumer without MESSAGE_PROPERTIES_EX.
+    Expects: a PUSH with schemaId 0 and the same properties.
+    """
     producer, uri = await bench.queue(read=False)
     old = await bench.client(features="PROTOCOL_ENCODING:JSON")
     await old.open(uri, write=False)
@@ -324,15 +288,13 @@ async def _old_encoding(bench: Bench) -> None:
     check(got.payload, b"payload", "payload")
 
 
-@GROUP.case(
-    "1.4.6",
-    "A second identity does not end the session",
-    sends="a clientIdentity after the negotiation",
-    expects="no answer; the session works",
-    statement="4.16",
-    level=Level.OBSERVED,
-)
+@GROUP.case("1.4.6", "4.16", _O)
 async def _second(bench: Bench) -> None:
+    """A second identity does not end the session.
+
+    Sends: a clientIdentity after the negotiation.
+    Expects: no answer; the session works.
+    """
     peer = await bench.client()
     peer.send(encode_event(peer.identity(), Codec.JSON))
     await peer.barrier()
@@ -341,58 +303,51 @@ async def _second(bench: Bench) -> None:
 # ---- 1.5 old clients
 
 
-@GROUP.case(
-    "1.5.1",
-    "An outdated C++ client is refused with a reason",
-    sends="a clientIdentity with E_CPP and sdkVersion 1",
-    expects="E_NOT_SUPPORTED with a text",
-    statement="4.14",
-    level=Level.OBSERVED,
-)
+@GROUP.case("1.5.1", "4.14", _O)
 async def _outdated(bench: Bench) -> None:
+    """An outdated C++ client is refused with a reason.
+
+    Sends: a clientIdentity with E_CPP and sdkVersion 1.
+    Expects: E_NOT_SUPPORTED with a text.
+    """
     response = await (await bench.dial()).negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=1)
     check(response.result.category, StatusCategory.E_NOT_SUPPORTED, "result")
     if not response.result.message:
         raise fail("a message", "none")
 
 
-@GROUP.case(
-    "1.5.2",
-    "A refused client has no session",
-    sends="a clientIdentity with E_CPP and sdkVersion 1, then a request",
-    expects="no answer to the request",
-    statement="4.14",
-    level=Level.OBSERVED,
-)
+@GROUP.case("1.5.2", "4.14", _O)
 async def _outdated_request(bench: Bench) -> None:
+    """A refused client has no session.
+
+    Sends: a clientIdentity with E_CPP and sdkVersion 1, then a request.
+    Expects: no answer to the request.
+    """
     peer = await bench.dial()
     await peer.negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=1)
     await peer.no_answer(peer.request(AdminCommand(command="HELP")))
 
 
-@GROUP.case(
-    "1.5.3",
-    "A client without guidInfo negotiates",
-    sends="a clientIdentity with an empty clientId",
-    expects="a brokerResponse with E_SUCCESS",
-    statement="4.30",
-)
+@GROUP.case("1.5.3", "4.30")
 async def _no_guid(bench: Bench) -> None:
+    """A client without guidInfo negotiates.
+
+    Sends: a clientIdentity with an empty clientId.
+    Expects: a brokerResponse with E_SUCCESS.
+    """
     await bench.client(guid_info=GuidInfo(client_id="", nano_seconds_from_epoch=0))
 
 
 # ---- 1.6 credentials
 
 
-@GROUP.case(
-    "1.6.1",
-    "An anonymous client negotiates",
-    sends="authenticationRequest ANONYMOUS, then a clientIdentity",
-    expects="E_SUCCESS without lifetimeMs, then a brokerResponse with E_SUCCESS",
-    statement="5.3",
-    level=Level.SHOULD,
-)
+@GROUP.case("1.6.1", "5.3", _S)
 async def _anonymous(bench: Bench) -> None:
+    """An anonymous client negotiates.
+
+    Sends: authenticationRequest ANONYMOUS, then a clientIdentity.
+    Expects: E_SUCCESS without lifetimeMs, then a brokerResponse with E_SUCCESS.
+    """
     peer = await bench.dial()
     response = await peer.authenticate("ANONYMOUS", b"")
     check(response.status.category, StatusCategory.E_SUCCESS, "category")
@@ -400,57 +355,50 @@ async def _anonymous(bench: Bench) -> None:
     check((await peer.negotiate()).result.category, StatusCategory.E_SUCCESS, "result")
 
 
-@GROUP.case(
-    "1.6.2",
-    "An unknown mechanism is refused",
-    sends="authenticationRequest with the mechanism NO_SUCH",
-    expects="E_REFUSED, and the end of the connection",
-    statement="5.4",
-)
+@GROUP.case("1.6.2", "5.4")
 async def _mechanism(bench: Bench) -> None:
+    """An unknown mechanism is refused.
+
+    Sends: authenticationRequest with the mechanism NO_SUCH.
+    Expects: E_REFUSED, and the end of the connection.
+    """
     peer = await bench.dial()
     response = await peer.authenticate("NO_SUCH", b"x")
     check(response.status.category, StatusCategory.E_REFUSED, "category")
     await peer.closed()
 
 
-@GROUP.case(
-    "1.6.3",
-    "Credentials may be in BER",
-    sends="authenticationRequest ANONYMOUS in BER",
-    expects="an authenticationResponse with E_SUCCESS",
-    statement="3.4",
-    level=Level.SHOULD,
-)
+@GROUP.case("1.6.3", "3.4", _S)
 async def _ber_credentials(bench: Bench) -> None:
+    """Credentials may be in BER.
+
+    Sends: authenticationRequest ANONYMOUS in BER.
+    Expects: an authenticationResponse with E_SUCCESS.
+    """
     peer = await bench.dial()
     peer.codec = Codec.BER
     check((await peer.authenticate("ANONYMOUS", b"")).status.category, StatusCategory.E_SUCCESS, "category")
 
 
-@GROUP.case(
-    "1.6.4",
-    "Credentials that do not decode end the connection",
-    sends="an AUTHENTICATION event with text",
-    expects="the connection is closed",
-    statement="5.6",
-    level=Level.OBSERVED,
-)
+@GROUP.case("1.6.4", "5.6", _O)
 async def _bad_credentials(bench: Bench) -> None:
+    """Credentials that do not decode end the connection.
+
+    Sends: an AUTHENTICATION event with text.
+    Expects: the connection is closed.
+    """
     peer = await bench.dial()
     peer.send(pack_schema_event(EventType.AUTHENTICATION, Codec.JSON, b"hello"))
     await peer.closed()
 
 
-@GROUP.case(
-    "1.6.5",
-    "A session may authenticate again",
-    sends="authenticationRequest ANONYMOUS after the negotiation",
-    expects="E_SUCCESS; the session works",
-    statement="5.8",
-    level=Level.OBSERVED,
-)
+@GROUP.case("1.6.5", "5.8", _O)
 async def _again(bench: Bench) -> None:
+    """A session may authenticate again.
+
+    Sends: authenticationRequest ANONYMOUS after the negotiation.
+    Expects: E_SUCCESS; the session works.
+    """
     peer = await bench.dial()
     await peer.authenticate("ANONYMOUS", b"")
     await peer.negotiate()
@@ -461,26 +409,15 @@ async def _again(bench: Bench) -> None:
 # ---- 1.7 admin clients
 
 
-def _admin_check(command: str, part: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer = await bench.client(client_type=ClientType.E_TCPADMIN)
-        reply = await peer.ask(AdminCommand(command=command))
-        if not isinstance(reply, AdminCommandResponse) or not reply.text or part not in reply.text:
-            raise fail(f"a text with {part!r}", reply)
-
-    return run
+async def _admin(bench: Bench, command: str, part: str) -> None:
+    peer = await bench.client(client_type=ClientType.E_TCPADMIN)
+    reply = await peer.ask(AdminCommand(command=command))
+    if not isinstance(reply, AdminCommandResponse) or not reply.text or part not in reply.text:
+        raise fail(f"a text with {part!r}", reply)
 
 
-for _place, _title, _sends, _expects, _command, _part in (
-    (1, "An admin client gets the list of commands", "HELP from a client of the type E_TCPADMIN", "commands for domains",
-     "HELP", "DOMAINS DOMAIN <name> PURGE"),
-    (2, "An unknown admin command is answered", "MAKE COFFEE", "a text", "MAKE COFFEE", ""),
-):  # fmt: skip
-    GROUP.case(
-        f"1.7.{_place}",
-        _title,
-        sends=f"adminCommand {_sends}",
-        expects=f"an adminCommandResponse with {_expects}",
-        statement="17.1",
-        level=Level.SHOULD,
-    )(_admin_check(_command, _part))
+GROUP.rows(_admin, [
+    ("1.7.1", "17.1", _S, "An admin client gets the list of commands", "HELP from a client of the type E_TCPADMIN", "commands for domains", "HELP",
+     "DOMAINS DOMAIN <name> PURGE"),
+    ("1.7.2", "17.1", _S, "An unknown admin command is answered", "MAKE COFFEE", "a text", "MAKE COFFEE", ""),
+], sends="adminCommand {}", expects="an adminCommandResponse with {}")  # fmt: skip

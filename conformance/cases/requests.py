@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,7 @@ from bmq.wire.control.messages import (
     StreamParameters,
 )
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, check, fail
+from conformance.case import Cases, Level, check, fail
 from conformance.peer import NO_ANSWER, Peer, handle, open_request, subscription
 
 __all__ = ["GROUP", "JSON_ONLY"]
@@ -29,46 +29,41 @@ _OPENED, _CONFIGURED, _CLOSED = "openQueueResponse", "configureStreamResponse", 
 _INVALID = "E_INVALID_ARGUMENT 0"
 _IGNORED = NO_ANSWER
 
-#: A member of a request, by its path: ``("handleParameters", "qId")``. The value ``_ABSENT`` leaves it out.
-_Change = tuple[tuple[str | int, ...], Any]
+#: The value of a member that is left out.
 _ABSENT = object()
 
 #: Numbers of cases whose request has no form in BER: absent and unknown members, values of another type or width.
 JSON_ONLY: set[str] = set()
 
 
-def _changed(request: dict[str, Any], changes: tuple[_Change, ...]) -> dict[str, Any]:
+def _changed(request: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A request with other values of members; a new member of a member has a dotted name."""
     made = deepcopy(request)
-    for path, value in changes:
-        place: Any = made
-        for step in path[:-1]:
-            place = place[step]
+    for name, value in changes.items():
+        parent, _, last = name.rpartition(".")
+        place = made[parent] if parent else _place(made, last) or made
         if value is _ABSENT:
-            del place[path[-1]]
+            del place[last]
         else:
-            place[path[-1]] = value
+            place[last] = value
     return made
 
 
-def _described(changes: tuple[_Change, ...]) -> str:
+def _place(within: Any, name: str) -> dict[str, Any] | None:
+    """The object that has a member of this name."""
+    if isinstance(within, dict) and name in within:
+        return within
+    values = within.values() if isinstance(within, dict) else within if isinstance(within, list) else ()
+    return next((found for each in values if (found := _place(each, name)) is not None), None)
+
+
+def _described(changes: dict[str, Any]) -> str:
     words: list[str] = []
-    for path, value in changes:
-        name = str(path[-1])
-        text = repr(value)
-        words.append(
-            f"without {name}"
-            if value is _ABSENT
-            else f"{name} {text if len(text) < 50 else text[:50] + '...'}"
-        )
+    for name, value in changes.items():
+        text = "" if value is _ABSENT else repr(value)
+        last = name.rpartition(".")[2]
+        words.append(f"{last} {text[:50]}{'...' * (len(text) >= 50)}" if text else f"without {last}")
     return ", ".join(words)
-
-
-def _meaning(reaction: str) -> str:
-    if reaction == "closed":
-        return "the connection is closed"
-    if reaction == _IGNORED:
-        return "no answer; the session works"
-    return f"the status {reaction}" if reaction.startswith("E_") else f"{reaction[0].lower()}{reaction[1:]}"
 
 
 def _open_json(uri: str) -> dict[str, Any]:
@@ -90,141 +85,124 @@ def _configure_json() -> dict[str, Any]:
     return {"qId": 0, "streamParameters": {"appId": "__default", "subscriptions": [entry]}}
 
 
-#: Number, statement, title, level, changes of a good request, reaction.
-_Row = tuple[int, str, str, Level, tuple[_Change, ...], str]
-
-
 def _add(
-    section: str, request: str, good: str, rows: list[_Row], make: Callable[[tuple[_Change, ...], str], Check]
+    check: Callable[..., Awaitable[None]],
+    request: str,
+    good: str,
+    rows: list[tuple[str, str, Level, str, dict[str, Any], str]],
 ) -> None:
-    """Add a case for each changed request."""
-    for number, statement, title, level, changes, reaction in rows:
-        odd = any(value is _ABSENT or value in ("0", "10") or path[-1] == "colour" for path, value in changes)
+    """Add a case for each changed request: number, statement, level, title, changes, reaction."""
+    for number, statement, level, title, changes, reaction in rows:
+        odd = any(v is _ABSENT or v in ("0", "10") or name.endswith("colour") for name, v in changes.items())
         if odd or reaction == _IGNORED:
-            JSON_ONLY.add(f"{section}.{number}")
-        GROUP.case(
-            f"{section}.{number}",
-            title,
-            sends=f"{request} with {_described(changes) or good}",
-            expects=_meaning(reaction),
-            statement=statement,
-            level=level,
-        )(make(changes, reaction))
+            JSON_ONLY.add(number)
+        sends = f"{request} with {_described(changes) or good}"
+        GROUP.reactions(check, [(number, statement, level, title, sends, reaction, changes)])
 
 
 # ---- 3.1 members of openQueue
 
-_HP = "handleParameters"
 
-_OPENS: list[_Row] = [
-    (1, "7.13", "A queue opens for reading and writing", _M, (), _OPENED),
-    (2, "7.13", "A queue opens for reading", _M, (((_HP, "flags"), 2), ((_HP, "writeCount"), 0)), _OPENED),
-    (3, "7.13", "A queue opens for writing", _M, (((_HP, "flags"), 4), ((_HP, "readCount"), 0)), _OPENED),
-    (4, "7.13", "The flag ACK is accepted", _M, (((_HP, "flags"), 14),), _OPENED),
-    (5, "7.12", "Counts without flags are refused", _M, (((_HP, "flags"), 0),), _INVALID),
-    (6, "7.12", "Flags without counts are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
-    (7, "7.12", "The flag READ without readCount is refused", _M, (((_HP, "readCount"), 0),), _INVALID),
-    (8, "7.12", "The flag WRITE without writeCount is refused", _M, (((_HP, "writeCount"), 0),), _INVALID),
-    (9, "7.12", "readCount without the flag READ is refused", _M, (((_HP, "flags"), 4),), _INVALID),
-    (10, "7.12", "writeCount without the flag WRITE is refused", _M, (((_HP, "flags"), 2),), _INVALID),
-    (11, "7.12", "adminCount 1 is refused", _M, (((_HP, "adminCount"), 1),), "E_INVALID_ARGUMENT"),
-    (12, "7.15", "readCount 2 is accepted", _O, (((_HP, "readCount"), 2),), _OPENED),
-    (13, "7.15", "writeCount 2 is accepted", _O, (((_HP, "writeCount"), 2),), _OPENED),
-    (14, "7.15", "A negative readCount is refused", _O, (((_HP, "readCount"), -1),), _INVALID),
-    (15, "7.15", "A negative writeCount is refused", _O, (((_HP, "writeCount"), -1),), _INVALID),
-    (16, "7.15", "An unknown flag is accepted", _O, (((_HP, "flags"), 6 | 64),), _OPENED),
-    (17, "7.15", "The flag ADMIN without adminCount is refused", _O, (((_HP, "flags"), 7),), "E_INVALID_ARGUMENT -1"),
-    (18, "7.7", "A reserved queue id is refused", _M, (((_HP, "qId"), 4_294_967_290),), _INVALID),
-    (19, "7.7", "A large queue id is accepted", _M, (((_HP, "qId"), 2_000_000_000),), _OPENED),
-    (20, "7.8", "A queue id above 31 bits is accepted", _O, (((_HP, "qId"), 3_000_000_000),), _OPENED),
-    (21, "7.8", "A queue id above 32 bits is ignored", _O, (((_HP, "qId"), 2**33),), _IGNORED),
-    (22, "7.8", "A negative queue id is ignored", _O, (((_HP, "qId"), -1),), _IGNORED),
-    (23, "3.13", "A number in quotes is accepted as the queue id", _O, (((_HP, "qId"), "0"),), _OPENED),
-    (24, "7.8", "A request without a queue id opens qId 0", _O, (((_HP, "qId"), _ABSENT),), _OPENED),
-    (25, "7.3", "A request without a URI is refused", _O, (((_HP, "uri"), _ABSENT),), "E_REFUSED 0"),
-    (26, "7.2", "An empty URI is refused", _M, (((_HP, "uri"), ""),), "E_REFUSED 0"),
-    (27, "7.2", "A URI with another scheme is refused", _M, (((_HP, "uri"), "tcp://a.b/q"),), "E_REFUSED 0"),
-    (28, "7.2", "A URI without a queue is refused", _M, (((_HP, "uri"), "bmq://bmq.test.mem.priority"),), "E_REFUSED 0"),
-    (29, "7.3", "A URI with a space is refused", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/a b"),), "E_REFUSED 0"),
-    (30, "7.3", "A URI with a path is refused", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/a/b"),), "E_REFUSED 0"),
-    (31, "3.11", "A number in place of the URI is ignored", _O, (((_HP, "uri"), 7),), _IGNORED),
-    (32, "7.4", "An unknown domain is refused", _M, (((_HP, "uri"), "bmq://no.such.domain/q"),), "E_UNKNOWN -1"),
-    (33, "7.15", "A request without flags is refused", _O, (((_HP, "flags"), _ABSENT),), _INVALID),
-    (34, "7.15", "A request without counts is refused", _O,
-     (((_HP, "readCount"), _ABSENT), ((_HP, "writeCount"), _ABSENT)), _INVALID),
-    (35, "7.14", "adminCount is optional", _S, (((_HP, "adminCount"), _ABSENT),), _OPENED),
-    (36, "3.11", "Null in place of a member is ignored", _O, (((_HP, "qId"), None),), _IGNORED),
-    (37, "3.9", "An unknown member is skipped", _M, (((_HP, "colour"), {"a": [1, 2]}),), _OPENED),
-    (38, "7.3", "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), "E_REFUSED 0"),
-    (39, "3.11", "A text in place of handleParameters is ignored", _O, ((((_HP,)), "none"),), _IGNORED),
-    (40, "7.22", "The default appId is accepted", _M, (((_HP, "subIdInfo"), {"subId": 0, "appId": "__default"}),), _OPENED),
-    (41, "7.22", "An application on a priority queue is refused", _M,
-     (((_HP, "flags"), 2), ((_HP, "writeCount"), 0), ((_HP, "subIdInfo"), {"subId": 1, "appId": "foo"})), "E_UNKNOWN -1"),
-]  # fmt: skip
+async def _open(bench: Bench, changes: dict[str, Any], reaction: str) -> None:
+    peer = await bench.client()
+    request = _changed(_open_json(bench.uri()), changes)
+    if "foo" in str(changes):
+        request["handleParameters"]["uri"] += "?id=foo"
+    peer.send_json({"rId": 77, "openQueue": request})
+    found = await peer.reaction(77, reaction)
+    # A reaction without a code stands for each code of the category.
+    check(found.partition(" ")[0] if found.startswith(f"{reaction} ") else found, reaction, "reaction")
 
 
-def _open_check(changes: tuple[_Change, ...], reaction: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer = await bench.client()
-        request = _changed(_open_json(bench.uri()), changes)
-        if "foo" in str(changes):
-            request[_HP]["uri"] += "?id=foo"
-        peer.send_json({"rId": 77, "openQueue": request})
-        found = await peer.reaction(77, reaction)
-        # A reaction without a code stands for each code of the category.
-        check(found.partition(" ")[0] if found.startswith(f"{reaction} ") else found, reaction, "reaction")
-
-    return run
-
-
-_add("3.1", "openQueue", "flags 6 and both counts 1", _OPENS, _open_check)
+_add(_open, "openQueue", "flags 6 and both counts 1", [
+    ("3.1.1", "7.13", _M, "A queue opens for reading and writing", {}, _OPENED),
+    ("3.1.2", "7.13", _M, "A queue opens for reading", {"flags": 2, "writeCount": 0}, _OPENED),
+    ("3.1.3", "7.13", _M, "A queue opens for writing", {"flags": 4, "readCount": 0}, _OPENED),
+    ("3.1.4", "7.13", _M, "The flag ACK is accepted", {"flags": 14}, _OPENED),
+    ("3.1.5", "7.12", _M, "Counts without flags are refused", {"flags": 0}, _INVALID),
+    ("3.1.6", "7.12", _M, "Flags without counts are refused", {"readCount": 0, "writeCount": 0}, _INVALID),
+    ("3.1.7", "7.12", _M, "The flag READ without readCount is refused", {"readCount": 0}, _INVALID),
+    ("3.1.8", "7.12", _M, "The flag WRITE without writeCount is refused", {"writeCount": 0}, _INVALID),
+    ("3.1.9", "7.12", _M, "readCount without the flag READ is refused", {"flags": 4}, _INVALID),
+    ("3.1.10", "7.12", _M, "writeCount without the flag WRITE is refused", {"flags": 2}, _INVALID),
+    ("3.1.11", "7.12", _M, "adminCount 1 is refused", {"adminCount": 1}, "E_INVALID_ARGUMENT"),
+    ("3.1.12", "7.15", _O, "readCount 2 is accepted", {"readCount": 2}, _OPENED),
+    ("3.1.13", "7.15", _O, "writeCount 2 is accepted", {"writeCount": 2}, _OPENED),
+    ("3.1.14", "7.15", _O, "A negative readCount is refused", {"readCount": -1}, _INVALID),
+    ("3.1.15", "7.15", _O, "A negative writeCount is refused", {"writeCount": -1}, _INVALID),
+    ("3.1.16", "7.15", _O, "An unknown flag is accepted", {"flags": 6 | 64}, _OPENED),
+    ("3.1.17", "7.15", _O, "The flag ADMIN without adminCount is refused", {"flags": 7}, "E_INVALID_ARGUMENT -1"),
+    ("3.1.18", "7.7", _M, "A reserved queue id is refused", {"qId": 4_294_967_290}, _INVALID),
+    ("3.1.19", "7.7", _M, "A large queue id is accepted", {"qId": 2_000_000_000}, _OPENED),
+    ("3.1.20", "7.8", _O, "A queue id above 31 bits is accepted", {"qId": 3_000_000_000}, _OPENED),
+    ("3.1.21", "7.8", _O, "A queue id above 32 bits is ignored", {"qId": 2**33}, _IGNORED),
+    ("3.1.22", "7.8", _O, "A negative queue id is ignored", {"qId": -1}, _IGNORED),
+    ("3.1.23", "3.13", _O, "A number in quotes is accepted as the queue id", {"qId": "0"}, _OPENED),
+    ("3.1.24", "7.8", _O, "A request without a queue id opens qId 0", {"qId": _ABSENT}, _OPENED),
+    ("3.1.25", "7.3", _O, "A request without a URI is refused", {"uri": _ABSENT}, "E_REFUSED 0"),
+    ("3.1.26", "7.2", _M, "An empty URI is refused", {"uri": ""}, "E_REFUSED 0"),
+    ("3.1.27", "7.2", _M, "A URI with another scheme is refused", {"uri": "tcp://a.b/q"}, "E_REFUSED 0"),
+    ("3.1.28", "7.2", _M, "A URI without a queue is refused", {"uri": "bmq://bmq.test.mem.priority"}, "E_REFUSED 0"),
+    ("3.1.29", "7.3", _O, "A URI with a space is refused", {"uri": "bmq://bmq.test.mem.priority/a b"}, "E_REFUSED 0"),
+    ("3.1.30", "7.3", _O, "A URI with a path is refused", {"uri": "bmq://bmq.test.mem.priority/a/b"}, "E_REFUSED 0"),
+    ("3.1.31", "3.11", _O, "A number in place of the URI is ignored", {"uri": 7}, _IGNORED),
+    ("3.1.32", "7.4", _M, "An unknown domain is refused", {"uri": "bmq://no.such.domain/q"}, "E_UNKNOWN -1"),
+    ("3.1.33", "7.15", _O, "A request without flags is refused", {"flags": _ABSENT}, _INVALID),
+    ("3.1.34", "7.15", _O, "A request without counts is refused", {"readCount": _ABSENT, "writeCount": _ABSENT}, _INVALID),
+    ("3.1.35", "7.14", _S, "adminCount is optional", {"adminCount": _ABSENT}, _OPENED),
+    ("3.1.36", "3.11", _O, "Null in place of a member is ignored", {"qId": None}, _IGNORED),
+    ("3.1.37", "3.9", _M, "An unknown member is skipped", {"handleParameters.colour": {"a": [1, 2]}}, _OPENED),
+    ("3.1.38", "7.3", _O, "A request without handleParameters is refused", {"handleParameters": _ABSENT}, "E_REFUSED 0"),
+    ("3.1.39", "3.11", _O, "A text in place of handleParameters is ignored", {"handleParameters": "none"}, _IGNORED),
+    ("3.1.40", "7.22", _M, "The default appId is accepted", {"handleParameters.subIdInfo": {"subId": 0, "appId": "__default"}}, _OPENED),
+    ("3.1.41", "7.22", _M, "An application on a priority queue is refused", {"flags": 2, "writeCount": 0, "handleParameters.subIdInfo": {"subId": 1, "appId": "foo"}},
+     "E_UNKNOWN -1"),
+])  # fmt: skip
 
 
 # ---- 3.2 answers to openQueue
 
 
-def _mode_check(kind: str, flags: int) -> Check:
-    async def run(bench: Bench) -> None:
-        peer = await bench.client()
-        reply = await peer.open(bench.uri(kind), read=False)
-        check(reply.routing_configuration.flags, flags, "routingConfiguration.flags")
-
-    return run
+async def _mode(bench: Bench, kind: str, flags: int) -> None:
+    peer = await bench.client()
+    reply = await peer.open(bench.uri(kind), read=False)
+    check(reply.routing_configuration.flags, flags, "routingConfiguration.flags")
 
 
 for _number, (_kind, _flags) in enumerate((("priority", 2), ("fanout", 10), ("broadcast", 7)), 1):
-    GROUP.case(
+    GROUP.add(
         f"3.2.{_number}",
+        "7.16",
+        _M,
         f"The answer has the mode of a {_kind} domain",
-        sends=f"openQueue in a {_kind} domain",
-        expects=f"routingConfiguration flags {_flags}",
-        statement="7.16",
+        f"openQueue in a {_kind} domain",
+        f"routingConfiguration flags {_flags}",
+        _mode,
+        *(_kind, _flags),
         domains=(_kind,),
-    )(_mode_check(_kind, _flags))
+    )
 
 
-@GROUP.case(
-    "3.2.4",
-    "The answer has the deduplication time",
-    sends="openQueue",
-    expects="deduplicationTimeMs above 0",
-    statement="7.17",
-)
+@GROUP.case("3.2.4", "7.17")
 async def _deduplication(bench: Bench) -> None:
+    """The answer has the deduplication time.
+
+    Sends: openQueue.
+    Expects: deduplicationTimeMs above 0.
+    """
     peer = await bench.client()
     reply = await peer.open(bench.uri())
     if reply.deduplication_time_ms <= 0:
         raise fail("a time above 0", reply.deduplication_time_ms)
 
 
-@GROUP.case(
-    "3.2.5",
-    "The answer repeats the request",
-    sends="openQueue with qId 7",
-    expects="originalRequest with the same handleParameters",
-    statement="7.16",
-)
+@GROUP.case("3.2.5", "7.16")
 async def _original(bench: Bench) -> None:
+    """The answer repeats the request.
+
+    Sends: openQueue with qId 7.
+    Expects: originalRequest with the same handleParameters.
+    """
     peer = await bench.client()
     request = open_request(bench.uri(), 7)
     reply = await peer.open(request.handle_parameters.uri, 7)
@@ -232,41 +210,37 @@ async def _original(bench: Bench) -> None:
     check(reply.original_request.handle_parameters.q_id, 7, "qId")
 
 
-@GROUP.case(
-    "3.2.6",
-    "A refusal has a text",
-    sends="openQueue in an unknown domain",
-    expects="a status with a message",
-    statement="3.26",
-    domains=(),
-)
+@GROUP.case("3.2.6", "3.26", domains=())
 async def _refusal_text(bench: Bench) -> None:
+    """A refusal has a text.
+
+    Sends: openQueue in an unknown domain.
+    Expects: a status with a message.
+    """
     peer = await bench.client()
     if not (await peer.refused(open_request("bmq://no.such.domain/q"))).message:
         raise fail("a message", "none")
 
 
-@GROUP.case(
-    "3.2.7",
-    "A refused queue leaves its number free",
-    sends="openQueue in an unknown domain, then another with the same qId",
-    expects="the second queue opens",
-    statement="7.9",
-)
+@GROUP.case("3.2.7", "7.9")
 async def _free_number(bench: Bench) -> None:
+    """A refused queue leaves its number free.
+
+    Sends: openQueue in an unknown domain, then another with the same qId.
+    Expects: the second queue opens.
+    """
     peer = await bench.client()
     await peer.refused(open_request("bmq://no.such.domain/q", 3))
     await peer.open(bench.uri(), 3)
 
 
-@GROUP.case(
-    "3.2.8",
-    "Many requests are answered by their numbers",
-    sends="20 openQueue in one write",
-    expects="an answer to each rId, with its own qId",
-    statement="3.24",
-)
+@GROUP.case("3.2.8", "3.24")
 async def _many_requests(bench: Bench) -> None:
+    """Many requests are answered by their numbers.
+
+    Sends: 20 openQueue in one write.
+    Expects: an answer to each rId, with its own qId.
+    """
     peer = await bench.client()
     asked = {peer.request(open_request(bench.uri(), q_id)): q_id for q_id in range(20)}
     for r_id, q_id in asked.items():
@@ -276,16 +250,13 @@ async def _many_requests(bench: Bench) -> None:
         check(reply.original_request.handle_parameters.q_id, q_id, "qId")
 
 
-@GROUP.case(
-    "3.2.9",
-    "A number of a request may repeat after its answer",
-    sends="two requests with the same rId, one after the other",
-    expects="an answer to each",
-    statement="3.31",
-    level=_O,
-    domains=(),
-)
+@GROUP.case("3.2.9", "3.31", _O, domains=())
 async def _same_number(bench: Bench) -> None:
+    """A number of a request may repeat after its answer.
+
+    Sends: two requests with the same rId, one after the other.
+    Expects: an answer to each.
+    """
     peer = await bench.client()
     for _ in range(2):
         peer.send_json(
@@ -296,90 +267,73 @@ async def _same_number(bench: Bench) -> None:
 
 # ---- 3.3 members of configureStream
 
-_SP = "streamParameters"
-_ENTRY: tuple[str | int, ...] = (_SP, "subscriptions", 0)
-_CONSUMER: tuple[str | int, ...] = (*_ENTRY, "consumers", 0)
 _BAD_PRIORITY = "E_UNKNOWN -1"
 
-_CONFIGURES: list[_Row] = [
-    (1, "8.3", "A stream is configured", _M, (), _CONFIGURED),
-    (2, "8.5", "A stream is deconfigured", _M, (((_SP, "subscriptions"), []),), _CONFIGURED),
-    (3, "8.10", "appId is optional", _S, (((_SP, "appId"), _ABSENT),), _CONFIGURED),
-    (4, "8.6", "An unknown queue is refused", _M, ((("qId",), 55),), "E_UNKNOWN 0"),
-    (5, "8.11", "A request without streamParameters is answered", _O, ((((_SP,)), _ABSENT),), _CONFIGURED),
-    (6, "8.11", "A request without subscriptions is answered", _O, (((_SP, "subscriptions"), _ABSENT),), _CONFIGURED),
-    (7, "3.11", "A text in place of subscriptions is ignored", _O, (((_SP, "subscriptions"), "all"),), _IGNORED),
-    (8, "3.9", "An unknown member is skipped", _M, (((_SP, "colour"), [1]),), _CONFIGURED),
-    (9, "8.16", "The invalid priority with a count is refused", _M, (((*_CONSUMER, "consumerPriority"), -(2**31)),), _BAD_PRIORITY),
-    (10, "8.16", "A priority with a count of 0 is refused", _M, (((*_CONSUMER, "consumerPriorityCount"), 0),), _BAD_PRIORITY),
-    (11, "8.16", "The highest priority is accepted", _M, (((*_CONSUMER, "consumerPriority"), 2**31 - 1),), _CONFIGURED),
-    (12, "8.16", "The lowest priority is accepted", _M, (((*_CONSUMER, "consumerPriority"), -(2**31) + 1),), _CONFIGURED),
-    (13, "3.12", "A priority beyond 32 bits is ignored", _O, (((*_CONSUMER, "consumerPriority"), 2**31),), _IGNORED),
-    (14, "8.21", "A limit of 0 messages is accepted", _M, (((*_CONSUMER, "maxUnconfirmedMessages"), 0),), _CONFIGURED),
-    (15, "8.21", "A limit of 0 bytes is accepted", _M, (((*_CONSUMER, "maxUnconfirmedBytes"), 0),), _CONFIGURED),
-    (16, "8.11", "A negative limit is accepted", _O, (((*_CONSUMER, "maxUnconfirmedMessages"), -1),), _CONFIGURED),
-    (17, "8.25", "The largest limit is accepted", _M, (((*_CONSUMER, "maxUnconfirmedBytes"), 2**63 - 1),), _CONFIGURED),
-    (18, "3.12", "A limit beyond 64 bits is ignored", _O, (((*_CONSUMER, "maxUnconfirmedBytes"), 2**63),), _IGNORED),
-    (19, "8.11", "A subscription without an expression is accepted", _O, (((*_ENTRY, "expression"), _ABSENT),), _CONFIGURED),
-    (20, "8.11", "A subscription without consumers is accepted", _O, (((*_ENTRY, "consumers"), []),), _CONFIGURED),
-    (21, "8.11", "A subscription without sId is accepted", _O, (((*_ENTRY, "sId"), _ABSENT),), _CONFIGURED),
-    (22, "8.11", "The largest sId is accepted", _O, (((*_ENTRY, "sId"), 2**32 - 1),), _CONFIGURED),
-    (23, "3.12", "An sId beyond 32 bits is ignored", _O, (((*_ENTRY, "sId"), 2**32),), _IGNORED),
-    (24, "3.12", "An unknown version of the language is ignored", _O,
-     (((*_ENTRY, "expression"), {"version": "E_VERSION_9", "text": "x > 0"}),), _IGNORED),
-    (25, "9.5", "An expression with a mistake is accepted", _O,
-     (((*_ENTRY, "expression"), {"version": "E_VERSION_1", "text": "x >"}),), _CONFIGURED),
-    (26, "9.5", "An empty expression is accepted", _O,
-     (((*_ENTRY, "expression"), {"version": "E_VERSION_1", "text": ""}),), _CONFIGURED),
-    (27, "9.5", "An expression of 10,000 characters is accepted", _O,
-     (((*_ENTRY, "expression"), {"version": "E_VERSION_1", "text": "x > 0" + " " * 9_995}),), _CONFIGURED),
-    (28, "3.13", "A number in quotes is accepted as a limit", _O, (((*_CONSUMER, "maxUnconfirmedMessages"), "10"),), _CONFIGURED),
-    (29, "8.6", "An application that is not open is refused", _M, (((_SP, "appId"), "foo"),), "E_UNKNOWN 0"),
-]  # fmt: skip
+
+async def _configure(bench: Bench, changes: dict[str, Any], reaction: str) -> None:
+    peer, _ = await bench.queue()
+    peer.send_json({"rId": 77, "configureStream": _changed(_configure_json(), changes)})
+    check(await peer.reaction(77, reaction), reaction, "reaction")
 
 
-def _configure_check(changes: tuple[_Change, ...], reaction: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        peer.send_json({"rId": 77, "configureStream": _changed(_configure_json(), changes)})
-        check(await peer.reaction(77, reaction), reaction, "reaction")
-
-    return run
-
-
-_add("3.3", "configureStream", "one subscription", _CONFIGURES, _configure_check)
+_add(_configure, "configureStream", "one subscription", [
+    ("3.3.1", "8.3", _M, "A stream is configured", {}, _CONFIGURED),
+    ("3.3.2", "8.5", _M, "A stream is deconfigured", {"subscriptions": []}, _CONFIGURED),
+    ("3.3.3", "8.10", _S, "appId is optional", {"appId": _ABSENT}, _CONFIGURED),
+    ("3.3.4", "8.6", _M, "An unknown queue is refused", {"qId": 55}, "E_UNKNOWN 0"),
+    ("3.3.5", "8.11", _O, "A request without streamParameters is answered", {"streamParameters": _ABSENT}, _CONFIGURED),
+    ("3.3.6", "8.11", _O, "A request without subscriptions is answered", {"subscriptions": _ABSENT}, _CONFIGURED),
+    ("3.3.7", "3.11", _O, "A text in place of subscriptions is ignored", {"subscriptions": "all"}, _IGNORED),
+    ("3.3.8", "3.9", _M, "An unknown member is skipped", {"streamParameters.colour": [1]}, _CONFIGURED),
+    ("3.3.9", "8.16", _M, "The invalid priority with a count is refused", {"consumerPriority": -(2**31)}, _BAD_PRIORITY),
+    ("3.3.10", "8.16", _M, "A priority with a count of 0 is refused", {"consumerPriorityCount": 0}, _BAD_PRIORITY),
+    ("3.3.11", "8.16", _M, "The highest priority is accepted", {"consumerPriority": 2**31 - 1}, _CONFIGURED),
+    ("3.3.12", "8.16", _M, "The lowest priority is accepted", {"consumerPriority": -(2**31) + 1}, _CONFIGURED),
+    ("3.3.13", "3.12", _O, "A priority beyond 32 bits is ignored", {"consumerPriority": 2**31}, _IGNORED),
+    ("3.3.14", "8.21", _M, "A limit of 0 messages is accepted", {"maxUnconfirmedMessages": 0}, _CONFIGURED),
+    ("3.3.15", "8.21", _M, "A limit of 0 bytes is accepted", {"maxUnconfirmedBytes": 0}, _CONFIGURED),
+    ("3.3.16", "8.11", _O, "A negative limit is accepted", {"maxUnconfirmedMessages": -1}, _CONFIGURED),
+    ("3.3.17", "8.25", _M, "The largest limit is accepted", {"maxUnconfirmedBytes": 2**63 - 1}, _CONFIGURED),
+    ("3.3.18", "3.12", _O, "A limit beyond 64 bits is ignored", {"maxUnconfirmedBytes": 2**63}, _IGNORED),
+    ("3.3.19", "8.11", _O, "A subscription without an expression is accepted", {"expression": _ABSENT}, _CONFIGURED),
+    ("3.3.20", "8.11", _O, "A subscription without consumers is accepted", {"consumers": []}, _CONFIGURED),
+    ("3.3.21", "8.11", _O, "A subscription without sId is accepted", {"sId": _ABSENT}, _CONFIGURED),
+    ("3.3.22", "8.11", _O, "The largest sId is accepted", {"sId": 2**32 - 1}, _CONFIGURED),
+    ("3.3.23", "3.12", _O, "An sId beyond 32 bits is ignored", {"sId": 2**32}, _IGNORED),
+    ("3.3.24", "3.12", _O, "An unknown version of the language is ignored", {"expression": {"version": "E_VERSION_9", "text": "x > 0"}}, _IGNORED),
+    ("3.3.25", "9.5", _O, "An expression with a mistake is accepted", {"expression": {"version": "E_VERSION_1", "text": "x >"}}, _CONFIGURED),
+    ("3.3.26", "9.5", _O, "An empty expression is accepted", {"expression": {"version": "E_VERSION_1", "text": ""}}, _CONFIGURED),
+    ("3.3.27", "9.5", _O, "An expression of 10,000 characters is accepted", {"expression": {"version": "E_VERSION_1", "text": "x > 0" + " " * 9_995}}, _CONFIGURED),
+    ("3.3.28", "3.13", _O, "A number in quotes is accepted as a limit", {"maxUnconfirmedMessages": "10"}, _CONFIGURED),
+    ("3.3.29", "8.6", _M, "An application that is not open is refused", {"appId": "foo"}, "E_UNKNOWN 0"),
+])  # fmt: skip
 
 
 # ---- 3.4 members of closeQueue
 
-_CLOSES: list[_Row] = [
-    (1, "15.3", "A queue is closed", _M, (), _CLOSED),
-    (2, "15.4", "An unknown queue is refused", _M, (((_HP, "qId"), 55),), "E_UNKNOWN 0"),
-    (3, "15.4", "Counts of 0 are refused", _M, (((_HP, "readCount"), 0), ((_HP, "writeCount"), 0)), _INVALID),
-    (4, "15.5", "isFinal is optional", _S, ((("isFinal",), _ABSENT),), _CLOSED),
-    (5, "15.6", "isFinal false closes the queue", _O, ((("isFinal",), False),), _CLOSED),
-    (6, "3.11", "A text in place of isFinal is ignored", _O, ((("isFinal",), "yes"),), _IGNORED),
-    (7, "15.6", "The queue id names the queue, not the URI", _O, (((_HP, "uri"), "bmq://bmq.test.mem.priority/another"),), _CLOSED),
-    (8, "15.6", "More counts than open are accepted", _O, (((_HP, "readCount"), 2),), _CLOSED),
-    (9, "15.3", "Only the reader is closed", _M, (((_HP, "writeCount"), 0), ((_HP, "flags"), 2)), _CLOSED),
-    (10, "15.3", "Only the writer is closed", _M, (((_HP, "readCount"), 0), ((_HP, "flags"), 4)), _CLOSED),
-    (11, "3.9", "An unknown member is skipped", _M, ((("colour",), "blue"),), _CLOSED),
-    (12, "15.4", "A request without handleParameters is refused", _O, ((((_HP,)), _ABSENT),), _INVALID),
-    (13, "15.6", "A negative count is accepted", _O, (((_HP, "readCount"), -1),), _CLOSED),
-]  # fmt: skip
+
+async def _close(bench: Bench, changes: dict[str, Any], reaction: str) -> None:
+    peer, uri = await bench.queue()
+    request = _changed({**_open_json(uri), "isFinal": True}, changes)
+    peer.send_json({"rId": 77, "closeQueue": request})
+    check(await peer.reaction(77, reaction), reaction, "reaction")
 
 
-def _close_check(changes: tuple[_Change, ...], reaction: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, uri = await bench.queue()
-        request = _changed({**_open_json(uri), "isFinal": True}, changes)
-        peer.send_json({"rId": 77, "closeQueue": request})
-        check(await peer.reaction(77, reaction), reaction, "reaction")
-
-    return run
-
-
-_add("3.4", "closeQueue", "the parameters of the opening", _CLOSES, _close_check)
+_add(_close, "closeQueue", "the parameters of the opening", [
+    ("3.4.1", "15.3", _M, "A queue is closed", {}, _CLOSED),
+    ("3.4.2", "15.4", _M, "An unknown queue is refused", {"qId": 55}, "E_UNKNOWN 0"),
+    ("3.4.3", "15.4", _M, "Counts of 0 are refused", {"readCount": 0, "writeCount": 0}, _INVALID),
+    ("3.4.4", "15.5", _S, "isFinal is optional", {"isFinal": _ABSENT}, _CLOSED),
+    ("3.4.5", "15.6", _O, "isFinal false closes the queue", {"isFinal": False}, _CLOSED),
+    ("3.4.6", "3.11", _O, "A text in place of isFinal is ignored", {"isFinal": "yes"}, _IGNORED),
+    ("3.4.7", "15.6", _O, "The queue id names the queue, not the URI", {"uri": "bmq://bmq.test.mem.priority/another"}, _CLOSED),
+    ("3.4.8", "15.6", _O, "More counts than open are accepted", {"readCount": 2}, _CLOSED),
+    ("3.4.9", "15.3", _M, "Only the reader is closed", {"writeCount": 0, "flags": 2}, _CLOSED),
+    ("3.4.10", "15.3", _M, "Only the writer is closed", {"readCount": 0, "flags": 4}, _CLOSED),
+    ("3.4.11", "3.9", _M, "An unknown member is skipped", {"colour": "blue"}, _CLOSED),
+    ("3.4.12", "15.4", _O, "A request without handleParameters is refused", {"handleParameters": _ABSENT}, _INVALID),
+    ("3.4.13", "15.6", _O, "A negative count is accepted", {"readCount": -1}, _CLOSED),
+])  # fmt: skip
 
 
 # ---- 3.5 the order of requests
@@ -433,62 +387,58 @@ _ORDERS: list[tuple[int, str, Level, str, str]] = [
 ]  # fmt: skip
 
 
-def _order_check(steps: str, reactions: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, uri = await bench.client(), bench.uri()
-        expected = [_G[each] for each in reactions]
-        found = [await _step(peer, uri, *each) for each in zip(steps, expected, strict=True)]
-        check(found, expected, "reactions")
-
-    return run
+async def _order(bench: Bench, steps: str, reactions: str) -> None:
+    peer, uri = await bench.client(), bench.uri()
+    expected = [_G[each] for each in reactions]
+    found = [await _step(peer, uri, *each) for each in zip(steps, expected, strict=True)]
+    check(found, expected, "reactions")
 
 
 for _number, _statement, _level, _steps, _reactions in _ORDERS:
     _words = ", ".join(_STEPS[each] for each in _steps)
-    GROUP.case(
+    GROUP.add(
         f"3.5.{_number}",
+        _statement,
+        _level,
         f"Order: {_words}",
-        sends=f"requests for one queue: {_words}",
-        expects=", ".join(_G[each] for each in _reactions),
-        statement=_statement,
-        level=_level,
-    )(_order_check(_steps, _reactions))
+        f"requests for one queue: {_words}",
+        ", ".join(_G[each] for each in _reactions),
+        _order,
+        _steps,
+        _reactions,
+    )
 
 
-@GROUP.case(
-    "3.5.20",
-    "A queue id of another queue is refused",
-    sends="openQueue of two URIs with the same qId",
-    expects="E_INVALID_ARGUMENT for the second",
-    statement="7.5",
-)
+@GROUP.case("3.5.20", "7.5")
 async def _taken(bench: Bench) -> None:
+    """A queue id of another queue is refused.
+
+    Sends: openQueue of two URIs with the same qId.
+    Expects: E_INVALID_ARGUMENT for the second.
+    """
     peer, _ = await bench.queue()
     check((await peer.refused(open_request(bench.uri()))).category.name, "E_INVALID_ARGUMENT", "category")
 
 
-@GROUP.case(
-    "3.5.21",
-    "A queue with two ids in one session is answered",
-    sends="openQueue of one URI with two qIds",
-    expects="an answer to each request",
-    statement="7.20",
-    level=_O,
-)
+@GROUP.case("3.5.21", "7.20", _O)
 async def _two_ids(bench: Bench) -> None:
+    """A queue with two ids in one session is answered.
+
+    Sends: openQueue of one URI with two qIds.
+    Expects: an answer to each request.
+    """
     peer, uri = await bench.queue()
     await peer.ask(open_request(uri, 1))
     await peer.barrier()
 
 
-@GROUP.case(
-    "3.5.22",
-    "Sessions have their own queue ids",
-    sends="openQueue of two URIs with the same qId in two sessions",
-    expects="both queues open; each message stays in its queue",
-    statement="7.6",
-)
+@GROUP.case("3.5.22", "7.6")
 async def _own_ids(bench: Bench) -> None:
+    """Sessions have their own queue ids.
+
+    Sends: openQueue of two URIs with the same qId in two sessions.
+    Expects: both queues open; each message stays in its queue.
+    """
     one, _ = await bench.queue()
     two, _ = await bench.queue()
     for peer, payload in ((one, b"1"), (two, b"2")):
@@ -497,14 +447,13 @@ async def _own_ids(bench: Bench) -> None:
     check([await one.payloads(1), await two.payloads(1)], [[b"1"], [b"2"]], "payloads")
 
 
-@GROUP.case(
-    "3.5.23",
-    "The older configureQueueStream is accepted",
-    sends="configureQueueStream with one consumer, and a PUT",
-    expects="configureQueueStreamResponse, and the message",
-    statement="8.26",
-)
+@GROUP.case("3.5.23", "8.26")
 async def _older(bench: Bench) -> None:
+    """The older configureQueueStream is accepted.
+
+    Sends: configureQueueStream with one consumer, and a PUT.
+    Expects: configureQueueStreamResponse, and the message.
+    """
     peer, _ = await bench.queue()
     parameters = QueueStreamParameters(
         max_unconfirmed_messages=10,
@@ -518,14 +467,13 @@ async def _older(bench: Bench) -> None:
     check(await peer.payloads(1), [b"x"], "payloads")
 
 
-@GROUP.case(
-    "3.5.24",
-    "Each request is answered, even before the queue is open",
-    sends="openQueue, configureStream and closeQueue in one write",
-    expects="an answer to each; the broker may refuse the second and the third",
-    statement="3.24",
-)
+@GROUP.case("3.5.24", "3.24")
 async def _pipelined(bench: Bench) -> None:
+    """Each request is answered, even before the queue is open.
+
+    Sends: openQueue, configureStream and closeQueue in one write.
+    Expects: an answer to each; the broker may refuse the second and the third.
+    """
     peer, uri = await bench.client(), bench.uri()
     numbers = [
         peer.request(open_request(uri)),

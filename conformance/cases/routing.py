@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from bmq.wire.properties import PropertyInput
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, check
+from conformance.case import Cases, Level, check
 from conformance.peer import Peer, subscription
 
 __all__ = ["GROUP", "SPILLING", "Spilling", "Sub"]
@@ -124,25 +124,22 @@ SPILLING: Final[dict[str, Spilling]] = {
 }  # fmt: skip
 
 
-def _spilling_check(found: Spilling) -> Check:
-    async def run(bench: Bench) -> None:
-        producer, uri = await bench.queue(read=False)
-        consumers: dict[str, Peer] = {}
-        for sub in found.subs:
-            consumers[sub.name] = peer = await bench.reader(
-                uri, subscription(1, sub.text, priority=sub.priority, messages=sub.window)
-            )
-        for x in found.posted:
-            producer.post(b"%d" % x, properties={"x": x})
-        await producer.acks(len(found.posted))
-        for name, peer in consumers.items():
-            expected = found.expected.get(name, [])
-            got = [int(payload) for payload in await peer.payloads(len(expected))]
-            check(got, expected, f"deliveries to {name}")
-        for peer in consumers.values():
-            await peer.no_push()
-
-    return run
+async def _spilling(bench: Bench, found: Spilling) -> None:
+    producer, uri = await bench.queue(read=False)
+    consumers: dict[str, Peer] = {}
+    for sub in found.subs:
+        consumers[sub.name] = peer = await bench.reader(
+            uri, subscription(1, sub.text, priority=sub.priority, messages=sub.window)
+        )
+    for x in found.posted:
+        producer.post(b"%d" % x, properties={"x": x})
+    await producer.acks(len(found.posted))
+    for name, peer in consumers.items():
+        expected = found.expected.get(name, [])
+        got = [int(payload) for payload in await peer.payloads(len(expected))]
+        check(got, expected, f"deliveries to {name}")
+    for peer in consumers.values():
+        await peer.no_push()
 
 
 def _sub_shown(sub: Sub) -> str:
@@ -152,103 +149,80 @@ def _sub_shown(sub: Sub) -> str:
 
 
 for _number, _found in SPILLING.items():
-    GROUP.case(
+    _received = (f"{', '.join(map(str, xs))} to {name}" for name, xs in _found.expected.items())
+    GROUP.add(
         _number,
+        _found.statement,
+        _O,
         _found.title,
-        sends=f"consumers {', '.join(map(_sub_shown, _found.subs))}, which confirm nothing; "
+        f"consumers {', '.join(map(_sub_shown, _found.subs))}, which confirm nothing; "
         f"PUT with x = {', '.join(map(str, _found.posted))}",
-        expects="deliveries "
-        + ", ".join(f"{', '.join(map(str, xs))} to {name}" for name, xs in _found.expected.items()),
-        statement=_found.statement,
-        level=_O,
-    )(_spilling_check(_found))
+        f"deliveries {', '.join(_received)}",
+        _spilling,
+        _found,
+    )
 
 
 # ---- 8.2 expressions that match nothing or everything
 
 _VALUES: tuple[PropertyInput, ...] = (-1, 0, 1, 2, 5, 6, 2**40, "", "a", 'a"b', "1", True, False)
 
-#: Number, statement, level, expression.
-_NEVER: list[tuple[int, str, Level, str]] = [
-    (1, "9.8", _M, "x == 1 && x == 2"),
-    (2, "9.8", _M, "x > 5 && x < 6"),
-    (3, "9.6", _M, 'x < ""'),
-    (4, "9.6", _M, "x < x"),
-    (5, "9.10", _O, 'x + 1 == "a"'),
-    (6, "9.8", _O, "x == 1 && 2"),
-    (7, "9.9", _O, "(x == 1) == (y == 2)"),
-    (8, "9.10", _O, "x / 0 == 1"),
-    (9, "9.2", _O, r'x == "a\"b"'),
-]
-_ALWAYS: list[tuple[int, str, Level, str]] = [(10, "9.8", _M, "x != 1 || x != 2"), (11, "9.6", _M, "x == x")]
+
+async def _never(bench: Bench, text: str) -> None:
+    peer, _ = await bench.consumer(subscription(1, text), subscription(2, "end == true"))
+    for value in _VALUES:
+        peer.post(b"-", properties={"x": value, "y": 2})
+    peer.post(b"-", properties={"y": 2})
+    peer.post(b"end", properties={"end": True})
+    last = await peer.push()
+    check((last.payload, last.push.sub_ids), (b"end", (2,)), "delivery")
 
 
-def _never_check(text: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, _ = await bench.consumer(subscription(1, text), subscription(2, "end == true"))
-        for value in _VALUES:
-            peer.post(b"-", properties={"x": value, "y": 2})
-        peer.post(b"-", properties={"y": 2})
-        peer.post(b"end", properties={"end": True})
-        last = await peer.push()
-        check((last.payload, last.push.sub_ids), (b"end", (2,)), "delivery")
-
-    return run
+async def _always(bench: Bench, text: str) -> None:
+    peer, _ = await bench.consumer(subscription(1, text))
+    numbers = [value for value in _VALUES if isinstance(value, int) and not isinstance(value, bool)]
+    for value in numbers:
+        peer.post(b"%d" % value, properties={"x": value})
+    check(await peer.payloads(len(numbers)), [b"%d" % value for value in numbers], "payloads")
 
 
-def _always_check(text: str) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, _ = await bench.consumer(subscription(1, text))
-        numbers = [value for value in _VALUES if isinstance(value, int) and not isinstance(value, bool)]
-        for value in numbers:
-            peer.post(b"%d" % value, properties={"x": value})
-        check(await peer.payloads(len(numbers)), [b"%d" % value for value in numbers], "payloads")
-
-    return run
-
-
-for _place, _statement, _level, _text in _NEVER:
-    GROUP.case(
-        f"8.2.{_place}",
-        f"`{_text}` matches nothing",
-        sends=f"a subscription `{_text}`; PUT with numbers, texts and booleans as x, and one without x",
-        expects="no PUSH with the sId of the subscription",
-        statement=_statement,
-        level=_level,
-    )(_never_check(_text))
-for _place, _statement, _level, _text in _ALWAYS:
-    GROUP.case(
-        f"8.2.{_place}",
-        f"`{_text}` matches every number",
-        sends=f"a subscription `{_text}`, PUT with seven numbers as x",
-        expects="all seven messages",
-        statement=_statement,
-        level=_level,
-    )(_always_check(_text))
+GROUP.rows(_never, [
+    ("8.2.1", "9.8", _M, "`x == 1 && x == 2` matches nothing", "a subscription `x == 1 && x == 2`", "no PUSH with the sId of the subscription", "x == 1 && x == 2"),
+    ("8.2.2", "9.8", _M, "`x > 5 && x < 6` matches nothing", "a subscription `x > 5 && x < 6`", "no PUSH with the sId of the subscription", "x > 5 && x < 6"),
+    ("8.2.3", "9.6", _M, '`x < ""` matches nothing', 'a subscription `x < ""`', "no PUSH with the sId of the subscription", 'x < ""'),
+    ("8.2.4", "9.6", _M, "`x < x` matches nothing", "a subscription `x < x`", "no PUSH with the sId of the subscription", "x < x"),
+    ("8.2.5", "9.10", _O, '`x + 1 == "a"` matches nothing', 'a subscription `x + 1 == "a"`', "no PUSH with the sId of the subscription", 'x + 1 == "a"'),
+    ("8.2.6", "9.8", _O, "`x == 1 && 2` matches nothing", "a subscription `x == 1 && 2`", "no PUSH with the sId of the subscription", "x == 1 && 2"),
+    ("8.2.7", "9.9", _O, "`(x == 1) == (y == 2)` matches nothing", "a subscription `(x == 1) == (y == 2)`", "no PUSH with the sId of the subscription",
+     "(x == 1) == (y == 2)"),
+    ("8.2.8", "9.10", _O, "`x / 0 == 1` matches nothing", "a subscription `x / 0 == 1`", "no PUSH with the sId of the subscription", "x / 0 == 1"),
+    ("8.2.9", "9.2", _O, '`x == "a\\"b"` matches nothing', 'a subscription `x == "a\\"b"`', "no PUSH with the sId of the subscription", r'x == "a\"b"'),
+], sends="{}; PUT with numbers, texts and booleans as x, and one without x")  # fmt: skip
+GROUP.rows(_always, [
+    ("8.2.10", "9.8", _M, "`x != 1 || x != 2` matches every number", "a subscription `x != 1 || x != 2`", "all seven messages", "x != 1 || x != 2"),
+    ("8.2.11", "9.6", _M, "`x == x` matches every number", "a subscription `x == x`", "all seven messages", "x == x"),
+], sends="{}, PUT with seven numbers as x")  # fmt: skip
 
 
-@GROUP.case(
-    "8.2.12",
-    "An operator without spaces before a number does not compile",
-    sends="a subscription `i-1 == 41` above one without an expression, and a PUT with i = 7",
-    expects="a PUSH with the sId of the first subscription, as for every expression with a mistake",
-    statement="9.5",
-    level=_O,
-)
+@GROUP.case("8.2.12", "9.5", _O)
 async def _no_spaces(bench: Bench) -> None:
+    """An operator without spaces before a number does not compile.
+
+    Sends: a subscription `i-1 == 41` above one without an expression, and a PUT with i = 7.
+    Expects: a PUSH with the sId of the first subscription, as for every expression with a mistake.
+    """
     peer, _ = await bench.consumer(subscription(1, "i-1 == 41", priority=2), subscription(2, priority=1))
     peer.post(b"x", properties={"i": 7})
     check((await peer.push()).push.sub_ids, (1,), "sIds")
 
 
-@GROUP.case(
-    "8.2.13",
-    "An expression and its negation share all messages",
-    sends="subscriptions `exists(t.urgent) || exists(t.eu)` and its negation; four PUT",
-    expects="each message once, with the sId of the expression that is true",
-    statement="9.11",
-)
+@GROUP.case("8.2.13", "9.11")
 async def _tags(bench: Bench) -> None:
+    """An expression and its negation share all messages.
+
+    Sends: subscriptions `exists(t.urgent) || exists(t.eu)` and its negation; four PUT.
+    Expects: each message once, with the sId of the expression that is true.
+    """
     peer, _ = await bench.queue()
     wanted = "exists(t.urgent) || exists(t.eu)"
     await peer.configure(0, subscription(1, wanted), subscription(2, f"!({wanted})"))
@@ -267,15 +241,13 @@ async def _tags(bench: Bench) -> None:
 # ---- 8.3 turns and order
 
 
-@GROUP.case(
-    "8.3.1",
-    "Equal consumers receive messages in turn",
-    sends="two consumers with one priority, 12 PUT",
-    expects="every second message for each consumer",
-    statement="8.15",
-    level=_O,
-)
+@GROUP.case("8.3.1", "8.15", _O)
 async def _turns(bench: Bench) -> None:
+    """Equal consumers receive messages in turn.
+
+    Sends: two consumers with one priority, 12 PUT.
+    Expects: every second message for each consumer.
+    """
     one, uri = await bench.queue()
     two = await bench.client()
     await two.open(uri, write=False)
@@ -287,15 +259,13 @@ async def _turns(bench: Bench) -> None:
     check(sorted(remainders), [[0], [1]], "numbers modulo 2")
 
 
-@GROUP.case(
-    "8.3.2",
-    "A message that waited for a match has the flag OUT_OF_ORDER",
-    sends="a subscription `x == 0`, PUT without x and with x = 0; then a subscription without an expression",
-    expects="the first message without a match, after the change, with the flag",
-    statement="13.7",
-    level=_O,
-)
+@GROUP.case("8.3.2", "13.7", _O)
 async def _waited(bench: Bench) -> None:
+    """A message that waited for a match has the flag OUT_OF_ORDER.
+
+    Sends: a subscription `x == 0`, PUT without x and with x = 0; then a subscription without an expression.
+    Expects: the first message without a match, after the change, with the flag.
+    """
     peer, _ = await bench.consumer(subscription(1, "x == 0"))
     peer.post(b"later")
     peer.post(b"now", properties={"x": 0})

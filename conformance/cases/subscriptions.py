@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.control.messages import ConfigureStream, StreamParameters, Subscription
 from bmq.wire.properties import PropertyInput, PropertyValue
 from conformance.bench import Bench
-from conformance.case import Cases, Check, Level, check
+from conformance.case import Cases, Level, check
 from conformance.peer import subscription
 
 __all__ = ["GROUP"]
@@ -85,13 +84,10 @@ _TRUTH: list[tuple[int, str, Level, str, _Values, bool]] = [
 ]  # fmt: skip
 
 
-def _truth_check(text: str, values: _Values, matches: bool) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, _ = await bench.consumer(subscription(1, text, priority=2), subscription(2, priority=1))
-        peer.post(b"x", properties=values)
-        check((await peer.push()).push.sub_ids, (1,) if matches else (2,), "sIds")
-
-    return run
+async def _truth(bench: Bench, text: str, values: _Values, matches: bool) -> None:
+    peer, _ = await bench.consumer(subscription(1, text, priority=2), subscription(2, priority=1))
+    peer.post(b"x", properties=values)
+    check((await peer.push()).push.sub_ids, (1,) if matches else (2,), "sIds")
 
 
 def _shown(values: _Values) -> str:
@@ -99,28 +95,31 @@ def _shown(values: _Values) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in plain.items()) or "no properties"
 
 
-for _number, _statement, _level, _text, _values, _matches in _TRUTH:
-    GROUP.case(
-        f"6.1.{_number}",
+for _place, _statement, _level, _text, _values, _matches in _TRUTH:
+    GROUP.add(
+        f"6.1.{_place}",
+        _statement,
+        _level,
         f"`{_text}` {'matches' if _matches else 'does not match'} {_shown(_values)}",
-        sends=f"a subscription `{_text}` above one without an expression, and a PUT with {_shown(_values)}",
-        expects=f"a PUSH with the sId of the {'first' if _matches else 'second'} subscription",
-        statement=_statement,
-        level=_level,
-    )(_truth_check(_text, _values, _matches))
+        f"a subscription `{_text}` above one without an expression, and a PUT with {_shown(_values)}",
+        f"a PUSH with the sId of the {'first' if _matches else 'second'} subscription",
+        _truth,
+        _text,
+        _values,
+        _matches,
+    )
 
 
 # ---- 6.2 priorities
 
 
-@GROUP.case(
-    "6.2.2",
-    "A lower priority takes over",
-    sends="consumers with the priorities 2 and 1; the first closes its queue; a PUT",
-    expects="the delivery to priority 1",
-    statement="8.14",
-)
+@GROUP.case("6.2.2", "8.14")
 async def _take_over(bench: Bench) -> None:
+    """A lower priority takes over.
+
+    Sends: consumers with the priorities 2 and 1; the first closes its queue; a PUT.
+    Expects: the delivery to priority 1.
+    """
     high, uri = await bench.queue()
     low = await bench.reader(uri, subscription(2, priority=1))
     await high.configure(0, subscription(1, priority=2))
@@ -131,161 +130,107 @@ async def _take_over(bench: Bench) -> None:
     check(await low.payloads(1), [b"x"], "payloads")
 
 
-class _Share(NamedTuple):
-    """Consumers in sessions of their own, and how many of the posted messages each receives."""
-
-    number: str
-    statement: str
-    title: str
-    level: Level
-    sends: str
-    expects: str
-    consumers: tuple[Subscription, Subscription]
-    posts: int
-    received: tuple[int, int]
-    properties: bool = False  # whether each message has its number as the property x
-
-
-_SHARES = [
-    _Share("6.2.1", "8.13", "The highest priority receives all messages", _M,
-           "consumers with the priorities 2 and 1, 10 PUT", "10 deliveries to priority 2, none to priority 1",
-           (subscription(1, priority=2), subscription(2, priority=1)), 10, (10, 0)),
-    _Share("6.2.3", "8.16", "Priorities may be negative", _M,
-           "consumers with the priorities -1 and -2, a PUT", "the delivery to -1",
-           (subscription(1, priority=-1), subscription(2, priority=-2)), 1, (1, 0)),
-    _Share("6.2.4", "8.15", "Equal priorities share the messages", _M,
-           "two consumers with one priority, 12 PUT", "each message once, 6 for each consumer",
-           (subscription(1), subscription(1)), 12, (6, 6)),
-    _Share("6.2.5", "8.13", "A full consumer does not pass messages to a lower priority", _M,
-           "a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT",
-           "one delivery to priority 2, none to priority 1",
-           (subscription(1, priority=2, messages=1), subscription(2, priority=1)), 10, (1, 0)),
-    _Share("6.2.6", "8.17", "A full subscription does not pass messages to another expression", _O,
-           "`x >= 0` with the priority 2 and a limit of 1, `x < 100` with the priority 1, 10 PUT",
-           "one delivery to priority 2, none to priority 1",
-           (subscription(1, "x >= 0", priority=2, messages=1), subscription(2, "x < 100", priority=1)), 10, (1, 0), True),
-    _Share("6.2.7", "8.18", "consumerPriorityCount gives a consumer more messages in turn", _O,
-           "two consumers with the counts 3 and 1, 8 PUT", "6 deliveries to the first, 2 to the second",
-           (subscription(1, count=3), subscription(1, count=1)), 8, (6, 2)),
-    _Share("6.2.8", "8.15", "A full consumer leaves messages to an equal one", _M,
-           "two consumers with one priority, one with a limit of 1; 10 PUT",
-           "one delivery to the limited consumer, nine to the other",
-           (subscription(1), subscription(1, messages=1)), 10, (9, 1)),
-]  # fmt: skip
+async def _share(
+    bench: Bench,
+    consumers: tuple[Subscription, Subscription],
+    posts: int,
+    received: tuple[int, int],
+    numbered: bool = False,  # whether each message has its number as the property x
+) -> None:
+    one, uri = await bench.queue()
+    two = await bench.client()
+    await two.open(uri, write=False)
+    await two.configure(0, consumers[1])
+    await one.configure(0, consumers[0])
+    posted = [b"%d" % number for number in range(posts)]
+    for number, payload in enumerate(posted):
+        one.post(payload, properties={"x": number} if numbered else None)
+    got: list[bytes] = []
+    for peer, count in zip((one, two), received, strict=True):
+        if count:
+            got += await peer.payloads(count)
+    check(len(set(got) & set(posted)), sum(received), "number of different messages")
+    for peer in (one, two):
+        await peer.no_push()
 
 
-def _share_check(row: _Share) -> Check:
-    async def run(bench: Bench) -> None:
-        one, uri = await bench.queue()
-        two = await bench.client()
-        await two.open(uri, write=False)
-        await two.configure(0, row.consumers[1])
-        await one.configure(0, row.consumers[0])
-        posted = [b"%d" % number for number in range(row.posts)]
-        for number, payload in enumerate(posted):
-            one.post(payload, properties={"x": number} if row.properties else None)
-        got: list[bytes] = []
-        for peer, count in zip((one, two), row.received, strict=True):
-            if count:
-                got += await peer.payloads(count)
-        check(len(set(got) & set(posted)), sum(row.received), "number of different messages")
-        for peer in (one, two):
-            await peer.no_push()
-
-    return run
-
-
-for _share in _SHARES:
-    GROUP.case(
-        _share.number,
-        _share.title,
-        sends=_share.sends,
-        expects=_share.expects,
-        statement=_share.statement,
-        level=_share.level,
-    )(_share_check(_share))
+GROUP.rows(_share, [
+    ("6.2.1", "8.13", _M, "The highest priority receives all messages", "consumers with the priorities 2 and 1, 10 PUT",
+     "10 deliveries to priority 2, none to priority 1", (subscription(1, priority=2), subscription(2, priority=1)), 10, (10, 0)),
+    ("6.2.3", "8.16", _M, "Priorities may be negative", "consumers with the priorities -1 and -2, a PUT", "the delivery to -1",
+     (subscription(1, priority=-1), subscription(2, priority=-2)), 1, (1, 0)),
+    ("6.2.4", "8.15", _M, "Equal priorities share the messages", "two consumers with one priority, 12 PUT", "each message once, 6 for each consumer",
+     (subscription(1), subscription(1)), 12, (6, 6)),
+    ("6.2.5", "8.13", _M, "A full consumer does not pass messages to a lower priority",
+     "a consumer with the priority 2 and a limit of 1, one with the priority 1, 10 PUT", "one delivery to priority 2, none to priority 1",
+     (subscription(1, priority=2, messages=1), subscription(2, priority=1)), 10, (1, 0)),
+    ("6.2.6", "8.17", _O, "A full subscription does not pass messages to another expression",
+     "`x >= 0` with the priority 2 and a limit of 1, `x < 100` with the priority 1, 10 PUT", "one delivery to priority 2, none to priority 1",
+     (subscription(1, "x >= 0", priority=2, messages=1), subscription(2, "x < 100", priority=1)), 10, (1, 0), True),
+    ("6.2.7", "8.18", _O, "consumerPriorityCount gives a consumer more messages in turn", "two consumers with the counts 3 and 1, 8 PUT",
+     "6 deliveries to the first, 2 to the second", (subscription(1, count=3), subscription(1, count=1)), 8, (6, 2)),
+    ("6.2.8", "8.15", _M, "A full consumer leaves messages to an equal one", "two consumers with one priority, one with a limit of 1; 10 PUT",
+     "one delivery to the limited consumer, nine to the other", (subscription(1), subscription(1, messages=1)), 10, (9, 1)),
+])  # fmt: skip
 
 
 # ---- 6.3 several subscriptions of one queue
 
 
-class _Match(NamedTuple):
-    """Subscriptions of one queue, the properties x of the posted messages, and the sIds of the deliveries."""
-
-    number: str
-    statement: str
-    title: str
-    sends: str
-    expects: str
-    configured: tuple[tuple[Subscription, ...], ...]  # of each configureStream
-    posts: Sequence[int]
-    delivered: list[tuple[bytes, int]]  # x as text, and the sId
-    new: bool = True
-
-
 _ONE_OR_REST = (subscription(1, "x == 1", priority=2), subscription(2, priority=1))
 
-_MATCHES = [
-    _Match("6.3.1", "13.2", "Each message has the sId of its subscription",
-           "subscriptions `x == 0` and `x == 1`, a PUT for each", "a PUSH with each sId",
-           ((subscription(11, "x == 0"), subscription(12, "x == 1")),), (0, 1), [(b"0", 11), (b"1", 12)]),
-    _Match("6.3.5", "13.11", "A message without a match lets others pass",
-           "a subscription `x == 1`, PUT with x = 2 and x = 1", "the second message",
-           ((subscription(1, "x == 1"),),), (2, 1), [(b"1", 1)]),
-    _Match("6.3.6", "8.12", "Fifty subscriptions of one queue work",
-           "50 subscriptions `x == n`, a PUT for each", "50 deliveries, each with its sId",
-           (tuple(subscription(n + 1, f"x == {n}") for n in range(50)),), range(50), [(b"%d" % n, n + 1) for n in range(50)]),
-    _Match("6.3.7", "9.14", "Properties in the old encoding match, too",
-           "a subscription `x == 1`, a PUT in the old encoding with x = 1", "the message",
-           (_ONE_OR_REST,), (1,), [(b"1", 1)], False),
-    _Match("6.4.1", "8.4", "configureStream replaces all subscriptions",
-           "a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2", "only the second message",
-           ((subscription(1, "x == 1"),), (subscription(2, "x == 2"),)), (1, 2), [(b"2", 2)]),
-]  # fmt: skip
+
+async def _match(
+    bench: Bench,
+    configured: tuple[tuple[Subscription, ...], ...],  # of each configureStream
+    posts: Sequence[int],  # the property x of each message
+    delivered: list[tuple[bytes, int]],  # x as text, and the sId
+    new: bool = True,
+) -> None:
+    peer, _ = await bench.queue()
+    for subscriptions in configured:
+        await peer.configure(0, *subscriptions)
+    for x in posts:
+        peer.post(b"%d" % x, properties={"x": x}, new=new)
+    got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(len(delivered))]
+    check(got, [(payload, (s_id,)) for payload, s_id in delivered], "deliveries")
+    await peer.no_push()
 
 
-def _match_check(row: _Match) -> Check:
-    async def run(bench: Bench) -> None:
-        peer, _ = await bench.queue()
-        for subscriptions in row.configured:
-            await peer.configure(0, *subscriptions)
-        for x in row.posts:
-            peer.post(b"%d" % x, properties={"x": x}, new=row.new)
-        got = [(each.payload, each.push.sub_ids) for each in await peer.pushes(len(row.delivered))]
-        check(got, [(payload, (s_id,)) for payload, s_id in row.delivered], "deliveries")
-        await peer.no_push()
-
-    return run
-
-
-for _match in _MATCHES:
-    GROUP.case(
-        _match.number, _match.title, sends=_match.sends, expects=_match.expects, statement=_match.statement
-    )(_match_check(_match))
+GROUP.rows(_match, [
+    ("6.3.1", "13.2", _M, "Each message has the sId of its subscription", "subscriptions `x == 0` and `x == 1`, a PUT for each", "a PUSH with each sId",
+     ((subscription(11, "x == 0"), subscription(12, "x == 1")),), (0, 1), [(b"0", 11), (b"1", 12)]),
+    ("6.3.5", "13.11", _M, "A message without a match lets others pass", "a subscription `x == 1`, PUT with x = 2 and x = 1", "the second message",
+     ((subscription(1, "x == 1"),),), (2, 1), [(b"1", 1)]),
+    ("6.3.6", "8.12", _M, "Fifty subscriptions of one queue work", "50 subscriptions `x == n`, a PUT for each", "50 deliveries, each with its sId",
+     (tuple(subscription(n + 1, f"x == {n}") for n in range(50)),), range(50), [(b"%d" % n, n + 1) for n in range(50)]),
+    ("6.3.7", "9.14", _M, "Properties in the old encoding match, too", "a subscription `x == 1`, a PUT in the old encoding with x = 1", "the message", (_ONE_OR_REST,),
+     (1,), [(b"1", 1)], False),
+    ("6.4.1", "8.4", _M, "configureStream replaces all subscriptions", "a subscription `x == 1`, then a subscription `x == 2`; PUT with x = 1 and x = 2",
+     "only the second message", ((subscription(1, "x == 1"),), (subscription(2, "x == 2"),)), (1, 2), [(b"2", 2)]),
+])  # fmt: skip
 
 
-@GROUP.case(
-    "6.3.2",
-    "A message of two subscriptions is delivered once",
-    sends="subscriptions `x >= 0` and `x < 10` with one priority, a PUT with x = 5",
-    expects="one PUSH with one sId",
-    statement="8.19",
-)
+@GROUP.case("6.3.2", "8.19")
 async def _once(bench: Bench) -> None:
+    """A message of two subscriptions is delivered once.
+
+    Sends: subscriptions `x >= 0` and `x < 10` with one priority, a PUT with x = 5.
+    Expects: one PUSH with one sId.
+    """
     peer, _ = await bench.consumer(subscription(1, "x >= 0"), subscription(2, "x < 10"))
     peer.post(b"x", properties={"x": 5})
     check(len((await peer.push()).push.sub_ids), 1, "number of sIds")
     await peer.no_push()
 
 
-@GROUP.case(
-    "6.3.3",
-    "The subscription of the higher priority wins",
-    sends="`x >= 0` with the priority 5 and `x == 0` with the priority 10, PUT with x = 0 and x = 1",
-    expects="x = 0 with the second sId, x = 1 with the first",
-    statement="8.19",
-)
+@GROUP.case("6.3.3", "8.19")
 async def _wins(bench: Bench) -> None:
+    """The subscription of the higher priority wins.
+
+    Sends: `x >= 0` with the priority 5 and `x == 0` with the priority 10, PUT with x = 0 and x = 1.
+    Expects: x = 0 with the second sId, x = 1 with the first.
+    """
     peer, _ = await bench.consumer(
         subscription(5, "x >= 0", priority=5), subscription(10, "x == 0", priority=10)
     )
@@ -295,14 +240,13 @@ async def _wins(bench: Bench) -> None:
     check(pairs == {(b"0", (10,)), (b"1", (5,))}, True, f"deliveries {sorted(pairs)}:")
 
 
-@GROUP.case(
-    "6.3.4",
-    "A message without a match waits",
-    sends="a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`",
-    expects="no PUSH at first, and the message after the change",
-    statement="13.11",
-)
+@GROUP.case("6.3.4", "13.11")
 async def _unmatched(bench: Bench) -> None:
+    """A message without a match waits.
+
+    Sends: a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`.
+    Expects: no PUSH at first, and the message after the change.
+    """
     peer, _ = await bench.consumer(subscription(1, "x == 1"))
     peer.post(b"two", properties={"x": 2})
     await peer.no_push()
@@ -311,14 +255,13 @@ async def _unmatched(bench: Bench) -> None:
     check((got.payload, got.push.sub_ids), (b"two", (2,)), "delivery")
 
 
-@GROUP.case(
-    "6.3.8",
-    "A compressed payload does not hide the properties",
-    sends="a subscription `x == 1`, a compressed PUT in the new encoding with x = 1",
-    expects="the message",
-    statement="9.14",
-)
+@GROUP.case("6.3.8", "9.14")
 async def _compressed(bench: Bench) -> None:
+    """A compressed payload does not hide the properties.
+
+    Sends: a subscription `x == 1`, a compressed PUT in the new encoding with x = 1.
+    Expects: the message.
+    """
     peer, _ = await bench.consumer(*_ONE_OR_REST)
     # A short payload would not be compressed.
     peer.post(b"x" * 5000, properties={"x": 1}, compression=Compression.ZLIB)
@@ -328,15 +271,13 @@ async def _compressed(bench: Bench) -> None:
 # ---- 6.4 changes
 
 
-@GROUP.case(
-    "6.4.2",
-    "A refused change keeps the subscriptions",
-    sends="a subscription, then configureStream with an invalid priority; a PUT",
-    expects="the message with the first sId",
-    statement="8.9",
-    level=_O,
-)
+@GROUP.case("6.4.2", "8.9", _O)
 async def _refused(bench: Bench) -> None:
+    """A refused change keeps the subscriptions.
+
+    Sends: a subscription, then configureStream with an invalid priority; a PUT.
+    Expects: the message with the first sId.
+    """
     peer, _ = await bench.consumer(subscription(1))
     parameters = StreamParameters(subscriptions=(subscription(2, priority=-(2**31)),))
     await peer.refused(ConfigureStream(q_id=0, stream_parameters=parameters))
@@ -344,14 +285,13 @@ async def _refused(bench: Bench) -> None:
     check((await peer.push()).push.sub_ids, (1,), "sIds")
 
 
-@GROUP.case(
-    "6.4.3",
-    "Changes under flow lose nothing",
-    sends="200 PUT with 20 changes of the subscription between them",
-    expects="200 different messages",
-    statement="8.8",
-)
+@GROUP.case("6.4.3", "8.8")
 async def _under_flow(bench: Bench) -> None:
+    """Changes under flow lose nothing.
+
+    Sends: 200 PUT with 20 changes of the subscription between them.
+    Expects: 200 different messages.
+    """
     peer, _ = await bench.queue()
     for number in range(200):
         if number % 10 == 0:
@@ -364,14 +304,13 @@ async def _under_flow(bench: Bench) -> None:
     check(sorted(map(int, got)), list(range(200)), "messages")
 
 
-@GROUP.case(
-    "6.4.4",
-    "Unconfirmed messages of a replaced subscription can be confirmed",
-    sends="a PUT, configureStream with another sId, a CONFIRM; a consumer in another session",
-    expects="no second delivery",
-    statement="14.11",
-)
+@GROUP.case("6.4.4", "14.11")
 async def _confirm_after(bench: Bench) -> None:
+    """Unconfirmed messages of a replaced subscription can be confirmed.
+
+    Sends: a PUT, configureStream with another sId, a CONFIRM; a consumer in another session.
+    Expects: no second delivery.
+    """
     peer, uri = await bench.consumer(subscription(1))
     guid = peer.post(b"x")
     await peer.push()
@@ -385,15 +324,13 @@ async def _confirm_after(bench: Bench) -> None:
     await other.no_push()
 
 
-@GROUP.case(
-    "6.4.5",
-    "A redelivered message without a consumer holds back new ones",
-    sends="`x == 1` leaves with an unconfirmed message; `x == 2` stays; PUT with x = 2; then `x == 1` again",
-    expects="no PUSH for `x == 2` until the first message has a consumer",
-    statement="13.14",
-    level=_O,
-)
+@GROUP.case("6.4.5", "13.14", _O)
 async def _stall(bench: Bench) -> None:
+    """A redelivered message without a consumer holds back new ones.
+
+    Sends: `x == 1` leaves with an unconfirmed message; `x == 2` stays; PUT with x = 2; then `x == 1` again.
+    Expects: no PUSH for `x == 2` until the first message has a consumer.
+    """
     one, uri = await bench.queue()
     two = await bench.client()
     await two.open(uri)

@@ -14,7 +14,7 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import encode_push
-from conformance.case import Cases, Check, Level, Mismatch, check, fail
+from conformance.case import Cases, Level, Mismatch, check, fail
 from conformance.peer import QUIET
 from conformance.stage import Line, Opened, Stage, guid, pushed
 
@@ -53,27 +53,25 @@ async def _whole_session(stage: Stage) -> Line:
     return line
 
 
-@CASES.case(
-    "27.1.1",
-    "Each event of a client has a header of two words with the version 1, and no fragment bit.",
-    sends="the answers of a whole session",
-    expects="events with fragment 0, protocolVersion 1 and headerWords 2",
-    statement="2.3",
-)
+@CASES.case("27.1.1", "2.3")
 async def has_plain_headers(stage: Stage) -> None:
+    """Each event of a client has a header of two words with the version 1, and no fragment bit.
+
+    Sends: the answers of a whole session.
+    Expects: events with fragment 0, protocolVersion 1 and headerWords 2.
+    """
     for event in (await _whole_session(stage)).seen:
         data = event.data
         check((data[0] >> 7, data[4] >> 6, data[5]), (0, 1, 2), f"{event.type}: fragment, version, words")
 
 
-@CASES.case(
-    "27.1.2",
-    "Reserved fields are 0.",
-    sends="the answers of a whole session",
-    expects="zeros in the reserved fields of EventHeader, PutHeader and ConfirmHeader",
-    statement="1.6",
-)
+@CASES.case("27.1.2", "1.6")
 async def writes_zeros(stage: Stage) -> None:
+    """Reserved fields are 0.
+
+    Sends: the answers of a whole session.
+    Expects: zeros in the reserved fields of EventHeader, PutHeader and ConfirmHeader.
+    """
     for event in (await _whole_session(stage)).seen:
         data, body = event.data, event.data[HEADER_SIZE:]
         check(data[7], 0, "reserved of the EventHeader")
@@ -85,27 +83,25 @@ async def writes_zeros(stage: Stage) -> None:
             check(body[1:4], bytes(3), "reserved of the ConfirmHeader")
 
 
-@CASES.case(
-    "27.1.3",
-    "A client sends only events of the types for clients.",
-    sends="the answers of a whole session",
-    expects="events of the types CONTROL, PUT, CONFIRM and HEARTBEAT",
-    statement="2.8",
-)
+@CASES.case("27.1.3", "2.8")
 async def sends_its_own_types(stage: Stage) -> None:
+    """A client sends only events of the types for clients.
+
+    Sends: the answers of a whole session.
+    Expects: events of the types CONTROL, PUT, CONFIRM and HEARTBEAT.
+    """
     line = await _whole_session(stage)
     wrong = [int(event.type) for event in line.seen if event.type not in _SENT_BY_CLIENTS]
     check(wrong, [], "types of events that no client sends:")
 
 
-@CASES.case(
-    "27.2.1",
-    "Requests that wait for their answers at the same time have different numbers.",
-    sends="no answer to the first request until a second has arrived, or two seconds are over",
-    expects="different rIds",
-    statement="3.23",
-)
+@CASES.case("27.2.1", "3.23")
 async def numbers_requests(stage: Stage) -> None:
+    """Requests that wait for their answers at the same time have different numbers.
+
+    Sends: no answer to the first request until a second has arrived, or two seconds are over.
+    Expects: different rIds.
+    """
     line = await stage.started()
     calls = [stage.do("open", queue=uri, write=True) for uri in (ORDERS, OTHER)]
     first = await line.any_request()
@@ -123,14 +119,13 @@ async def numbers_requests(stage: Stage) -> None:
         await stage.done(call)
 
 
-@CASES.case(
-    "27.2.2",
-    "A reader configures its stream after the openQueueResponse.",
-    sends="openQueueResponse after a pause",
-    expects="no configureStream in the pause",
-    statement="7.18",
-)
+@CASES.case("27.2.2", "7.18")
 async def configures_an_open_queue(stage: Stage) -> None:
+    """A reader configures its stream after the openQueueResponse.
+
+    Sends: openQueueResponse after a pause.
+    Expects: no configureStream in the pause.
+    """
     line = await stage.started()
     asked = stage.do("open", queue=ORDERS, read=True)
     opening, _ = await line.wanted(OpenQueue)
@@ -148,15 +143,13 @@ async def configures_an_open_queue(stage: Stage) -> None:
     await stage.done(asked)
 
 
-@CASES.case(
-    "27.2.3",
-    "A message waits until its queue is open again.",
-    sends="the end of the connection instead of an ACK; then openQueueResponse after a pause",
-    expects="no PUT in the pause, and the message after it; or a failure of the call",
-    statement="7.18",
-    seconds=_LONG,
-)
+@CASES.case("27.2.3", "7.18", seconds=_LONG)
 async def posts_to_an_open_queue(stage: Stage) -> None:
+    """A message waits until its queue is open again.
+
+    Sends: the end of the connection instead of an ACK; then openQueueResponse after a pause.
+    Expects: no PUT in the pause, and the message after it; or a failure of the call.
+    """
     line = await stage.started()
     queue = await stage.opened(line, ORDERS, write=True)
     asked = stage.post(queue, b"hello")
@@ -175,14 +168,13 @@ async def posts_to_an_open_queue(stage: Stage) -> None:
     check((await stage.done(asked)).get("status"), "SUCCESS", "status")
 
 
-@CASES.case(
-    "27.3.1",
-    "A message without properties has no properties area.",
-    sends="an ACK",
-    expects="a PUT message without the flag MESSAGE_PROPERTIES, with schemaId 0, and nothing but the payload",
-    statement="12.2",
-)
+@CASES.case("27.3.1", "12.2")
 async def omits_the_area(stage: Stage) -> None:
+    """A message without properties has no properties area.
+
+    Sends: an ACK.
+    Expects: a PUT message without the flag MESSAGE_PROPERTIES, with schemaId 0, and nothing but the payload.
+    """
     line = await stage.started()
     queue = await stage.opened(line, ORDERS, write=True)
     asked = stage.post(queue, b"hello")
@@ -206,37 +198,24 @@ def _with_schema(queue: Opened, number: int, schema_id: int, properties: dict[st
     )
 
 
-_Messages = tuple[tuple[int, dict[str, PropertyInput]], ...]
+async def _schema(stage: Stage, messages: tuple[tuple[int, dict[str, PropertyInput]], ...]) -> None:
+    line = await stage.started()
+    queue = await stage.opened(line, ORDERS, read=True)
+    for place, (schema_id, properties) in enumerate(messages, 1):
+        asked = stage.do("receive", queue=queue.uri)
+        line.deliver(_with_schema(queue, place, schema_id, properties))
+        check(await stage.received(asked), b"body", "payload")
+        check((await stage.done(asked)).get("properties"), properties, "properties")
 
-#: Number, title, what is sent, the schemaId and the properties of each message.
-_SCHEMAS: list[tuple[str, str, str, _Messages]] = [
-    ("27.3.2", "Messages with the number of a sequence of names are read.",
-     "two PUSH messages with schemaId 2 and the same names, with values of other lengths",
+
+CASES.rows(_schema, [
+    ("27.3.2", "12.5", Level.MUST, "Messages with the number of a sequence of names are read",
+     "two PUSH messages with schemaId 2 and the same names, with values of other lengths", "the properties and the payloads",
      ((2, {"a": "x", "b": 1}), (2, {"a": "longer", "b": 2}))),
-    ("27.3.3", "The number of a sequence of names can get another sequence.",
-     "PUSH messages with schemaId 2 and the names a and b, then 3 and 2 with the names c, d and e",
-     ((2, {"a": "x", "b": 1}), (3, {"c": "one", "d": "two", "e": 3}),
-      (2, {"c": "three", "d": "four", "e": 5}))),
-]  # fmt: skip
-
-
-def _schema_check(messages: _Messages) -> Check:
-    async def run(stage: Stage) -> None:
-        line = await stage.started()
-        queue = await stage.opened(line, ORDERS, read=True)
-        for place, (schema_id, properties) in enumerate(messages, 1):
-            asked = stage.do("receive", queue=queue.uri)
-            line.deliver(_with_schema(queue, place, schema_id, properties))
-            check(await stage.received(asked), b"body", "payload")
-            check((await stage.done(asked)).get("properties"), properties, "properties")
-
-    return run
-
-
-for _number, _title, _sends, _messages in _SCHEMAS:
-    CASES.case(_number, _title, sends=_sends, expects="the properties and the payloads", statement="12.5")(
-        _schema_check(_messages)
-    )
+    ("27.3.3", "12.5", Level.MUST, "The number of a sequence of names can get another sequence",
+     "PUSH messages with schemaId 2 and the names a and b, then 3 and 2 with the names c, d and e", "the properties and the payloads",
+     ((2, {"a": "x", "b": 1}), (3, {"c": "one", "d": "two", "e": 3}), (2, {"c": "three", "d": "four", "e": 5}))),
+])  # fmt: skip
 
 
 def _infos(queue: Opened) -> bytes:
@@ -244,23 +223,15 @@ def _infos(queue: Opened) -> bytes:
     return (3 << 26 | 2 << 21 | 3).to_bytes(4, "big") + queue.s_ids[0].to_bytes(4, "big") + b"\x80\0\0\0"
 
 
-def _options_check(options: Callable[[Opened], bytes]) -> Check:
-    async def run(stage: Stage) -> None:
-        line = await stage.started()
-        queue = await stage.opened(line, ORDERS, read=True)
-        asked = stage.do("receive", queue=queue.uri)
-        line.deliver(pushed(queue, 1, b"hello", options=options(queue)))
-        check(await stage.received(asked), b"hello", "payload")
-
-    return run
+async def _options(stage: Stage, options: Callable[[Opened], bytes]) -> None:
+    line = await stage.started()
+    queue = await stage.opened(line, ORDERS, read=True)
+    asked = stage.do("receive", queue=queue.uri)
+    line.deliver(pushed(queue, 1, b"hello", options=options(queue)))
+    check(await stage.received(asked), b"hello", "payload")
 
 
-for _number, _statement, _title, _level, _sends, _options in (
-    ("27.3.4", "13.3", "Subscription ids with remaining delivery attempts are read.", Level.MUST,
-     "a PUSH message with the option SUB_QUEUE_INFOS", _infos),
-    ("27.3.5", "13.24", "A message without a subscription id is read.", Level.SHOULD,
-     "a PUSH message without options", lambda _: b""),
-):  # fmt: skip
-    CASES.case(_number, _title, level=_level, sends=_sends, expects="the payload", statement=_statement)(
-        _options_check(_options)
-    )
+CASES.rows(_options, [
+    ("27.3.4", "13.3", Level.MUST, "Subscription ids with remaining delivery attempts are read", "a PUSH message with the option SUB_QUEUE_INFOS", "the payload", _infos),
+    ("27.3.5", "13.24", Level.SHOULD, "A message without a subscription id is read", "a PUSH message without options", "the payload", lambda _: b""),
+])  # fmt: skip

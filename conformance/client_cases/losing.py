@@ -21,29 +21,25 @@ async def _opened(stage: Stage, *, read: bool = False, write: bool = False) -> t
     return line, await stage.opened(line, ORDERS, read=read, write=write)
 
 
-@CASES.case(
-    "25.1.1",
-    "A client connects and negotiates again after its connection was lost.",
-    sends="the end of the connection",
-    expects="a second connection with a clientIdentity",
-    statement="16.2",
-    seconds=_LONG,
-)
+@CASES.case("25.1.1", "16.2", seconds=_LONG)
 async def connects_again(stage: Stage) -> None:
+    """A client connects and negotiates again after its connection was lost.
+
+    Sends: the end of the connection.
+    Expects: a second connection with a clientIdentity.
+    """
     line, _ = await _opened(stage, write=True)
     line.drop()
     await (await stage.connection()).introduction()
 
 
-@CASES.case(
-    "25.1.2",
-    "The queues are opened again, a reader with its subscription.",
-    sends="the end of the connection",
-    expects="openQueue and the configuration on the second connection, then a message is received",
-    statement="16.3",
-    seconds=_LONG,
-)
+@CASES.case("25.1.2", "16.3", seconds=_LONG)
 async def opens_again(stage: Stage) -> None:
+    """The queues are opened again, a reader with its subscription.
+
+    Sends: the end of the connection.
+    Expects: openQueue and the configuration on the second connection, then a message is received.
+    """
     line, queue = await _opened(stage, read=True)
     line.drop()
     line = await stage.restored(queue)
@@ -52,15 +48,13 @@ async def opens_again(stage: Stage) -> None:
     check(await stage.received(asked), b"after the loss", "payload")
 
 
-@CASES.case(
-    "25.1.3",
-    "A message without an acknowledgement is posted again with the same GUID, or reported as not accepted.",
-    sends="the end of the connection instead of an ACK",
-    expects="the same message on the second connection, or a failure of the call",
-    statement="16.4",
-    seconds=_LONG,
-)
+@CASES.case("25.1.3", "16.4", seconds=_LONG)
 async def posts_again(stage: Stage) -> None:
+    """A message without an acknowledgement is posted again with the same GUID, or reported as not accepted.
+
+    Sends: the end of the connection instead of an ACK.
+    Expects: the same message on the second connection, or a failure of the call.
+    """
     line, queue = await _opened(stage, write=True)
     asked = stage.post(queue, b"hello")
     (first,) = await line.puts()
@@ -74,15 +68,13 @@ async def posts_again(stage: Stage) -> None:
     check((await stage.done(asked)).get("status"), "SUCCESS", "status")
 
 
-@CASES.case(
-    "25.1.4",
-    "An acknowledged message is not posted again.",
-    sends="an ACK, then the end of the connection",
-    expects="no PUT on the second connection but for a new message",
-    statement="16.5",
-    seconds=_LONG,
-)
+@CASES.case("25.1.4", "16.5", seconds=_LONG)
 async def posts_only_open_messages_again(stage: Stage) -> None:
+    """An acknowledged message is not posted again.
+
+    Sends: an ACK, then the end of the connection.
+    Expects: no PUT on the second connection but for a new message.
+    """
     line, queue = await _opened(stage, write=True)
     asked = stage.post(queue, b"old")
     line.acknowledge(await line.puts())
@@ -93,15 +85,13 @@ async def posts_only_open_messages_again(stage: Stage) -> None:
     check(line.posted, 1, "messages on the second connection:")
 
 
-@CASES.case(
-    "25.1.5",
-    "Messages without acknowledgements are posted again in their order, or all reported as not accepted.",
-    sends="the end of the connection instead of 20 acknowledgements",
-    expects="20 messages with the same GUIDs in the same order, or 20 failures",
-    statement="16.4",
-    seconds=_LONG,
-)
+@CASES.case("25.1.5", "16.4", seconds=_LONG)
 async def keeps_the_order(stage: Stage) -> None:
+    """Messages without acknowledgements are posted again in their order, or all reported as not accepted.
+
+    Sends: the end of the connection instead of 20 acknowledgements.
+    Expects: 20 messages with the same GUIDs in the same order, or 20 failures.
+    """
     line, queue = await _opened(stage, write=True)
     calls = [stage.post(queue, b"%d" % number) for number in range(20)]
     before = await line.puts(20)
@@ -115,16 +105,13 @@ async def keeps_the_order(stage: Stage) -> None:
         await stage.done(call)
 
 
-@CASES.case(
-    "25.1.6",
-    "A call that waits for an answer when the connection is lost is repeated, or fails.",
-    level=Level.SHOULD,
-    sends="the end of the connection instead of openQueueResponse",
-    expects="the request on the second connection, and success; or an error",
-    statement="16.6",
-    seconds=_LONG,
-)
+@CASES.case("25.1.6", "16.6", Level.SHOULD, seconds=_LONG)
 async def repeats_requests(stage: Stage) -> None:
+    """A call that waits for an answer when the connection is lost is repeated, or fails.
+
+    Sends: the end of the connection instead of openQueueResponse.
+    Expects: the request on the second connection, and success; or an error.
+    """
     line = await stage.started()
     asked = stage.do("open", queue=ORDERS, write=True)
     await line.wanted(OpenQueue)
@@ -134,16 +121,13 @@ async def repeats_requests(stage: Stage) -> None:
     await stage.answer(asked)
 
 
-@CASES.case(
-    "25.1.7",
-    "A queue that the broker refuses after the loss does not end the others.",
-    level=Level.SHOULD,
-    sends="a status for one of two openQueue requests on the second connection",
-    expects="the other queue accepts a post",
-    statement="16.7",
-    seconds=_LONG,
-)
+@CASES.case("25.1.7", "16.7", Level.SHOULD, seconds=_LONG)
 async def survives_a_refused_reopening(stage: Stage) -> None:
+    """A queue that the broker refuses after the loss does not end the others.
+
+    Sends: a status for one of two openQueue requests on the second connection.
+    Expects: the other queue accepts a post.
+    """
     line = await stage.started()
     kept = await stage.opened(line, ORDERS, write=True)
     await stage.opened(line, OTHER, write=True)
@@ -159,16 +143,13 @@ async def survives_a_refused_reopening(stage: Stage) -> None:
     await stage.alive(line, kept)
 
 
-@CASES.case(
-    "25.1.8",
-    "Messages of the lost connection that the client had not handed out are not delivered twice.",
-    level=Level.OBSERVED,
-    sends="a message on both connections",
-    expects="the message once",
-    statement="16.9",
-    seconds=_LONG,
-)
+@CASES.case("25.1.8", "16.9", Level.OBSERVED, seconds=_LONG)
 async def delivers_once(stage: Stage) -> None:
+    """Messages of the lost connection that the client had not handed out are not delivered twice.
+
+    Sends: a message on both connections.
+    Expects: the message once.
+    """
     line, queue = await _opened(stage, read=True)
     line.deliver(pushed(queue, 1, b"one"))
     await line.flushed()

@@ -21,14 +21,13 @@ OTHER = "bmq://bmq.test.mem.priority/conform-other"
 NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
 
 
-@CASES.case(
-    "22.1.1",
-    "A queue for writing is opened with the flag write and a writer count of 1.",
-    sends="openQueueResponse",
-    expects="openQueue with the URI, the flag WRITE and writeCount 1",
-    statement="7.11",
-)
+@CASES.case("22.1.1", "7.11")
 async def opens_for_writing(stage: Stage) -> None:
+    """A queue for writing is opened with the flag write and a writer count of 1.
+
+    Sends: openQueueResponse.
+    Expects: openQueue with the URI, the flag WRITE and writeCount 1.
+    """
     line = await stage.started()
     queue = await stage.opened(line, ORDERS, write=True)
     parameters = queue.parameters
@@ -38,14 +37,13 @@ async def opens_for_writing(stage: Stage) -> None:
     check((parameters.read_count, parameters.write_count), (0, 1), "readCount and writeCount")
 
 
-@CASES.case(
-    "22.1.2",
-    "A queue for reading is opened, then configured with a subscription that has room.",
-    sends="openQueueResponse and the answer to the configuration",
-    expects="openQueue with the flag READ, then a configuration with positive limits",
-    statement="8.2",
-)
+@CASES.case("22.1.2", "8.2")
 async def opens_for_reading(stage: Stage) -> None:
+    """A queue for reading is opened, then configured with a subscription that has room.
+
+    Sends: openQueueResponse and the answer to the configuration.
+    Expects: openQueue with the flag READ, then a configuration with positive limits.
+    """
     line = await stage.started()
     queue = await stage.opened(line, ORDERS, read=True)
     parameters = queue.parameters
@@ -63,14 +61,13 @@ async def opens_for_reading(stage: Stage) -> None:
         raise fail("a configuration with a subscription", [type(body).__name__ for body in queue.requests])
 
 
-@CASES.case(
-    "22.1.3",
-    "Two queues have different numbers.",
-    sends="answers to both openings",
-    expects="different qIds",
-    statement="7.5",
-)
+@CASES.case("22.1.3", "7.5")
 async def numbers_queues(stage: Stage) -> None:
+    """Two queues have different numbers.
+
+    Sends: answers to both openings.
+    Expects: different qIds.
+    """
     line = await stage.started()
     one = await stage.opened(line, ORDERS, write=True)
     two = await stage.opened(line, OTHER, write=True)
@@ -78,14 +75,13 @@ async def numbers_queues(stage: Stage) -> None:
         raise fail("different qIds", f"{one.q_id} for both")
 
 
-@CASES.case(
-    "22.1.4",
-    "The reader of a fanout queue names its application.",
-    sends="answers",
-    expects="openQueue with appId foo in subIdInfo, and with or without ?id=foo in the URI",
-    statement="7.21",
-)
+@CASES.case("22.1.4", "7.21")
 async def names_the_application(stage: Stage) -> None:
+    """The reader of a fanout queue names its application.
+
+    Sends: answers.
+    Expects: openQueue with appId foo in subIdInfo, and with or without ?id=foo in the URI.
+    """
     line = await stage.started()
     queue = await stage.opened(line, NEWS, read=True)
     parameters = queue.parameters
@@ -94,14 +90,13 @@ async def names_the_application(stage: Stage) -> None:
     check(parameters.uri.partition("?")[0], NEWS.partition("?")[0], "uri without the query")
 
 
-@CASES.case(
-    "22.2.1",
-    "A refused openQueue is an error of the call, and the session goes on.",
-    sends="a status E_REFUSED; then success for another queue",
-    expects="an error, then success",
-    statement="3.27",
-)
+@CASES.case("22.2.1", "3.27")
 async def survives_a_refused_opening(stage: Stage) -> None:
+    """A refused openQueue is an error of the call, and the session goes on.
+
+    Sends: a status E_REFUSED; then success for another queue.
+    Expects: an error, then success.
+    """
     line = await stage.started()
     asked = stage.do("open", queue=ORDERS, write=True)
     request, _ = await line.wanted(OpenQueue)
@@ -110,14 +105,13 @@ async def survives_a_refused_opening(stage: Stage) -> None:
     await stage.alive(line, await stage.opened(line, OTHER, write=True))
 
 
-@CASES.case(
-    "22.2.2",
-    "A refused configuration is an error of the call, and the session goes on.",
-    sends="success for openQueue, a status E_REFUSED for the configuration",
-    expects="an error, then success for another queue",
-    statement="3.27",
-)
+@CASES.case("22.2.2", "3.27")
 async def survives_a_refused_configuration(stage: Stage) -> None:
+    """A refused configuration is an error of the call, and the session goes on.
+
+    Sends: success for openQueue, a status E_REFUSED for the configuration.
+    Expects: an error, then success for another queue.
+    """
     line = await stage.started()
     asked = stage.do("open", queue=ORDERS, read=True)
     refused: list[ControlMessage] = []
@@ -134,14 +128,13 @@ async def survives_a_refused_configuration(stage: Stage) -> None:
     await stage.alive(line, await stage.opened(line, OTHER, write=True))
 
 
-@CASES.case(
-    "22.2.3",
-    "Answers in another order than the requests reach their calls.",
-    sends="answers to two openings, the second one first",
-    expects="success of both calls",
-    statement="3.25",
-)
+@CASES.case("22.2.3", "3.25")
 async def matches_answers(stage: Stage) -> None:
+    """Answers in another order than the requests reach their calls.
+
+    Sends: answers to two openings, the second one first.
+    Expects: success of both calls.
+    """
     line = await stage.started()
     calls = {uri: stage.do("open", queue=uri, write=True) for uri in (ORDERS, OTHER)}
     first = await line.any_request()
@@ -160,14 +153,13 @@ async def matches_answers(stage: Stage) -> None:
         await stage.done(call)
 
 
-@CASES.case(
-    "22.3.1",
-    "A closed reader withdraws its subscriptions, then closes the queue for good.",
-    sends="answers",
-    expects="a configuration without consumers, then closeQueue with isFinal",
-    statement="15.1",
-)
+@CASES.case("22.3.1", "15.1")
 async def closes_a_reader(stage: Stage) -> None:
+    """A closed reader withdraws its subscriptions, then closes the queue for good.
+
+    Sends: answers.
+    Expects: a configuration without consumers, then closeQueue with isFinal.
+    """
     line = await stage.started()
     await stage.opened(line, ORDERS, read=True)
     asked = stage.do("close", queue=ORDERS)
@@ -181,14 +173,13 @@ async def closes_a_reader(stage: Stage) -> None:
         raise fail("a configuration before closeQueue", "closeQueue alone")
 
 
-@CASES.case(
-    "22.3.2",
-    "A closed writer closes the queue for good.",
-    sends="closeQueueResponse",
-    expects="closeQueue with isFinal",
-    statement="15.2",
-)
+@CASES.case("22.3.2", "15.2")
 async def closes_a_writer(stage: Stage) -> None:
+    """A closed writer closes the queue for good.
+
+    Sends: closeQueueResponse.
+    Expects: closeQueue with isFinal.
+    """
     line = await stage.started()
     queue = await stage.opened(line, ORDERS, write=True)
     asked = stage.do("close", queue=ORDERS)
@@ -201,15 +192,13 @@ async def closes_a_writer(stage: Stage) -> None:
     check(close.handle_parameters.q_id, queue.q_id, "qId")
 
 
-@CASES.case(
-    "22.3.3",
-    "A refused closeQueue does not keep the call waiting, and the session goes on.",
-    level=Level.SHOULD,
-    sends="a status for closeQueue",
-    expects="an answer of the client; another queue can be opened",
-    statement="15.7",
-)
+@CASES.case("22.3.3", "15.7", Level.SHOULD)
 async def survives_a_refused_close(stage: Stage) -> None:
+    """A refused closeQueue does not keep the call waiting, and the session goes on.
+
+    Sends: a status for closeQueue.
+    Expects: an answer of the client; another queue can be opened.
+    """
     line = await stage.started()
     await stage.opened(line, ORDERS, write=True)
     asked = stage.do("close", queue=ORDERS)

@@ -66,7 +66,7 @@ async def test_bmq_passes_every_case() -> None:
 def test_numbers_titles_and_levels_are_complete() -> None:
     numbers = [case.number for case in CASES]
     assert len(set(numbers)) == len(numbers)
-    assert all(case.title.endswith(".") and case.sends and case.expects for case in CASES)
+    assert all(case.title and case.sends and case.expects for case in CASES)
     assert {case.level for case in CASES} == set(Level)
 
 

@@ -92,12 +92,37 @@ def test_numbers_belong_to_their_group_and_do_not_repeat() -> None:
     async def nothing(bench: Bench) -> None: ...
 
     def add(number: str) -> None:
-        cases.case(number, "t", sends="s", expects="e", statement="1.1")(nothing)
+        cases.add(number, "1.1", Level.MUST, "t", "s", "e", nothing)
 
     add("7.1.1")
     for number in ("7.1.1", "8.1.1", "7.1", "7.1.1.1"):
         with pytest.raises(UsageError, match="number"):
             add(number)
+
+
+def test_the_docstring_of_a_case_has_its_texts() -> None:
+    cases = Cases(7, "Seven")
+
+    @cases.case("7.1.1", "1.1", Level.SHOULD)
+    async def documented(bench: Bench) -> None:
+        """A title. With two sentences.
+
+        Sends: a message that is
+            long.
+        Expects: nothing.
+        """
+
+    (case,) = cases.cases
+    assert (case.title, case.sends, case.expects) == (
+        "A title. With two sentences",
+        "a message that is long",
+        "nothing",
+    )
+
+    async def silent(bench: Bench) -> None: ...
+
+    with pytest.raises(UsageError, match="Sends: and Expects:"):
+        cases.case("7.1.2", "1.1")(silent)
 
 
 def test_addresses_and_domains_are_checked() -> None:
