@@ -54,6 +54,7 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(optionalhook=True)  # tests run without pytest-xdist, too
 def pytest_xdist_auto_num_workers() -> int:
     """Return one process more than cores: tests wait for a fourth of their time."""
     return min((os.cpu_count() or 1) + 1, 8)
