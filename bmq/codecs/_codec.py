@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from bmq import _checks
-from bmq.codecs._media_types import JSON, MSGPACK
+from bmq.codecs._msgspec import JSON, MSGPACK, MsgspecJson, MsgspecPack
 from bmq.errors import UsageError
 
 __all__ = ["Codec", "codec_for", "known", "plain", "register"]
@@ -117,25 +117,12 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
 
 
 def _json(of: Any) -> Codec[Any]:
-    """The JSON codec of the type's own library."""
-    if hasattr(of, "__struct_fields__"):
-        from bmq.codecs._msgspec import MsgspecJson
-
-        return MsgspecJson(of)
     if hasattr(of, "__pydantic_core_schema__"):
         from bmq.codecs._pydantic import PydanticJson
 
         return PydanticJson(of)
-    from bmq.codecs._json import Json
-
-    return Json(of)
-
-
-def _msgpack(of: Any) -> Codec[Any]:
-    from bmq.codecs._msgspec import MsgspecPack
-
-    return MsgspecPack(of)
+    return MsgspecJson(of)
 
 
 register(JSON, _json)
-register(MSGPACK, _msgpack)
+register(MSGPACK, MsgspecPack)

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs through msgspec: JSON of msgspec's structs, and MessagePack of all supported types."""
+"""Codecs through msgspec: JSON and MessagePack of dataclasses, structs, typed dictionaries and plain values."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from bmq.codecs._media_types import JSON, MSGPACK
 from bmq.errors import UsageError
 
-__all__ = ["MsgspecJson", "MsgspecPack"]
+__all__ = ["JSON", "MSGPACK", "MsgspecJson", "MsgspecPack"]
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
 
 
 class MsgspecJson:
-    """JSON through msgspec: of its own structs, and of all other types it supports.
+    """JSON through msgspec, the default codec of all types except for pydantic's.
 
-    Structs use this codec by default. Dataclasses can choose it::
-
-        orders = queue.typed(Order, codec=bmq.codecs.MsgspecJson(Order))
-
-    Reading a dataclass is three to six times as fast as with the default codec. The checks and messages are
-    msgspec's: a dataclass is filled without a call of its ``__init__``, and errors have other texts.
+    Values are checked when read: a field of another type is an error, a missing field takes its default, and
+    an unknown field is ignored. A dataclass is filled without a call of its ``__init__``;
+    ``__post_init__`` is called.
 
     Args:
         of: the type of the values.
@@ -40,8 +39,10 @@ class MsgspecJson:
     def __init__(self, of: Any) -> None:
         try:
             self.decode = msgspec.json.Decoder(of).decode
-        except TypeError as error:
-            raise UsageError(f"msgspec has no JSON for {of!r}: {error}") from None
+            # A decoder accepts any class, and would refuse each message: only the schema finds the class now.
+            msgspec.json.schema(of)
+        except (TypeError, NameError) as error:
+            raise _unsupported("JSON", of, error) from None
         self.encode = msgspec.json.Encoder().encode
         self._of = of
 
@@ -62,11 +63,20 @@ class MsgspecPack:
     def __init__(self, of: Any) -> None:
         try:
             self.decode = msgspec.msgpack.Decoder(of).decode
-        except TypeError as error:
-            raise UsageError(f"no MessagePack for {of!r}: {error}") from None
+        except (TypeError, NameError) as error:
+            raise _unsupported("MessagePack", of, error) from None
         self.encode = msgspec.msgpack.Encoder().encode
         self._of = of
 
     def json_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the values."""
         return msgspec.json.schema(self._of)
+
+
+def _unsupported(form: str, of: Any, error: Exception) -> UsageError:
+    reason = str(error).rpartition("\n")[2]
+    return UsageError(
+        f"msgspec has no {form} for {of!r}: {reason}. Possible types are dataclasses, typed dictionaries, "
+        "structs of msgspec, lists, tuples, dictionaries, enumerations, dates, UUID and plain values. "
+        "Otherwise use a model of pydantic, or a codec of your own (bmq.codecs.register)"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from bmq.codecs._media_types import JSON
+from bmq.codecs._msgspec import JSON
 
 __all__ = ["PydanticJson"]
 

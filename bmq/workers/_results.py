@@ -16,7 +16,7 @@ from typing import Any, Final, Never, NoReturn, Union, cast, get_args, get_origi
 
 from bmq.client.posts import PutMessage
 from bmq.codecs import Codec, Shape
-from bmq.errors import UsageError
+from bmq.errors import InvalidPayload, UsageError
 from bmq.wire.properties import PropertyInput
 from bmq.workers._dependencies import returned_by, shown_type, target_of
 from bmq.workers._handlers import name_of
@@ -52,7 +52,6 @@ class Results:
 
     Attributes:
         of: type of the encoded values; None if the function returns only bytes.
-        shape: conversion of the values; None if the function returns only bytes.
         kinds: conversions of the kinds of results, for a description: of each class of a union, of its other
             types together, and None for payloads and whole messages.
         empty: whether the annotation of the result is None.
@@ -78,25 +77,23 @@ class Results:
         self.unknown = not (self.empty or values or any(each in _POSTED for each in parts))
         self._bytes = not values or any(each in _BYTES for each in parts)
         self.of: Any = None
-        self.shape: Shape[Any] | None = None
         self.kinds: list[Shape[Any] | None] = []
+        self._rest: Shape[Any] | None = None
         # The classes of a union have shapes of their own: only a class has fields that are properties.
         self._shapes: dict[type, Shape[Any]] = {}
         if values:
             self.of = Union[tuple(values)] if len(values) > 1 else values[0]  # noqa: UP007
+            classes = [each for each in values if inspect.isclass(each) and len(values) > 1]
+            others = [each for each in values if each not in classes]
             try:
-                self.shape = Shape(self.of, codec or "application/json")
-                self.kinds = [self.shape]
-                if len(values) > 1:
-                    classes = [each for each in values if inspect.isclass(each)]
-                    self._shapes = {each: Shape(each, codec or "application/json") for each in classes}
-                    others = [each for each in values if each not in self._shapes]
-                    self.kinds = [*self._shapes.values()]
-                    if others:
-                        rest: Any = Union[tuple(others)]  # noqa: UP007
-                        self.kinds.append(Shape(rest, codec or "application/json"))
+                self._shapes = {each: Shape(each, codec or "application/json") for each in classes}
+                if others:
+                    rest: Any = Union[tuple(others)]  # noqa: UP007
+                    self._rest = Shape(rest, codec or "application/json")
+                    self.kinds.append(self._rest)
             except UsageError as error:
                 raise UsageError(f"{name} returns {shown_type(self.of)}: {error}") from None
+            self.kinds = [*self._shapes.values(), *self.kinds]
         if not values or any(each in _POSTED for each in parts):
             self.kinds.append(None)
 
@@ -115,14 +112,18 @@ class Results:
             return result
         if self._bytes and isinstance(result, _BYTES):
             return PutMessage(cast("bytes", result), properties)
-        if self.shape is None:
+        if self.of is None:
             if inspect.iscoroutine(result):
                 result.close()
             raise TypeError(
                 f"{self._name} must return bytes or a bmq.PutMessage, not {type(result).__name__}: annotate "
                 "the result with its type to encode values, as in '-> Order'"
             )
-        data, own = self._shapes.get(type(result), self.shape).encode(result)
+        found = (self._shapes[each] for each in type(result).__mro__ if each in self._shapes)
+        shape = next(found, self._rest)
+        if shape is None:
+            raise InvalidPayload(f"a value must be {shown_type(self.of)}, not {type(result).__name__}")
+        data, own = shape.encode(result)
         return PutMessage(data, own if properties is None else own | properties)
 
 

@@ -61,6 +61,8 @@ INT32_SEVEN = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
         (dict, {"a": [1, None, "x"]}, {}),
         (list[Order], [ORDER, ORDER], {}),
         (dict[str, int], {"a": 1}, {}),
+        (dict[int, str], {1: "a"}, {}),
+        (set[str], {"a", "b"}, {}),
         (str, "text", {}),
     ],
     ids=str,
@@ -193,13 +195,13 @@ def test_unregistered_content_type_is_an_error_with_the_registered_ones() -> Non
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"{", "unexpected end|truncated"),
-        (b"[]", "expected an object .Order., got an array"),
-        (b'{"customer": 7, "express": true}', "Order has no address"),
-        ({"customer": "7"}, "customer: expected an integer, got a string"),
-        ({"customer": True}, "customer: expected an integer, got a boolean"),
-        ({"address": {"street": None}}, "address.street: expected a string, got null"),
-        ({"grade": "lead"}, "grade: 'lead' is not a value of Grade"),
+        (b"{", "truncated"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'{"customer": 7, "express": true}', "Object missing required field `address`"),
+        ({"customer": "7"}, r"Expected `int`, got `str` - at `\$.customer`"),
+        ({"customer": True}, r"Expected `int`, got `bool` - at `\$.customer`"),
+        ({"address": {"street": None}}, r"Expected `str`, got `null` - at `\$.address.street`"),
+        ({"grade": "lead"}, r"Invalid enum value 'lead' - at `\$.grade`"),
     ],
 )
 def test_mismatch_is_reported_with_its_place(data: bytes | dict[str, Any], why: str) -> None:
@@ -212,7 +214,7 @@ def test_mismatch_is_reported_with_its_place(data: bytes | dict[str, Any], why: 
 
 
 def test_error_names_the_place_in_lists_and_nested_values() -> None:
-    with pytest.raises(bmq.Undecodable, match=r"\[1\].address.number: expected an integer, got a number"):
+    with pytest.raises(bmq.Undecodable, match=r"Expected `int`, got `float` - at `\$\[1\].address.number`"):
         Shape(list[Order]).decode(
             Received(b'[{"customer":1,"express":false,"address":{"street":"x"}},'
                      b'{"customer":1,"express":false,"address":{"street":"x","number":1.5}}]')
@@ -236,7 +238,7 @@ def test_an_unknown_or_impossible_content_type_is_undecodable() -> None:
 
 
 def test_a_check_in_the_type_makes_a_message_undecodable() -> None:
-    with pytest.raises(bmq.Undecodable, match="Positive: 0 is not positive"):
+    with pytest.raises(bmq.Undecodable, match="0 is not positive"):
         Shape(Positive).decode(Received(b'{"number": 0}'))
 
 
@@ -289,18 +291,18 @@ class BadName:
 
 
 @dataclass
-class Hidden:
-    _secret: int
+class Cat:
+    name: str
 
 
 @dataclass
-class WithSet:
-    names: set[str]
+class Dog:
+    name: str
 
 
 @dataclass
-class WithKeys:
-    names: dict[int, str]
+class Unknown:
+    of: Received
 
 
 @pytest.mark.parametrize(
@@ -311,10 +313,9 @@ class WithKeys:
         (Mixed, "Mixed.a cannot be a property"),
         (Reserved, "Reserved.bmq_x: names that begin with bmq_ are reserved"),
         (BadName, "BadName.a cannot be a property: .*_x"),
-        (Hidden, "Hidden._secret: JSON omits names that begin with an underscore"),
-        (WithSet, r"JSON cannot restore set\[str\], in .*WithSet"),
-        (WithKeys, "the keys of JSON objects must be strings"),
-        (complex, "JSON cannot restore <class 'complex'>"),
+        (Cat | Dog, "no JSON for .*Cat .* unions may not contain more than one dataclass"),
+        (Unknown, "no JSON for .*Unknown.*: type <class '.*Received'> is not supported. Possible types are"),
+        (complex, "no JSON for <class 'complex'>: type <class 'complex'> is not supported"),
         (bytes, "bytes are posted and received unchanged"),
     ],
     ids=str,
