@@ -121,7 +121,7 @@ def _json(of: Any) -> Codec[Any]:
         from bmq.codecs._pydantic import PydanticJson
 
         return PydanticJson(of)
-    return MsgspecJson(of)
+    return MsgspecJson(Any if of is object else of)
 
 
 register(JSON, _json)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs through msgspec: JSON and MessagePack of dataclasses, structs, typed dictionaries and plain values."""
+"""Codecs through msgspec: JSON and MessagePack."""
 
 from __future__ import annotations
 
