@@ -29,7 +29,7 @@ import bmq.taskiq
 import bmq.workers
 from bmq._turn import SHARE, Turn, turn_of
 from bmq.protocol.client.events import StateRestored
-from bmq.workers._registrar import Registrar
+from bmq.workers._registry import Registrar
 from tests.waiting import eventually
 
 MESSAGES = 8

@@ -7,17 +7,24 @@
 from bmq.client.attempt import CallNext
 from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
-from bmq.workers._clock import Clock, LoopClock
 from bmq.workers._consume import consume
-from bmq.workers._dead_letters import original_of
 from bmq.workers._dependencies import Depends
+from bmq.workers._failures import original_of
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import AckPolicy
-from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter
-from bmq.workers._responder import Respond, Responder
+from bmq.workers._registry import Router
+from bmq.workers._results import Respond, Responder
 from bmq.workers._results import Results as Results
-from bmq.workers._retry import Backoff, NoRetry, RetryPolicy
-from bmq.workers._router import Router
+from bmq.workers._retry import (
+    Backoff,
+    Clock,
+    LoopClock,
+    NoRetry,
+    PartlyFailed,
+    Reject,
+    RetryAfter,
+    RetryPolicy,
+)
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._status import calls as calls
 from bmq.workers._sweeper import Sweeper, SweeperStats

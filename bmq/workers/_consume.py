@@ -23,14 +23,19 @@ from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue
 from bmq.codecs import Shape
 from bmq.errors import UsageError
 from bmq.wire.uri import QueueUri
-from bmq.workers._clock import Clock, LoopClock, checked_clock
-from bmq.workers._delayed_retry import check_durable
 from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies, planned
+from bmq.workers._failures import Quarantine, suspects_of
 from bmq.workers._invoker import Invoker
-from bmq.workers._membership import Membership, for_group, is_membership, lane_of
-from bmq.workers._options import ConsumerOptions, HandlerOptions
-from bmq.workers._quarantine import Quarantine, suspects_of
-from bmq.workers._responder import Responder
+from bmq.workers._options import (
+    ConsumerOptions,
+    HandlerOptions,
+    Membership,
+    for_group,
+    is_membership,
+    lane_of,
+)
+from bmq.workers._results import Responder
+from bmq.workers._retry import Clock, LoopClock, check_durable, checked_clock
 from bmq.workers._sources import BatchBounds
 from bmq.workers._workers import Workers, settled
 

@@ -1,20 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers and their dependencies: from a signature to one function of the attempt.
-
-A parameter names its source by its annotation. Only the first parameter of a handler has no marker: the
-parameter takes the value. Every other source is a class of bmq (the message, the attempt), the class of the
-app's state, or a marker in ``Annotated``. All problems are found at registration: an error names the
-function, the parameter and the remedy.
-
-A handler of a message, a value, or both, keeps the form ``function(message)``, and costs nothing more. All
-other handlers become ``call(attempt)``: the value is decoded, the dependencies are made in the order of their
-own dependencies, the handler is called, and the generators among the dependencies are closed in reverse
-order. A handler in a thread has its dependencies made and closed in the event loop; after a deadline the
-dependencies stay open until the thread has ended.
-"""
+"""Handlers and their dependencies: from a signature to one function of the attempt."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import sys
@@ -57,10 +46,8 @@ from bmq.client.typed import TypedMessage, typed_message
 from bmq.codecs import Codec, Property, Shape
 from bmq.codecs.fields import property_reader
 from bmq.errors import Undecodable, UsageError
-from bmq.workers._handlers import Handler, is_async, name_of
-from bmq.workers._middleware import Call, Middleware, timed
+from bmq.workers._middleware import Call, Handler, Middleware, is_async, name_of, timed
 from bmq.workers._options import OnUndecodable
-from bmq.workers._state import State
 
 if TYPE_CHECKING:
     from bmq.workers._invoker import Invoker
@@ -76,7 +63,10 @@ __all__ = [
     "HandlerPlan",
     "Overrides",
     "Role",
+    "S",
+    "State",
     "app_dependencies",
+    "checked_state",
     "parameters_of",
     "planned",
     "problem_of_result",
@@ -84,6 +74,69 @@ __all__ = [
     "shown_type",
     "target_of",
 ]
+
+# ---- The objects shared by an app's handlers: a namespace, or an object of the application's own class
+
+
+class State(SimpleNamespace):
+    """Objects shared by the handlers of an app, by name. Created by :class:`bmq.App`.
+
+    Every name can be set and read. Type checkers do not check the names; for checked names and types, give
+    :class:`bmq.App` an object of a class of your own.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = sorted(vars(self))
+        close = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'nothing yet'}."
+        raise AttributeError(
+            f"app.state has no {name!r}: {meant} Set the names in a function of app.on_startup; with "
+            "bmq.App(state=...) and a class of your own, type checkers find such names",
+            name=name,
+            obj=self,
+        )
+
+
+# For type checkers, an App without a state is an App[State]. At run time such defaults need Python 3.13.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", default=State)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S")
+
+
+def checked_state(state: Any) -> Any:
+    """Return the state of an app.
+
+    Raises:
+        UsageError: the state is a class.
+    """
+    if state is None:
+        return State()
+    if inspect.isclass(state):
+        raise UsageError(
+            f"state is an object, not the class {state.__name__}: App(state={state.__name__}(...))"
+        )
+    return state
+
+
+# ---- Handlers and their dependencies: from a signature to one function of the attempt
+#
+# A parameter names its source by its annotation. Only the first parameter of a handler has no marker: the
+# parameter takes the value. Every other source is a class of bmq (the message, the attempt), the class of the
+# app's state, or a marker in ``Annotated``. All problems are found at registration: an error names the
+# function, the parameter and the remedy.
+#
+# A handler of a message, a value, or both, keeps the form ``function(message)``, and costs nothing more.
+# All other handlers become ``call(attempt)``: the value is decoded, the dependencies are made in the order
+# of their own dependencies, the handler is called, and the generators among the dependencies are closed in
+# reverse order. A handler in a thread has its dependencies made and closed in the event loop; after a
+# deadline the dependencies stay open until the thread has ended.
 
 logger = Log("bmq.workers")
 

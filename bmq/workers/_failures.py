@@ -1,25 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of failed attempts: log lines, and the hook of the application."""
+"""Failed messages: reports, quarantine, and the way back from a dead letter."""
 
 from __future__ import annotations
 
+import base64
 import inspect
+import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
+from bmq import _checks
+from bmq._checks import INT32_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.dead_letters import DeadLetter, Failure, described
-from bmq.client.poison import poison_of
-from bmq.errors import RequestFailed
+from bmq.client.consumer import Consumer
+from bmq.client.dead_letters import DeadLetter, Failure, described, origin_of
+from bmq.client.message import Message
+from bmq.client.poison import Poison, guid_of, integer_of, poison_of
+from bmq.client.posts import PutMessage
+from bmq.client.queue import Queue
+from bmq.conventions import (
+    DEAD_GUID,
+    DEAD_PREFIX,
+    DEAD_PROPERTIES,
+    DEAD_QUEUE,
+    DEAD_RAW,
+    DEATHS,
+    ORIGIN,
+    derived_guid,
+    is_guid,
+)
+from bmq.errors import Error, RequestFailed, UsageError
+from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
+from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, own_context
-from bmq.workers._clock import Clock
 from bmq.workers._options import HandlerOptions
-from bmq.workers._outcomes import Reject, RetryAfter
+from bmq.workers._retry import Clock, Reject, RetryAfter
 
-__all__ = ["FailureReports"]
+__all__ = ["Died", "FailureReports", "Quarantine", "original_of", "suspects_of"]
+
+# ---- Reports of failed attempts: log lines, and the hook of the application
 
 logger = Log("bmq.workers")
 
@@ -164,3 +188,192 @@ def _place_of(error: BaseException) -> tuple[str, int] | None:
             found = os.path.basename(code.co_filename), trace.tb_lineno
         trace = trace.tb_next
     return found
+
+
+# ---- Quarantine: finds messages that kill the handling process, by counts kept in the broker
+#
+# The problem: after the death of a process, the broker redelivers and marks its messages. The broker cannot
+# know the deadly message among a thousand. Two steps find the message:
+#
+# 1. A marked message is not handled. The message is posted to the same queue again, with ``bmq_deaths``
+#    raised by one, and afterwards confirmed. The broker has the count before the message can kill again.
+# 2. Messages with ``bmq_deaths`` are suspects. A separate subscription with a limit of one message delivers
+#    them. Now a dying process has a single suspect, and only this suspect's count rises.
+#
+# A harmless message counts a single death, is handled alone, and is finished. A deadly message counts one
+# more death each time, and goes to the quarantine at the limit.
+#
+# Rejected: counts in memory, lost with the process; a limit of one message for all messages, at the cost of a
+# round trip for each; and a marker in another queue, because the marker outlives the message.
+
+
+class Died(Exception):
+    """The error of a message in quarantine: processes died or lost the connection while handling it."""
+
+
+def suspects_of(consumer: Consumer) -> Consumer:
+    """Return a consumer for the suspects among another consumer's messages, with a limit of one message."""
+    expressions = consumer.expressions
+    suspected = f"exists({DEATHS})"
+    if "" not in expressions:
+        suspected = f"({' || '.join(f'({each})' for each in expressions)}) && {suspected}"
+    return consumer.queue.subscribe(
+        suspected, priority=min(consumer.options.priority + 1, INT32_MAX), max_unconfirmed_messages=1
+    )
+
+
+class Quarantine:
+    """Counts the deaths of messages, and moves messages with too many deaths to the quarantine.
+
+    Args:
+        letters: posts to the quarantine, with an open queue.
+        after: number of deaths.
+        queue: source of the messages, and destination of the repeated posts.
+        handler: name of the handler.
+    """
+
+    def __init__(self, letters: DeadLetter, after: int, queue: Queue, handler: str) -> None:
+        assert isinstance(letters.queue, Queue)
+        self._letters = letters
+        self._aside = letters.queue
+        self._after = after
+        self._queue = queue
+        self._destination = QueueUri.parse(queue.uri).canonical
+        self._handler = handler
+        self._log = LogLimit(logger)
+
+    async def took(self, message: Message, pause: Callable[[float], Awaitable[None]]) -> bool:
+        """Count a death of a redelivered message; return False if the message is to be handled nevertheless.
+
+        After a cancellation the message may or may not be posted; a repeated call posts the same message.
+        """
+        try:
+            count = self._deaths(message) + 1
+            if count >= self._after:
+                await self._put_aside(message, count, pause)
+            else:
+                await self._again(message, count)
+        except (Error, Poison) as error:
+            self._log.warning(
+                type(error).__name__,
+                "message %s of %s was redelivered, and its number of deaths could not be recorded; the "
+                "message is handled: %s",
+                message.guid,
+                message.queue_uri,
+                described(error),
+            )
+            return False
+        message.confirm()
+        return True
+
+    def _deaths(self, message: Message) -> int:
+        """Return the deaths so far. A count set by a producer is capped one below the limit."""
+        deaths = integer_of(message, DEATHS, 1, INT32_MAX)
+        if deaths is None or guid_of(message, ORIGIN) is None:
+            return 0
+        return min(deaths, self._after - 1)
+
+    async def _again(self, message: Message, count: int) -> None:
+        properties: dict[str, PropertyInput] = {
+            **message.properties.typed(),
+            DEATHS: PropertyValue(PropertyType.INT32, count),
+            ORIGIN: origin_of(message),
+        }
+        output = await self._queue.session.open_output(self._destination)
+        guid = derived_guid(message.guid, message.queue_uri, "death", str(count))
+        await output.post(message.data, properties=properties, guid=guid)
+        self._log.warning(
+            "suspect",
+            "message %s of %s was being handled when a process died or lost its connection, %d times so "
+            "far. The message was posted again, and is now handled alone",
+            message.guid,
+            message.queue_uri,
+            count,
+        )
+
+    async def _put_aside(
+        self, message: Message, count: int, pause: Callable[[float], Awaitable[None]]
+    ) -> None:
+        died = Died(f"{count} processes died or lost their connection while handling it")
+        failure = Failure(message, died, count, None, self._handler)
+        await self._letters.post(failure, self._aside, pause)
+        self._log.error(
+            "quarantine",
+            "message %s of %s is in quarantine in %s: %s",
+            message.guid,
+            message.queue_uri,
+            self._letters.uri,
+            died,
+        )
+
+
+# ---- Restores the original message of a dead letter
+
+
+def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
+    """Return the destination and the original message of a dead letter.
+
+    Payload and properties are those of the original, with one more property: ``bmq_origin``, the GUID of the
+    original, by which an inbox knows a message that was handled before. The GUID derives from the GUID of the
+    dead letter, so that a message restored twice within the broker's deduplication window is stored once. ::
+
+        uri, original = bmq.workers.original_of(letter)
+        (await (await session.open_output(uri)).post_many([original])).raise_for_failures()
+        letter.confirm()
+
+    Args:
+        letter: message that a :class:`bmq.DeadLetter` has put aside.
+        queue: destination in place of the original queue.
+
+    Raises:
+        UsageError: the message is not a dead letter, or cannot be posted in its original form.
+        ProtocolError: the message cannot be parsed.
+    """
+    properties = _checks.choice("letter", letter, Message).properties
+    if queue is not None:
+        QueueUri.parse(queue)
+    origin = properties.get(DEAD_QUEUE)
+    if not isinstance(origin, str):
+        raise UsageError(f"message {letter.guid} is not a dead letter: it has no {DEAD_QUEUE}")
+    raw = properties.get(DEAD_RAW)
+    if raw is not None:
+        raise UsageError(
+            f"dead letter {letter.guid} has an unreadable original, which cannot be posted again: {raw!s}"
+        )
+    if queue is None and "?id=" in origin:
+        raise UsageError(
+            f"dead letter {letter.guid} belongs to application {origin} alone: a post to this queue would "
+            "reach all applications; name another queue"
+        )
+    uri = queue if queue is not None else origin
+    restored = {n: v for n, v in properties.typed().items() if not n.startswith(DEAD_PREFIX)}
+    for name, value in _rest(properties.get(DEAD_PROPERTIES)):
+        if len(restored) < MAX_PROPERTIES and _legal(name, value):
+            restored[name] = value
+    first = properties.get(DEAD_GUID)
+    if is_guid(first) and len(restored) < MAX_PROPERTIES:
+        restored[ORIGIN] = first
+    return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))
+
+
+def _rest(text: object) -> list[tuple[str, PropertyInput]]:
+    """Return the properties that could not be posted with the dead letter."""
+    if not isinstance(text, str):
+        return []
+    found: list[tuple[str, PropertyInput]] = []
+    try:
+        for name, kind, value in cast("list[Any]", json.loads(text)):
+            number = PropertyType[kind]
+            raw = number in (PropertyType.CHAR, PropertyType.BINARY)
+            found.append((str(name), PropertyValue(number, base64.b64decode(value) if raw else value)))
+    except (ValueError, KeyError, TypeError):
+        return []  # another program's property
+    return found
+
+
+def _legal(name: str, value: PropertyInput) -> bool:
+    try:
+        encode_properties({name: value}, new=True)
+    except UsageError:
+        return False
+    return True

@@ -1,27 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of functions as messages to post: replies of responders, outputs of handlers."""
+"""Results of handlers as messages: replies of responders, and outputs posted to other queues."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
+from collections import OrderedDict
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
+    Awaitable,
     Callable,
+    Mapping,
     Sequence,
 )
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
-from typing import Any, Final, Never, NoReturn, Union, cast, get_args, get_origin
+from typing import Any, Concatenate, Final, Never, NoReturn, TypeAlias, Union, cast, get_args, get_origin
 
+from bmq import _checks, _world
+from bmq._checks import INT64_MAX
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
+from bmq.client.attempt import Attempt, CallNext
+from bmq.client.dead_letters import described, origin_of
+from bmq.client.message import Message
+from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
 from bmq.client.posts import PutMessage
+from bmq.client.problem import problem_of
+from bmq.client.queue import Queue
+from bmq.client.requests import deadline
 from bmq.codecs import Codec, Shape
-from bmq.errors import InvalidPayload, UsageError
+from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
+from bmq.errors import Error, InvalidPayload, PostError, QueueClosed, RequestFailed, StateError, UsageError
+from bmq.wire.keys import Key
 from bmq.wire.properties import PropertyInput
-from bmq.workers._dependencies import returned_by, shown_type, target_of
-from bmq.workers._handlers import name_of
+from bmq.wire.uri import QueueUri
+from bmq.workers._dependencies import (
+    ANY_STATE,
+    HANDLER,
+    GeneratedResults,
+    HandlerPlan,
+    parameters_of,
+    planned,
+    problem_of_result,
+    returned_by,
+    shown_type,
+    target_of,
+)
+from bmq.workers._middleware import is_async, name_of
+from bmq.workers._options import AckPolicy
+from bmq.workers._retry import PartlyFailed
 
-__all__ = ["Results"]
+__all__ = ["PUBLISHES", "PUBLISHING", "KeyOf", "Output", "Publisher", "Respond", "Responder", "Results"]
+
+# ---- Results of functions as messages to post: replies of responders, outputs of handlers
 
 _BYTES: Final = (bytes, bytearray, memoryview)
 # Annotations of results that are posted unchanged.
@@ -142,3 +177,484 @@ def _item_of(annotation: Any, of: tuple[Any, ...], name: str, wanted: str) -> An
 
 def _is_error(annotation: Any) -> bool:
     return inspect.isclass(annotation) and issubclass(annotation, BaseException)
+
+
+# ---- Outputs: the results of a handler, posted to other queues before the input is confirmed
+#
+# The problem: a handler that posts and then ends can be repeated at any point. The process may die between
+# the acknowledgement of the output and the confirmation of the input, and the broker redelivers the input.
+#
+# The order of steps: the handler returns; its outputs are encoded, posted, and acknowledged; the input is
+# confirmed. No output is lost, because an input with a failed output is not confirmed: the attempt has
+# failed, and the retry policy decides. No output is posted for a failed call, because a generator's outputs
+# are collected first.
+#
+# Repetitions: the GUID of an output derives from the original GUID of the input, the input's queue, the
+# output's queue, and the number of the output. A repeated attempt posts the same GUIDs, and a broker with
+# deduplication stores each output once. Numbers follow the order of the results: a handler that yields other
+# results for the same input in a repetition defeats the deduplication.
+#
+# Rejected: posting while a generator runs. A call that fails in the middle would have posted some outputs,
+# and the outputs of a message that becomes a dead letter could not be taken back.
+
+#: Returns the ordering key of an output's value.
+KeyOf: TypeAlias = Callable[[Any], Key]
+
+#: Role of a handler whose results are posted.
+PUBLISHING: Final = replace(HANDLER, yields=True)
+#: Key of a message's context while a handler runs whose results are posted; the value is the handler's name.
+PUBLISHES: Final = "bmq.publish_to"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """A queue for the results of a handler.
+
+    Attributes:
+        handler: the handler.
+        uri: URI of the queue.
+        codec: encodes values; None for JSON.
+        key: returns the ordering key of a value; None for outputs without a key.
+        properties: further properties.
+    """
+
+    handler: Callable[..., object]
+    uri: QueueUri
+    codec: str | Codec[Any] | None
+    key: KeyOf | None
+    properties: Mapping[str, PropertyInput] | None
+
+    def results(self, *, batch: bool, ack: AckPolicy, replies: bool) -> Results:
+        """Return the conversion of the handler's results.
+
+        Args:
+            batch: whether the handler takes batches.
+            ack: when the input is confirmed.
+            replies: whether the handler is a responder.
+
+        Raises:
+            UsageError: the handler has no results that can be posted, or its input is confirmed first.
+        """
+        name = name_of(self.handler)
+        if replies:
+            raise UsageError(
+                f"{name} is a responder, and its result is the reply: post to {self.uri} in the function, or "
+                "register another function with consumer"
+            )
+        if ack is not AckPolicy.ON_SUCCESS:
+            raise UsageError(
+                f"{name} has ack=AckPolicy.{ack.name}, and publish_to posts results before the input is "
+                "confirmed: omit ack"
+            )
+        results = Results(self.handler, self.codec, batch=batch)
+        if results.empty:
+            raise UsageError(
+                f"{name} returns None, and publish_to({str(self.uri)!r}) posts its results: annotate the "
+                "result with its type, as in '-> Order', or omit publish_to"
+            )
+        if results.unknown:
+            problem = problem_of_result(self.handler) or "the annotation of the result does not name a type"
+            example = "list[{}]" if batch else "{}"
+            if inspect.isasyncgenfunction(target_of(self.handler)):
+                example = "AsyncIterator[{}]"
+            examples = [f"'-> {example.format(each)}'" for each in ("Order", "bytes", "bmq.PutMessage")]
+            raise UsageError(
+                f"{name}: {problem}, and publish_to({str(self.uri)!r}) posts results by their type: annotate "
+                f"the result with its type, as in {examples[0]}, {examples[1]} or {examples[2]}"
+            )
+        if self.codec is not None and results.of is None:
+            raise UsageError(
+                f"{name} returns no values to encode, and codec is for values: annotate the result with its "
+                "type, as in '-> Order', or omit codec"
+            )
+        return results
+
+
+class Publisher:
+    """The middleware that posts the results of one handler.
+
+    Args:
+        outputs: the queues, with the conversion of results.
+        batch: whether the handler takes batches.
+    """
+
+    def __init__(self, outputs: Sequence[tuple[Output, Results]], *, batch: bool) -> None:
+        self._outputs = outputs
+        self._batch = batch
+        # Outputs with a post_many that was cancelled, perhaps with posts in flight.
+        self._unsettled: set[Output] = set()
+
+    async def __call__(self, attempt: Attempt, call_next: CallNext) -> Any:
+        """Call the handler, and post its results.
+
+        Returns:
+            The result of the handler, once all outputs are acknowledged.
+
+        Raises:
+            PostError: an output was not accepted.
+            InvalidPayload, InvalidProperty, TypeError: an output cannot be posted.
+            PartlyFailed: outputs of some messages of a batch failed.
+            BaseException: any exception of the handler.
+
+        After a cancellation, outputs may or may not be posted.
+        """
+        if self._batch:
+            return await self._post_batch(attempt, call_next)
+        result = await self._called(attempt, call_next)
+        results: list[Any] = result if isinstance(result, GeneratedResults) else [result]
+        for output, convert in self._outputs:
+            items = [
+                self._item(output, convert, attempt.message, each, number)
+                for number, each in enumerate(results, 1)
+                if each is not None
+            ]
+            for error in (await self._post(attempt, output, items)).values():
+                raise error
+        return result
+
+    async def _called(self, attempt: Attempt, call_next: CallNext) -> Any:
+        """Call the handler, whose messages say meanwhile that its result is posted: see bmq.inbox."""
+        for message in attempt.messages:
+            message.context[PUBLISHES] = attempt.handler
+        try:
+            return await call_next()
+        finally:
+            for message in attempt.messages:
+                message.context.pop(PUBLISHES, None)
+
+    async def _post_batch(self, attempt: Attempt, call_next: CallNext) -> Any:
+        messages = attempt.messages
+        try:
+            result: object = await self._called(attempt, call_next)
+        except PartlyFailed as error:
+            raise UsageError(
+                f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "
+                "messages: return the exceptions in the list of results, in place of results"
+            ) from error
+        results = _listed(result)
+        if len(results) != len(messages):
+            raise UsageError(
+                f"{attempt.handler} must return a list with one result for each of the {len(messages)} "
+                f"messages of the batch, and None for no output; not {_checks.shown(result)}"
+            )
+        failed: dict[int, BaseException] = {
+            index: each for index, each in enumerate(results) if isinstance(each, BaseException)
+        }
+        for output, convert in self._outputs:
+            items: list[PutMessage] = []
+            places: list[int] = []
+            for index, each in enumerate(results):
+                if each is None or index in failed:
+                    continue
+                try:
+                    items.append(self._item(output, convert, messages[index], each, 1))
+                    places.append(index)
+                except Exception as error:
+                    failed[index] = error
+            for place, refused in (await self._post(attempt, output, items)).items():
+                failed[places[place]] = refused
+        if failed:
+            raise PartlyFailed(failed)
+        return results
+
+    def _item(
+        self, output: Output, convert: Results, message: Message, result: object, number: int
+    ) -> PutMessage:
+        """Return the message of a result."""
+        item = convert.encoded(result, None if output.properties is None else dict(output.properties))
+        if item is not result and output.key is not None:
+            item.key = output.key(result)
+        if item.guid is None:
+            uri = output.uri.canonical
+            guid = derived_guid(origin_of(message), message.queue_uri, uri, "output", str(number))
+            if item is result:
+                item = replace(item, guid=guid)
+            else:
+                item.guid = guid
+        return item
+
+    async def _post(self, attempt: Attempt, output: Output, items: list[PutMessage]) -> dict[int, Error]:
+        """Post messages, and wait for all outcomes; return the errors by position."""
+        if not items:
+            return {}
+        queue = await attempt.messages[0].consumer.queue.session.open_output(output.uri.canonical)
+        if output in self._unsettled:
+            # The window takes no second post with a GUID in flight.
+            await queue.flush()
+            self._unsettled.discard(output)
+        try:
+            if len(items) == 1:
+                # The usual case, and the fast one: a post that is awaited alone.
+                await _post_one(queue, items[0])
+                return {}
+            report = await queue.post_many(items)
+        except PostError as error:
+            return {0: error}
+        except BaseException:
+            self._unsettled.add(output)
+            raise
+        return {each.index: each.error for each in report.failures}
+
+
+async def _post_one(queue: Queue, item: PutMessage) -> None:
+    await queue.post(
+        item.data,
+        properties=item.properties,
+        tags=item.tags,
+        guid=item.guid,
+        compression=item.compression,
+        key=item.key,
+        delay=item.delay,
+    )
+
+
+def _listed(result: object) -> Sequence[object]:
+    """Return the results of a batch; empty if the handler returned no list."""
+    return cast("Sequence[object]", result) if isinstance(result, Sequence) else ()
+
+
+# ---- Responders: handlers whose result is posted to the requester
+
+logger = Log("bmq.workers")
+
+#: Function of a responder. Returns the value of the reply, its payload, the whole reply, or None.
+Respond: TypeAlias = Callable[Concatenate[Any, ...], Awaitable[object]]
+
+# Maximum number of remembered cancellations of requests still to arrive.
+_REMEMBERED = 10_000
+# Maximum number of open queues for replies.
+_OPEN = 500
+_DONE = b"\0"
+# Maximum deadline in seconds: event loops do not accept delays of any length.
+_LONGEST = 30 * 86400.0
+# Deadline of a request that its requester has cancelled, in seconds of the event loop's clock.
+_AT_ONCE = -1.0
+
+
+class Responder:
+    """A handler for requests: posts the result, or the exception, of a function to the requester.
+
+    For :func:`bmq.consume`; :meth:`bmq.App.responder` creates one, too. Each request is answered at most
+    once, and afterwards confirmed. An expired request is confirmed without a call. The function is cancelled
+    at the deadline, and when the requester cancels the request. If the function raises an exception, the
+    request cannot be decoded, or the result cannot be posted, the requester receives a
+    :class:`bmq.RequestFailed`. A message without ``bmq_reply_to`` is handled like a message of any other
+    handler: there is no reply, and the retry policy decides about an exception.
+
+    Three kinds of requests are not handled: malformed requests, requests with forged ``bmq_`` properties, and
+    requests naming a reply queue outside ``allow``. The retry policy's ``then`` decides about these: they
+    become dead letters, are discarded, or by default stay in the queue, unconfirmed.
+
+    Args:
+        function: an ``async def`` with the parameters of a handler. Returns the reply: a value of the
+            annotated type, bytes, None for an empty reply, or a :class:`bmq.PutMessage`, for its data and
+            properties only.
+        allow: permitted queues for replies: patterns like ``bmq://DOMAIN/replies.*``, or a function of the
+            URI. By default all queues in the requests' own domain, and queues of any domain with names
+            beginning with ``replies.``.
+        codec: content type or :class:`bmq.Codec` that encodes the values of replies, and decodes requests
+            without a content type; None for JSON.
+
+    Raises:
+        UsageError: the function is not async, no codec supports the type of the replies, or ``allow`` is of
+            another type.
+
+    Attributes:
+        function: the function.
+    """
+
+    def __init__(
+        self,
+        function: Respond,
+        *,
+        allow: Allow | None = None,
+        codec: str | Codec[Any] | None = None,
+    ) -> None:
+        parameters_of(function, HANDLER, ANY_STATE)  # raises if a call would not run the function
+        if not is_async(function):
+            raise UsageError(f"a responder belongs in the event loop: make {name_of(function)} 'async def'")
+        self.function = function
+        self._codec = codec
+        self._results = Results(function, codec)
+        self._allow = Allowed(allow, QueueUri("d", "q"))
+        self._allowed: dict[str, Allowed] = {}
+        self._log = LogLimit(logger)
+        self._name = name_of(function)
+        self._running: dict[str, asyncio.Timeout] = {}
+        self._outputs: OrderedDict[Queue, None] = OrderedDict()
+        self._closing: set[asyncio.Future[None]] = set()
+        self._cancelled: OrderedDict[str, None] = OrderedDict()
+
+    def _plan(self, state: object) -> HandlerPlan:
+        """Return the checked function.
+
+        Args:
+            state: class of the app's state, as for :func:`planned`.
+
+        Raises:
+            UsageError: the function or a dependency cannot be called, or the requests cannot be decoded.
+        """
+        plan = planned(self.function, state=state)
+        if self._codec is None:
+            return plan
+        if plan.shape is not None:
+            return planned(self.function, self._codec, state=state)
+        if self._results.of is None:
+            raise UsageError(
+                f"{self._name} takes messages and returns bytes, and codec is for values: annotate the "
+                "request or the result with its type, or omit codec"
+            )
+        return plan
+
+    async def _handle(self, attempt: Attempt, call_next: CallNext) -> None:
+        """Handle a request, or the cancellation of a request; the middleware nearest to the function.
+
+        Raises:
+            Poison: the message is neither a request nor a cancellation.
+        """
+        message = attempt.message
+        cancelled = guid_of(message, CANCEL)
+        if cancelled is not None:
+            self._cancel(cancelled)
+            return
+        guid = message.guid
+        to = queue_of(message, REPLY_TO, self._allowed_of(message))
+        until = integer_of(message, DEADLINE, 0, INT64_MAX)
+        if self._cancelled.pop(guid, self) is None:
+            return
+        seconds = min(until / 1000 - _world.time(), _LONGEST) if until is not None else None
+        if seconds is not None and seconds <= 0:
+            logger.info(
+                "request %s of %s arrived after its deadline", guid, message.queue_uri, extra=_about(message)
+            )
+            return
+        answers = to is not None
+        limit = self._running[guid] = asyncio.timeout(seconds)
+        if seconds is not None:
+            deadline.set(_world.time() + seconds)
+        try:
+            reply = await self._respond(message, call_next, limit, answers)
+        finally:
+            del self._running[guid]
+        await self._answer(message, to, reply)
+
+    def _allowed_of(self, message: Message) -> Allowed:
+        uri = message.queue_uri
+        if (allowed := self._allowed.get(uri)) is None:
+            allowed = self._allowed[uri] = self._allow.of(QueueUri.parse(uri))
+        return allowed
+
+    def _cancel(self, guid: str) -> None:
+        if limit := self._running.get(guid):
+            if not limit.expired():
+                limit.reschedule(_AT_ONCE)
+            return
+        self._cancelled[guid] = None
+        if len(self._cancelled) > _REMEMBERED:
+            self._cancelled.popitem(last=False)
+
+    async def _respond(
+        self, message: Message, call_next: CallNext, limit: asyncio.Timeout, answers: bool
+    ) -> PutMessage | None:
+        """Call the function and return the reply; None if the requester has stopped waiting.
+
+        ``answers`` is False if no requester waits; errors are then raised.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            async with limit:
+                return self._reply(await call_next())
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            # An awaited task was cancelled elsewhere.
+            if not answers:
+                raise StateError(f"a task awaited by {self._name} was cancelled") from error
+            return self._failed(message, error)
+        except Exception as error:
+            if limit.expired() and isinstance(error, TimeoutError):
+                if limit.when() != _AT_ONCE:
+                    self._log.warning(
+                        "deadline", "%s did not finish %s by its deadline", self._name, message.guid
+                    )
+                return None
+            if not answers:
+                raise
+            return self._failed(message, error)
+
+    def _reply(self, result: object) -> PutMessage:
+        """Return the reply for a result of the function."""
+        return PutMessage(_DONE) if result is None else self._results.encoded(result)
+
+    def _failed(self, message: Message, error: BaseException) -> PutMessage:
+        """Return the reply for an error."""
+        self._log.log(
+            # A problem that the function chose is an answer.
+            logging.INFO if isinstance(error, RequestFailed) else logging.WARNING,
+            type(error).__name__,
+            "%s failed on request %s of %s: %s",
+            self._name,
+            message.guid,
+            message.queue_uri,
+            described(error),
+        )
+        return problem_of(error)
+
+    async def _answer(self, message: Message, to: str | None, reply: PutMessage | None) -> None:
+        """Post the reply. If no reply can be posted at all, the request times out."""
+        if reply is None or to is None:
+            return
+        added: dict[str, PropertyInput] = {REQUEST: message.guid}
+        if (requester := message.properties.get(REQUESTER)) is not None:
+            added[REQUESTER] = requester
+        guid = derived_guid(message.guid, to, "reply")
+        session = message.consumer.queue.session
+        refused = False
+        while True:
+            try:
+                output = await session.open_output(to)
+                self._used(output)
+                properties = {**(reply.properties or {}), **added}
+                await output.post(reply.data, properties=properties, guid=guid)
+                return
+            except QueueClosed as error:
+                if message.consumer.queue.closed:
+                    self._unanswered(message, error)
+                    return
+            except (TypeError, ValueError) as error:
+                if refused:
+                    self._unanswered(message, error)
+                    return
+                refused, reply = True, self._failed(message, error)
+            except Error as error:
+                self._unanswered(message, error)
+                return
+
+    def _unanswered(self, message: Message, error: BaseException) -> None:
+        self._log.warning(
+            ("unanswered", type(error)),
+            "request %s could not be answered: %s",
+            message.guid,
+            described(error),
+        )
+
+    def _used(self, output: Queue) -> None:
+        """Close the least recently used queue for replies, if too many are open."""
+        self._outputs[output] = None
+        self._outputs.move_to_end(output)
+        if len(self._outputs) > _OPEN:
+            oldest, _ = self._outputs.popitem(last=False)
+            closing = asyncio.ensure_future(oldest.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closed)
+
+    def _closed(self, closing: asyncio.Future[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            logger.info("a queue for replies was not closed cleanly: %s", error)
+
+
+def _about(message: Message) -> dict[str, str]:
+    """Return the extra fields of a log record."""
+    return {"queue": message.queue_uri, "guid": message.guid}

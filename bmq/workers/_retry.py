@@ -1,23 +1,192 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retry policies: when to handle a failed message again, and the final action.
-
-BlazingMQ has no negative acknowledgement, and redelivers nothing while the consumer stays connected. The
-worker retries the message instead. Meanwhile the message stays unconfirmed, and the worker takes no further
-message.
-"""
+"""Retry policies: when to handle a failed message again, where it waits meanwhile, and the final action."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 from bmq import _checks
 from bmq._backoff import backoff
-from bmq.client.dead_letters import DeadLetter, GiveUp
-from bmq.errors import ProtocolError, UsageError
+from bmq._checks import INT32_MAX
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
+from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described, error_text, origin_of
+from bmq.client.message import Message
+from bmq.client.poison import Poison, guid_of, integer_of
+from bmq.client.queue import Queue
+from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
+from bmq.errors import Error, ProtocolError, UsageError
+from bmq.wire.constants import PropertyType
+from bmq.wire.properties import PropertyInput, PropertyValue
+from bmq.wire.uri import QueueUri
 
-__all__ = ["DEFAULT_RETRY", "Backoff", "NoRetry", "NoRetryOn", "RetryPolicy"]
+__all__ = [
+    "DEFAULT_RETRY",
+    "Backoff",
+    "Clock",
+    "DelayedRetries",
+    "LoopClock",
+    "NoRetry",
+    "NoRetryOn",
+    "PartlyFailed",
+    "Reject",
+    "RetryAfter",
+    "RetryPolicy",
+    "attempts_so_far",
+    "check_durable",
+    "checked_clock",
+    "is_durable",
+]
+
+# ---- The clock of the workers. Tests replace the clock to avoid waiting
+
+
+class Clock(Protocol):
+    """A clock: measures time and sleeps."""
+
+    def time(self) -> float:
+        """Return the time in seconds, from any starting point."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for a number of seconds on this clock.
+
+        Cancelling the call ends the wait at once.
+        """
+        ...
+
+
+class LoopClock:
+    """The clock of the running event loop.
+
+    Attributes:
+        time: returns the loop's time in seconds.
+    """
+
+    def __init__(self) -> None:
+        # The loop's own method, called once for each message.
+        self.time = asyncio.get_running_loop().time
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for a number of seconds. Cancelling the call ends the sleep at once."""
+        await asyncio.sleep(seconds)
+
+
+def checked_clock(clock: Clock | None) -> Clock | None:
+    """Return the clock for pauses, or None.
+
+    Raises:
+        UsageError: the object has no ``time()`` and ``sleep()``.
+    """
+    if clock is not None and not (
+        callable(getattr(type(clock), "time", None)) and callable(getattr(type(clock), "sleep", None))
+    ):
+        raise UsageError(f"clock must have the methods time and sleep, and {_checks.shown(clock)} does not")
+    return clock
+
+
+# ---- Exceptions for handlers to end an attempt on purpose
+
+
+class Reject(Exception):
+    """Raised by a handler to give up a message: no further attempt is made.
+
+    The ``then`` of the retry policy applies at once, regardless of the attempts left: the message becomes a
+    dead letter, is discarded, or by default stays in the queue. In a group, whose keys keep their order, a
+    message without a dead letter or ``then="discard"`` is tried again instead, and its key waits. ::
+
+        @app.consumer("bmq://bmq.test.mem.priority/orders", retry=bmq.Backoff(5, then=bmq.DeadLetter(dead)))
+        async def ship(message: bmq.Message) -> None:
+            if "OrderType" not in message.properties:
+                raise bmq.Reject("no OrderType")
+
+    Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
+
+    Args:
+        reason: for the log, and for ``bmq_dead_error``.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        reason = _checks.text("reason", reason)
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetryAfter(Exception):
+    """Raised by a handler to request another attempt after a number of seconds.
+
+    The attempt does not count as a failure, and the retry policy is not involved. A handler raising this
+    exception every time is called for ever, and the worker takes no further message meanwhile.
+
+    ::
+
+        @app.consumer(ORDERS)
+        async def handle(message: bmq.Message) -> None:
+            if not shop.is_open:
+                raise bmq.RetryAfter(60)
+
+    Args:
+        seconds: pause before the next attempt, 0 or more.
+        reason: for the log.
+
+    Raises:
+        UsageError: ``seconds`` is negative.
+    """
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        seconds, reason = _checks.seconds("seconds", seconds), _checks.text("reason", reason)
+        super().__init__(seconds, reason)
+        self.seconds = seconds
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or f"in {self.seconds:g} s"
+
+
+class PartlyFailed(Exception):
+    """Raised by a handler of batches after a partial failure of the batch.
+
+    All remaining messages are confirmed. The retry policy decides, by the error of each failed message,
+    whether the message is retried in a batch of failed messages or given up. ::
+
+        @app.batch_consumer("bmq://bmq.test.mem.priority/orders")
+        async def load(orders: list[Order]) -> None:
+            failed = {index: error for index, error in await insert(orders)}
+            if failed:
+                raise bmq.PartlyFailed(failed)
+
+    Not a :class:`bmq.Error`, so that ``except bmq.Error`` in a handler does not catch the exception.
+
+    Args:
+        failed: exceptions by index in the handler's list, in the order in which the handler leaves the list.
+    """
+
+    def __init__(self, failed: Mapping[int, BaseException]) -> None:
+        for index, error in _checks.mapping("failed", failed, "indexes to errors").items():
+            _checks.integer("the index of a failed message", index)
+            if not isinstance(error, BaseException):
+                raise UsageError(
+                    f"failed must contain an exception for each index, not {_checks.shown(error)}: "
+                    "bmq.PartlyFailed({index: error})"
+                )
+        if not failed:
+            raise UsageError("PartlyFailed needs a failed message: return from the handler if all succeeded")
+        super().__init__(dict(failed))
+        self.failed = dict(failed)
+
+    def __str__(self) -> str:
+        kinds = sorted({type(error).__name__ for error in self.failed.values()})
+        return f"{len(self.failed)} of a batch failed: {', '.join(kinds)}"
+
+
+# ---- Retry policies: when to handle a failed message again, and the final action
+#
+# BlazingMQ has no negative acknowledgement, and redelivers nothing while the consumer stays connected. The
+# worker retries the message instead. Meanwhile the message stays unconfirmed, and the worker takes no further
+# message.
 
 # Time between the last attempt and the age limit: this part of the limit, and this number of seconds at most.
 _PART_BEFORE, _SECONDS_BEFORE = 0.01, 1.0
@@ -214,3 +383,95 @@ def same_again(error: BaseException) -> bool:
 
 #: The default policy. No message is lost: the policy gives up without confirming.
 DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, no_retry=same_again)
+
+
+# ---- Durable retries: the message waits in the delay queue until the next attempt
+
+logger = Log("bmq.workers")
+
+
+def is_durable(policy: RetryPolicy) -> bool:
+    """Whether messages wait in the broker between attempts."""
+    return bool(getattr(policy, "durable", False))
+
+
+def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
+    """Check whether the messages of a queue can return to the queue.
+
+    Raises:
+        UsageError: messages cannot return.
+    """
+    if is_durable(policy) and uri.app_id:
+        raise UsageError(
+            f"a durable retry of {uri} would reach every application of the queue, not "
+            f"{uri.app_id!r} alone: retry it in the worker, durable=False"
+        )
+
+
+def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
+    """Return the number of attempts before a message came back.
+
+    A delayed message has several properties that agree. The number is trusted up to the policy's number of
+    retries. A number without the other properties, as a producer might set it, is ignored.
+    """
+    try:
+        attempts = integer_of(message, ATTEMPTS, 1, INT32_MAX)
+        if attempts is None or guid_of(message, ORIGIN) is None or ERROR not in message.properties:
+            return 0
+    except Poison:
+        return 0
+    most: int | None = getattr(policy, "retries", None)
+    return attempts if most is None else min(attempts, int(most))
+
+
+class DelayedRetries:
+    """Delays the messages of one queue until a later attempt, by any worker.
+
+    Args:
+        queue: source and destination of the messages.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._log = LogLimit(logger)
+        self._destination = QueueUri.parse(queue.uri).canonical
+
+    async def put_off(self, failure: Failure) -> bool:
+        """Post a message to the delay queue, due at its next attempt, and confirm the message.
+
+        Returns:
+            True if the message was posted and confirmed. If False, the message is still here, and the log has
+            the reason.
+
+        After a cancellation the message may or may not be in the delay queue; a repeated call posts the same
+        message.
+        """
+        message = failure.message
+        assert failure.retry_in is not None
+        tried = failure.attempt - isinstance(failure.error, RetryAfter)
+        try:
+            properties: dict[str, PropertyInput] = {
+                **message.properties.typed(),
+                ATTEMPTS: PropertyValue(PropertyType.INT32, tried),
+                ERROR: error_text(failure.error),
+                ORIGIN: origin_of(message),
+            }
+            output = await self._queue.session.open_output(self._destination)
+            await output.post(
+                message.data,
+                properties=properties,
+                guid=derived_guid(message.guid, message.queue_uri, "attempt", str(failure.attempt)),
+                delay=failure.retry_in,
+            )
+        except Error as error:
+            self._log.warning(
+                type(error).__name__,
+                "message %s of %s cannot wait in %s, and waits in the worker for its next attempt: %s",
+                message.guid,
+                message.queue_uri,
+                self._queue.delay_queue_uri,
+                described(error),
+            )
+            return False
+        message.confirm()
+        return True

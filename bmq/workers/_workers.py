@@ -26,16 +26,21 @@ from bmq.conventions import post_time
 from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, UsageError
 from bmq.wire.push import GUID
 from bmq.workers._blocking import in_own_contexts, own_context
-from bmq.workers._clock import Clock, LoopClock
-from bmq.workers._delayed_retry import DelayedRetries, attempts_so_far, is_durable
-from bmq.workers._failures import FailureReports
-from bmq.workers._handlers import Alarm, too_late
+from bmq.workers._failures import FailureReports, Quarantine
 from bmq.workers._invoker import Invoker, refuse_awaitable
-from bmq.workers._membership import Membership, undecided
-from bmq.workers._options import AckPolicy, HandlerOptions
-from bmq.workers._outcomes import PartlyFailed, Reject, RetryAfter
-from bmq.workers._quarantine import Quarantine
-from bmq.workers._retry import Backoff
+from bmq.workers._middleware import Alarm, too_late
+from bmq.workers._options import AckPolicy, HandlerOptions, Membership, undecided
+from bmq.workers._retry import (
+    Backoff,
+    Clock,
+    DelayedRetries,
+    LoopClock,
+    PartlyFailed,
+    Reject,
+    RetryAfter,
+    attempts_so_far,
+    is_durable,
+)
 from bmq.workers._sources import (
     ArrivingMessages,
     BatchBounds,

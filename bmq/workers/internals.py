@@ -13,14 +13,11 @@ from bmq import _copies
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import Failure
 from bmq.errors import UsageError
-from bmq.workers._app import App, AppCopy
-from bmq.workers._clock import Clock
+from bmq.workers._app import App, AppCopy, Settings
 from bmq.workers._dependencies import Overrides
-from bmq.workers._registrar import Registrar
-from bmq.workers._registry import Registry
-from bmq.workers._responder import Responder
-from bmq.workers._results import Results
-from bmq.workers._running import Settings
+from bmq.workers._registry import Registrar, Registry
+from bmq.workers._results import Responder, Results
+from bmq.workers._retry import Clock
 from bmq.workers.probe import Probe
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.workers._quarantine import Quarantine
+from bmq.workers._failures import Quarantine
 from tests.waiting import until_depth
 
 NewUri = Callable[..., str]

@@ -14,7 +14,7 @@ import pytest
 
 import bmq
 from bmq.workers import Sweeper
-from bmq.workers._delayed_retry import attempts_so_far
+from bmq.workers._retry import attempts_so_far
 from tests.poison.poisons import POISONS, Poisonous, flood
 from tests.waiting import eventually
 
