@@ -24,7 +24,7 @@ from bmq.console import Console, Embedded
 from bmq.console import watch as console_watch
 from bmq.delays import Mover, _check
 from bmq.delays import watch as watch_delays
-from bmq.groups._exclusive import Coordinator
+from bmq.groups._coordinator import Coordinator
 from bmq.workers.probe import TEXT_TYPE, Page, PageServer
 from tests.waiting import eventually
 

@@ -14,7 +14,7 @@ subscribes.
 
 from bmq.groups._events import Full, Gained, GroupEvent, GroupStats, Lost, Reason
 from bmq.groups._group import Group, GroupOptions
-from bmq.groups._strays import Strays
+from bmq.groups._lanes import Strays
 from bmq.wire.keys import Key, key_bucket
 
 __all__ = [

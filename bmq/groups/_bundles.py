@@ -3,8 +3,13 @@
 
 A broker evaluates the expressions of a queue in turn until an expression matches. With a subscription for
 each of 128 buckets, the broker evaluates 64 expressions on average. A bundle has the messages of a whole
-class of buckets (see :mod:`bmq.groups._classes`), and a priority above all buckets but raised ones. The
+class of buckets, and a priority above all buckets but raised ones. The
 subscriptions of the buckets remain: they keep newer owners waiting, see :mod:`bmq.groups._protocol`.
+
+A class is the set of all buckets with an equal remainder modulo a divisor of the number of buckets. The
+expression of a class is as short as the expression of a bucket: with 128 buckets, ``bmq_bucket % 4 == 3``
+matches the messages of the buckets 3, 7, 11 and so on up to 127. Any set of buckets is a union of classes.
+The union has few classes if the leader assigns buckets in the order of :func:`bmq.groups._protocol.nested`.
 """
 
 from __future__ import annotations
@@ -18,18 +23,18 @@ from bmq._logging import Log
 from bmq.client.internals import hand_over
 from bmq.conventions import BUCKET
 from bmq.errors import Error
-from bmq.groups._classes import Class, classes, members
 from bmq.groups._expressions import bucket_expression, compiled
-from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
+from bmq.groups._lanes import WIDEST_BYTES, WIDEST_MESSAGES
+from bmq.groups._protocol import divisors
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
-    from bmq.groups._member import Member
+    from bmq.groups._lanes import Dispatcher
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.properties import Properties
 
-__all__ = ["BUNDLES", "TOP", "Bundles"]
+__all__ = ["BUNDLES", "TOP", "Bundles", "Class", "classes", "members"]
 
 logger = Log("bmq.groups")
 
@@ -37,6 +42,10 @@ logger = Log("bmq.groups")
 TOP: Final = 2**30
 #: Bundles come directly below. Raised buckets are above, and other buckets below zero.
 BUNDLES: Final = 16
+
+
+#: Divisor of the number of buckets, and remainder.
+Class = tuple[int, int]
 
 
 class Bundles:
@@ -56,7 +65,7 @@ class Bundles:
     def __init__(
         self,
         queue: Queue,
-        member: Member,
+        member: Dispatcher,
         buckets: Sequence[Consumer],
         key: str | None,
         expression: ExpressionInput,
@@ -132,3 +141,24 @@ class Bundles:
 async def _closed(consumer: Consumer) -> None:
     with contextlib.suppress(Error):  # a late answer is awaited with the next request
         await consumer.close()
+
+
+def members(each: Class, buckets: int) -> range:
+    """Return the buckets of a class."""
+    divisor, remainder = each
+    return range(remainder, buckets, divisor)
+
+
+def classes(wanted: Iterable[int], buckets: int) -> list[Class]:
+    """Return disjoint classes with exactly the wanted buckets, the largest classes first."""
+    left = set(wanted)
+    found: list[Class] = []
+    for divisor in divisors(buckets):
+        if not left:
+            break
+        for remainder in sorted({bucket % divisor for bucket in left}):
+            whole = members((divisor, remainder), buckets)
+            if left.issuperset(whole):
+                found.append((divisor, remainder))
+                left.difference_update(whole)
+    return found

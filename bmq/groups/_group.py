@@ -22,8 +22,8 @@ from bmq.client.stats import members
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
+from bmq.groups._coordinator import Coordinator
 from bmq.groups._events import GroupEvent, GroupStats, Reason
-from bmq.groups._exclusive import Coordinator, OwnedLane
 from bmq.groups._expressions import (
     bucket_expression,
     compiled,
@@ -31,11 +31,19 @@ from bmq.groups._expressions import (
     unselected_expressions,
     unusable_expressions,
 )
-from bmq.groups._lane import Lane
-from bmq.groups._member import DISCONNECTED, Hook, Member
+from bmq.groups._lanes import (
+    DISCONNECTED,
+    LOWEST,
+    WIDEST_BYTES,
+    WIDEST_MESSAGES,
+    BucketLane,
+    Dispatcher,
+    Hook,
+    Lane,
+    StrayLane,
+    Strays,
+)
 from bmq.groups._protocol import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT
-from bmq.groups._reports import Reports
-from bmq.groups._strays import LOWEST, WIDEST_BYTES, WIDEST_MESSAGES, StrayLane, Strays
 from bmq.subscriptions import Expression
 from bmq.wire.uri import QueueUri
 
@@ -181,18 +189,26 @@ class Group:
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
         self._window = max_unconfirmed_messages
-        self._reports = Reports(self.member, queue.uri, key, on_event, held=not callable(strays))
-        self._shared = Member(on_assigned, on_revoked, self._reports, self._ended_without_leaving)
+        self._dispatcher = Dispatcher(
+            self.member,
+            queue.uri,
+            key,
+            on_assigned,
+            on_revoked,
+            on_event,
+            self._ended_without_leaving,
+            held=not callable(strays),
+        )
         self._turn = turn_of(asyncio.get_running_loop())
         self._lanes: list[Lane] = []
-        self._owned_lanes: list[OwnedLane] = []
+        self._bucket_lanes: list[BucketLane] = []
         self._stray_lanes: list[StrayLane] = []
         self._bucket_of: dict[Consumer, int | None] = {}
         self._subscribe(expression, keyless, max_unconfirmed_bytes)
-        consumers = [lane.consumer for lane in self._owned_lanes]
-        bundles = Bundles(queue, self._shared, consumers, key, expression)
+        consumers = [lane.consumer for lane in self._bucket_lanes]
+        bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
-            queue, self._control_uri, self.member, weight, lease, self._owned_lanes, bundles, take_over_after
+            queue, self._control_uri, self.member, weight, lease, self._bucket_lanes, bundles, take_over_after
         )
         self._own = [lane.consumer for lane in self._lanes]
         self._own += [lane.consumer for lane in self._stray_lanes]
@@ -219,11 +235,11 @@ class Group:
                 max_unconfirmed_bytes=max_bytes,
             )
             if bucket is not None:
-                owned = OwnedLane(self._shared, bucket, consumer)
-                self._owned_lanes.append(owned)
+                owned = BucketLane(self._dispatcher, bucket, consumer)
+                self._bucket_lanes.append(owned)
                 self._lanes.append(owned)
             else:
-                self._lanes.append(Lane(self._shared, consumer, kind))
+                self._lanes.append(Lane(self._dispatcher, consumer, kind))
             self._bucket_of[consumer] = bucket
 
         def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
@@ -234,7 +250,7 @@ class Group:
                     max_unconfirmed_messages=WIDEST_MESSAGES,
                     max_unconfirmed_bytes=WIDEST_BYTES,
                 )
-                self._stray_lanes.append(StrayLane(self._shared, consumer, kind, self._strays))
+                self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind, self._strays))
 
         for bucket in range(self.buckets):
             lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket)
@@ -259,12 +275,12 @@ class Group:
         """The buckets of this member."""
         if self.queue.state in DISCONNECTED:
             return frozenset()
-        return frozenset(lane.bucket for lane in self._owned_lanes if lane.owned)
+        return frozenset(lane.bucket for lane in self._bucket_lanes if lane.owned)
 
     @property
     def unconfirmed(self) -> dict[int, int]:
         """The number of messages handed out and not confirmed, by bucket."""
-        found = {lane.bucket: lane.ledger.in_hand for lane in self._owned_lanes}
+        found = {lane.bucket: lane.in_hand for lane in self._bucket_lanes}
         return {bucket: count for bucket, count in found.items() if count}
 
     def fence(self, bucket: int) -> int:
@@ -281,18 +297,18 @@ class Group:
 
     def stats(self) -> GroupStats:
         """Return a snapshot: the member's buckets, and its messages by state."""
-        ledgers = [lane.ledger for lane in self._lanes]
-        in_hand = sum(ledger.in_hand for ledger in ledgers)
+        lanes = self._lanes
+        in_hand = sum(lane.in_hand for lane in lanes)
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
             settled=self._joined and self.queue.state not in DISCONNECTED and self._coordinator.settled,
-            waiting=sum(ledger.waiting for ledger in ledgers),
+            waiting=sum(lane.waiting for lane in lanes),
             in_hand=in_hand,
-            handed_out=sum(ledger.handed_out for ledger in ledgers),
-            done=sum(ledger.done for ledger in ledgers),
-            given_back=sum(ledger.given_back for ledger in ledgers),
-            unusable=MappingProxyType(dict(self._reports.unusable)),
+            handed_out=sum(lane.handed_out for lane in lanes),
+            done=sum(lane.done for lane in lanes),
+            given_back=sum(lane.given_back for lane in lanes),
+            unusable=MappingProxyType(dict(self._dispatcher.unusable)),
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
             behind=self._coordinator.behind,
@@ -389,7 +405,7 @@ class Group:
         try:
             await self._turn.wait()
         except asyncio.CancelledError:
-            self._shared.wake()  # leave the message of this caller to the next caller
+            self._dispatcher.wake()  # leave the message of this caller to the next caller
             raise
 
     def receive_nowait(self) -> Message | None:
@@ -399,11 +415,11 @@ class Group:
             QueueClosed: this member has left, or the queue or the session was closed.
             Exception: raised by ``on_assigned`` or ``on_revoked``.
         """
-        if self._shared.error is not None:
-            raise self._shared.error
+        if self._dispatcher.error is not None:
+            raise self._dispatcher.error
         if self._over:
             raise QueueClosed(f"{self!r} has left the group")
-        return self._shared.take()
+        return self._dispatcher.take()
 
     async def _arrival(self) -> None:
         """Wait until a message may be available; join first if necessary.
@@ -416,8 +432,8 @@ class Group:
                 await self._join()
             finally:
                 self._joiners -= 1
-        if not (self._shared.ready or self._over or self._shared.error is not None):
-            await self._shared.wait()
+        if not (self._dispatcher.ready or self._over or self._dispatcher.error is not None):
+            await self._dispatcher.wait()
 
     # life
 
@@ -441,7 +457,7 @@ class Group:
             try:
                 await self._join()
             except asyncio.CancelledError:
-                if self._joiners == 1 and not self._shared.awaited:
+                if self._joiners == 1 and not self._dispatcher.awaited:
                     self._undo_join()
                 raise
             finally:
@@ -453,8 +469,8 @@ class Group:
         while not self._joined or self._over:
             if self._over:
                 raise QueueClosed(f"{self!r} has left the group")
-            if self._shared.error is not None:
-                raise self._shared.error
+            if self._dispatcher.error is not None:
+                raise self._dispatcher.error
             undoing = _undoing.get(self.queue)
             if undoing is not None and not undoing.done():
                 await ended(undoing)
@@ -480,7 +496,7 @@ class Group:
     async def _open_all(self) -> None:
         watching, coordinating = self.queue.session.events(), self.queue.session.events()
         coordinator = self._coordinator
-        at_once = [lane.consumer for lane in self._lanes if not isinstance(lane, OwnedLane)]
+        at_once = [lane.consumer for lane in self._lanes if not isinstance(lane, BucketLane)]
         at_once += [lane.consumer for lane in self._stray_lanes]
         at_once.append(coordinator.ceiling)
         opening: list[Awaitable[object]] = [consumer.open() for consumer in at_once]
@@ -507,9 +523,9 @@ class Group:
             self.weight,
         )
         serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
-        self._running = [self._shared.spawn(work) for work in (*serving, self._watch(watching))]
-        self._running.append(self._shared.spawn(coordinator.run(coordinating)))
-        self._running += [self._shared.spawn(lane.serve()) for lane in self._owned_lanes]
+        self._running = [self._dispatcher.spawn(work) for work in (*serving, self._watch(watching))]
+        self._running.append(self._dispatcher.spawn(coordinator.run(coordinating)))
+        self._running += [self._dispatcher.spawn(lane.serve()) for lane in self._bucket_lanes]
 
     def _undo_join(self) -> None:
         """Take the subscriptions back in the background."""
@@ -546,24 +562,24 @@ class Group:
             Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
-        self._shared.withdraw_all()
+        self._dispatcher.withdraw_all()
         self._lose_all(Reason.LEFT)
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        for lane in self._owned_lanes:
+        for lane in self._bucket_lanes:
             await lane.finish()
 
     def _ended_without_leaving(self, error: Error) -> None:
         """End the membership after the queue or the session was closed."""
         if self._over or not self._joined or self._stopping is not None:
             return
-        if self._shared.error is None:
-            self._shared.error = error
+        if self._dispatcher.error is None:
+            self._dispatcher.error = error
         self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(_look_at)
-        self._shared.wake()
+        self._dispatcher.wake()
 
     async def _end(self) -> None:
         """End the membership; a member without its queue must not lead the others."""
@@ -587,8 +603,8 @@ class Group:
         """
         if self._closing is None:
             self._over = True
-            self._shared.withdraw_all()
-            self._shared.wake()
+            self._dispatcher.withdraw_all()
+            self._dispatcher.wake()
             if self._joining is not None:
                 self._joining.cancel()
             self._closing = asyncio.get_running_loop().create_task(self._leave())
@@ -625,15 +641,6 @@ class Group:
                 await self._stop_serving()
             finally:
                 await self._coordinator.close()  # no bucket is here any more: others may have them
-            wrong = self._check()
-            if wrong:
-                logger.error("%s lost track of messages, please report this: %s", self.member, wrong)
-
-    def _check(self) -> str:
-        """Return the wrong sums, for people; "" if each delivered message is in one state."""
-        losing = self.queue.state in DISCONNECTED and not self._over
-        found = {lane.consumer: lane.ledger.check(losing=losing) for lane in self._lanes}
-        return "; ".join(f"bucket {self._bucket_of[each]}: {wrong}" for each, wrong in found.items() if wrong)
 
     def __await__(self) -> Generator[object, None, Group]:
         return self.open().__await__()

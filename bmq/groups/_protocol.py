@@ -69,11 +69,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
-from bmq.groups._classes import nested
 from bmq.protocol.machine import Machine, Transition
 
 __all__ = [
@@ -92,6 +92,8 @@ __all__ = [
     "SeatState",
     "Stand",
     "StandInput",
+    "divisors",
+    "nested",
     "node_of",
     "shares",
 ]
@@ -1064,6 +1066,28 @@ class Leader:
             for bucket, owner in sorted(self.owners.items())
             if owner.who == who and not owner.recalled
         }
+
+
+@lru_cache(maxsize=64)
+def divisors(buckets: int) -> tuple[int, ...]:
+    """Return the divisors of a number of buckets, in ascending order."""
+    return tuple(each for each in range(1, buckets + 1) if buckets % each == 0)
+
+
+@lru_cache(maxsize=64)
+def nested(buckets: int) -> tuple[int, ...]:
+    """Return all buckets, ordered so that neighbours make large classes.
+
+    Buckets with neighbouring numbers are far apart in the order, because keys with neighbouring numbers are
+    often new and busy at the same time.
+    """
+    order = [0]
+    step = 1
+    while step < buckets:
+        prime = next(each for each in divisors(buckets // step) if each > 1)
+        order = [bucket + part * step for bucket in order for part in range(prime)]
+        step *= prime
+    return tuple(order)
 
 
 def node_of(who: str) -> str:

@@ -9,7 +9,7 @@ from inspect import signature
 import pytest
 
 import bmq
-from bmq.groups._control import decoded, encoded
+from bmq.groups._coordinator import decoded, encoded
 from bmq.groups._protocol import Crown, Leader, Phase, Report, shares
 
 DEFAULT = signature(bmq.Queue.group).parameters["buckets"].default

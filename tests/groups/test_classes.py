@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.groups._classes import classes, members, nested
+from bmq.groups._bundles import classes, members
 from bmq.groups._expressions import bucket_expression, compiled
+from bmq.groups._protocol import nested
 
 
 @given(st.integers(1, 520).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))

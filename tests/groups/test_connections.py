@@ -126,7 +126,7 @@ async def test_leaving_ends_the_connection_of_the_agreement(
 async def test_leaving_a_silent_broker_ends_after_the_lease(
     bmq_broker: bmq.broker.Broker, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.groups._exclusive._LEAVE_WITHIN", 0.1)
+    monkeypatch.setattr("bmq.groups._coordinator._LEAVE_WITHIN", 0.1)
     async with FaultProxy(bmq_broker.uri) as proxy:
         session = await bmq.connect(proxy.uri, close_timeout=0.2)
         queue = await session.open_queue(bmq_queue_uri, read=True)
@@ -192,7 +192,7 @@ async def test_a_member_joins_only_when_its_messages_can_arrive(
     async def connect(session: bmq.Session) -> bmq.Session:
         return await bmq.connect(bmq_broker.uri)
 
-    monkeypatch.setattr("bmq.groups._exclusive.connect_beside", connect)
+    monkeypatch.setattr("bmq.groups._coordinator.connect_beside", connect)
     control = f"{bmq_queue_uri}.group"
     async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True)

@@ -12,8 +12,7 @@ import pytest
 import bmq
 from bmq.client.consumer import Consumer
 from bmq.errors import ConfigureQueueError
-from bmq.groups._control import encoded
-from bmq.groups._exclusive import Coordinator
+from bmq.groups._coordinator import Coordinator, encoded
 from bmq.groups._protocol import Ask, Candidate, Crown, Member, Order, Report, Stand, StandInput
 from bmq.testing import FaultProxy
 from tests.waiting import eventually

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from bmq._log_limit import LogLimit
-from bmq.groups import _exclusive, _protocol
-from bmq.groups._control import encoded
-from bmq.groups._exclusive import Coordinator
+from bmq.groups import _coordinator, _protocol
+from bmq.groups._coordinator import Coordinator, encoded
 from bmq.groups._protocol import (
     Ask,
     Candidate,
@@ -68,7 +67,7 @@ class _Subscription:
 
     async def configure(self, expression: str, *, priority: int) -> None:
         assert expression == ""
-        self._node.sent.append(("lead", (priority - _exclusive._LEADER) // 2))
+        self._node.sent.append(("lead", (priority - _coordinator._LEADER) // 2))
         await _Pause()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import bmq
 from bmq.groups import Gained, GroupEvent, Lost, Reason
-from bmq.groups._exclusive import Coordinator
+from bmq.groups._coordinator import Coordinator
 from bmq.groups._protocol import Crown, Leader, Order, Phase, Report
 from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionCore

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.groups._control import decoded, encoded
+from bmq.groups._coordinator import decoded, encoded
 from bmq.groups._protocol import Crown, Order, Report
 from tests.waiting import eventually
 

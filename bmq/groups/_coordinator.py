@@ -27,17 +27,18 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.internals import connect_beside, driver_of, drop_connection, give_up
+from bmq.conventions import GROUP_MEMBER as TO
+from bmq.conventions import GROUP_SENDER as FROM
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
-from bmq.groups._control import FROM, TO, decoded, encoded
-from bmq.groups._events import Full, Gained, Lost, Reason
-from bmq.groups._lane import Lane
-from bmq.groups._member import DISCONNECTED, call
+from bmq.groups._lanes import DISCONNECTED, WIDEST_BYTES, WIDEST_MESSAGES, BucketLane
 from bmq.groups._protocol import (
     Ask,
     Candidate,
@@ -55,7 +56,6 @@ from bmq.groups._protocol import (
     StandInput,
     node_of,
 )
-from bmq.groups._strays import WIDEST_BYTES, WIDEST_MESSAGES
 from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ if TYPE_CHECKING:
     from bmq.client.posts import Ack
     from bmq.client.queue import Queue
     from bmq.client.session import Session
-    from bmq.groups._member import Member as Shared
 
-__all__ = ["Coordinator", "OwnedLane"]
+__all__ = ["Coordinator", "decoded", "encoded"]
 
 logger = Log("bmq.groups")
 
@@ -78,10 +77,6 @@ _NOTHING: Final = "exists(bmq_none) && bmq_none % 1 == 1"
 # claimant may reach two candidates, and the leader of the higher term then receives every report and crown.
 # Twice the term: whoever deposes a leader is between this leader and the next one.
 _MAILBOX, _LEADER, _CANDIDATE, _OWN = TOP, 3, 2, 1
-# Part of the window at which a bucket counts as full: early enough to react.
-_NEARLY: Final = 0.8
-# Looks at messages in the application's hands, in seconds.
-_LOOK_EVERY: Final = 0.02
 # Seconds between two looks of a leader at the leases, at least.
 _SHORTEST_PAUSE: Final = 0.01
 # The first fence of a group counts the seconds since 2025, so that the fences of a group that starts
@@ -115,192 +110,40 @@ _LEAVE_WITHIN: Final = 5.0
 # Buckets join bundles together: at most once in a part of the lease, and in a number of seconds.
 _BUNDLE_PART: Final = 0.1
 _BUNDLE_MOST: Final = 1.0
+# Bytes of a message that names as many members as a crown may.
+_LONGEST: Final = 2 * 1024 * 1024
 
 
-class OwnedLane(Lane):
-    """The messages of a bucket of an exclusive group.
+class _Sender(msgspec.Struct):
+    group: str = ""
+    time: float = 0.0
 
-    Attributes:
-        bucket: number of the bucket.
-        coordinator: the member's coordinator, set before the lane runs.
+
+_message = msgspec.json.Decoder(Report | Order | Crown)
+_sender = msgspec.json.Decoder(_Sender)
+
+
+def encoded(message: Report | Order | Crown, group: str = "") -> bytes:
+    """Return the payload of a control message, with the present time of the sender's clock.
+
+    ``group`` is the expression of the sender's first bucket.
     """
+    return msgspec.json.encode({**msgspec.to_builtins(message), "group": group, "time": _world.time()})
 
-    coordinator: Coordinator
 
-    def __init__(self, member: Shared, bucket: int, consumer: Consumer) -> None:
-        super().__init__(member, consumer)
-        self.bucket = bucket
-        self._window = consumer.options.max_unconfirmed_messages
-        self._full = False
-        self._loaded = False
-        # Messages received before the window was opened: only later messages count as arrivals.
-        self._before = math.inf
-        self._allowed = asyncio.Event()
-        self._effects: asyncio.Queue[Effect] = asyncio.Queue()
-        self._acting: asyncio.Task[None] | None = None
+def decoded(payload: bytes) -> tuple[Report | Order | Crown, str, float]:
+    """Return the message of a payload, the expression of the sender's first bucket, and the sender's time.
 
-    @property
-    def owned(self) -> bool:
-        """Whether messages of the bucket are handed out."""
-        return self._loaded and self.coordinator.hands_out(self.bucket)
-
-    async def _may_hand_out(self) -> bool:
-        """Whether the waiting messages may be handed out; otherwise wait for a change first."""
-        if not self.coordinator.alone(self.bucket) and self.consumer.stats().received > self._before:
-            self.coordinator.arrived(self.bucket)
-        if not self.owned:
-            self._allowed.clear()
-            await self._allowed.wait()
-            return False
-        self._look()
-        return True
-
-    def _look(self) -> None:
-        """Tell when the window is nearly full."""
-        if not self._window:
-            return
-        ledger, nearly = self.ledger, _NEARLY * self._window
-        if ledger.waiting + ledger.most_in_hand < nearly:
-            self._full = False
-            return
-        unconfirmed = ledger.waiting + ledger.in_hand
-        if unconfirmed < nearly:
-            self._full = False
-        elif not self._full:
-            self._full = True
-            self._member.reports.tell(Full(self.bucket, unconfirmed, self._window))
-
-    def take(self) -> Message | None:
-        """Return the next message; None if no message may be handed out."""
-        if not self.owned:
-            self._emptied.set()
-            return None
-        return super().take()
-
-    def allow(self) -> None:
-        """Look again: the lease was renewed."""
-        if self.owned:
-            self._allowed.set()
-
-    def fail(self, error: BaseException) -> None:
-        """End the group with an error."""
-        self._member.fail(error)
-
-    def lose(self, reason: Reason) -> int:
-        """Forget the messages at the end of the connection or the membership; return the number in hand."""
-        in_hand = super().lose(reason)
-        if self._loaded:
-            self._member.reports.tell(Lost(self.bucket, reason, in_hand))
-        return in_hand
-
-    # actions
-
-    def act(self, effect: Effect) -> None:
-        """Perform an action after the earlier ones."""
-        if effect.do is Do.FORGET and self._acting is not None:
-            self._acting.cancel()  # no answer comes any more
-        self._effects.put_nowait(effect)
-
-    async def serve(self) -> None:
-        """Perform the actions in turn."""
-        while True:
-            effect = await self._effects.get()
-            self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
-            try:
-                await asyncio.wait((self._acting,))
-            except asyncio.CancelledError:
-                self._acting.cancel()
-                await asyncio.wait((self._acting,))
-                raise
-            acting, self._acting = self._acting, None
-            if not acting.cancelled():
-                acting.result()
-
-    async def _perform(self, effect: Effect) -> None:
-        if effect.do is Do.SUBSCRIBE:
-            self._before = math.inf
-            priority = effect.fence if effect.raised else -effect.fence
-            await self.consumer.configure(priority=priority, max_unconfirmed_messages=0)
-            await self._repeat(effect, self.consumer.open)
-            self._done(effect, SeatInput.ANSWERED)
-        elif effect.do is Do.OPEN:
-            await self._open(effect)
-        elif effect.do is Do.SHUT:
-            await self.coordinator.bundles.without(self.bucket)
-            await self._repeat(effect, self._close_window)
-            while self.ledger.waiting or self.ledger.in_hand:  # noqa: ASYNC110 - a confirmation is no event
-                await asyncio.sleep(_LOOK_EVERY)
-            await self._put_down(Reason.MOVED)
-            self._done(effect, SeatInput.DRAINED)
-        elif effect.do is Do.WITHDRAW:
-            await self._put_down(Reason.MOVED)
-            await self._repeat(effect, self.consumer.pause)
-            self._done(effect, SeatInput.WITHDRAWN)
-        else:
-            await self._put_down(Reason.DISCONNECTED)
-
-    async def _open(self, effect: Effect) -> None:
-        self._loaded = False
-        try:
-            await call(self._member.on_assigned, self.bucket)
-        finally:
-            self._loaded = True
-        if self.coordinator.state(self.bucket, effect.fence) is SeatState.OPEN:
-            self._member.reports.tell(Gained(self.bucket))
-            self._before = self.consumer.stats().received
-            await self._repeat(effect, self._open_window)
-            self.allow()
-
-    async def _open_window(self) -> None:
-        # A real broker passes over the messages behind a full window, and continues with newer ones: a window
-        # that is never full keeps the order. The session's limits on buffered messages bound the memory.
-        await self.consumer.configure(
-            max_unconfirmed_messages=WIDEST_MESSAGES, max_unconfirmed_bytes=WIDEST_BYTES
-        )
-
-    async def _close_window(self) -> None:
-        await self.consumer.configure(max_unconfirmed_messages=0)
-
-    async def _put_down(self, reason: Reason) -> None:
-        if not self._loaded:
-            return
-        self._loaded = False
-        if reason is Reason.MOVED:
-            self._member.reports.tell(Lost(self.bucket, reason, 0))
-        await call(self._member.on_revoked, self.bucket)
-
-    async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
-        """Send a request until the broker agrees: a bucket is stuck without the answer."""
-        pause = 0.1
-        while self.coordinator.state(self.bucket, effect.fence) is not SeatState.GONE:
-            try:
-                await request()
-                return
-            except QueueClosed:
-                raise asyncio.CancelledError from None
-            except Error as error:
-                logger.warning(
-                    "bucket %d of %s: the request to %s failed, and is repeated: %s",
-                    self.bucket,
-                    self.consumer.queue.uri,
-                    effect.do.value,
-                    error,
-                )
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 5.0)
-
-    def _done(self, effect: Effect, what: SeatInput) -> None:
-        self.coordinator.done(effect, what)
-
-    async def finish(self) -> None:
-        """Drop the bucket if loaded, after the actions have ended.
-
-        Raises:
-            Exception: raised by ``on_revoked``.
-        """
-        while not self._effects.empty():
-            self._effects.get_nowait()
-        await self._put_down(Reason.LEFT)
+    Raises:
+        ProtocolError: the payload is not a control message of this version, or a value is out of its range.
+    """
+    try:
+        if len(payload) > _LONGEST:
+            raise ValueError(f"it has {len(payload)} bytes")
+        sender = _sender.decode(payload)
+        return _message.decode(payload), sender.group, sender.time
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"{payload[:100]!r} is not a control message of a group: {error}") from error
 
 
 class Coordinator:
@@ -329,7 +172,7 @@ class Coordinator:
         name: str,
         weight: float,
         lease: float,
-        lanes: list[OwnedLane],
+        lanes: list[BucketLane],
         bundles: Bundles,
         take_over: float | None = None,
     ) -> None:

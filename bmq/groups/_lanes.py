@@ -1,0 +1,619 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of a member on their way from the subscriptions of the group to the application.
+
+A subscription has a lane: of a bucket, of messages in no bucket, or of strays. Messages wait in the consumer
+until the application takes them: a message taken out earlier would have no owner when the bucket goes.
+
+A message handed out is *in hand* until it is confirmed (*done*), or until the connection or the membership
+ends (*given back*): the broker delivers the message again then, here or to another member, although the
+application may still be at work on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from bmq import _world
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
+from bmq.conventions import BUCKET
+from bmq.errors import Error, QueueClosed
+from bmq.groups._events import Full, Gained, GroupEvent, Lost, Reason
+from bmq.groups._protocol import Do, Effect, SeatInput, SeatState
+from bmq.protocol.client.queue import QueueState
+
+if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
+    from bmq.client.message import Message
+    from bmq.groups._coordinator import Coordinator
+
+__all__ = [
+    "DISCONNECTED",
+    "LOWEST",
+    "WIDEST_BYTES",
+    "WIDEST_MESSAGES",
+    "BucketLane",
+    "Dispatcher",
+    "Hook",
+    "Lane",
+    "StrayLane",
+    "Strays",
+]
+
+logger = Log("bmq.groups")
+
+#: The states of a queue during which the broker delivers to other members.
+DISCONNECTED: Final = (
+    QueueState.LOST,
+    QueueState.REOPENING,
+    QueueState.RESTORING,
+    QueueState.REOPEN_DELAYED,
+    QueueState.REOPEN_OVERDUE,
+    QueueState.RESTORE_DELAYED,
+    QueueState.CLOSED,
+)
+#: Called with the number of a bucket; may be async.
+Hook = Callable[[int], Awaitable[None] | None]
+#: The policy for strays: "hold" keeps strays unconfirmed until this member leaves, "leave" takes none, and a
+#: function is called with each stray, which is confirmed once the function has returned.
+Strays: TypeAlias = Literal["hold", "leave"] | Callable[["Message"], Awaitable[None] | None]
+
+#: Below all subscriptions, except for idle readers' placeholders. Sweepers have the same priority.
+LOWEST: Final = -(2**30) + 1
+WIDEST_MESSAGES: Final = 2**31 - 1
+WIDEST_BYTES: Final = 2**62
+
+# Messages of one bucket handed out before the next bucket has a turn.
+_TURN: Final = 64
+# Confirmed messages are removed at this length of a lane's list, and later at twice the remaining length.
+_SOME: Final = 64
+# Part of the window at which a bucket counts as full: early enough to react.
+_NEARLY: Final = 0.8
+# Looks at messages in the application's hands, in seconds.
+_LOOK_EVERY: Final = 0.02
+# Strays received together, and seconds that they may take of a turn of the event loop.
+_AT_ONCE: Final = 256
+_SHARE: Final = 0.005
+
+
+class Dispatcher:
+    """Hands out the messages of a member's lanes, and reports to the application and the log.
+
+    Args:
+        name: name of the member.
+        uri: the queue's URI.
+        key: the property with the key; None for the property ``bmq_bucket``.
+        on_assigned: called with a gained bucket.
+        on_revoked: called with a lost bucket.
+        on_event: called with every event; errors of the function are logged.
+        ended: called with the error when a lane ends because the queue or the session was closed.
+        held: whether strays are held, not passed to a function.
+
+    Attributes:
+        on_assigned: see above.
+        on_revoked: see above.
+        ended: see above.
+        error: the error that ended the group.
+        unusable: messages handed out with a key in no bucket, by the kind of key.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        key: str | None,
+        on_assigned: Hook | None,
+        on_revoked: Hook | None,
+        on_event: Callable[[GroupEvent], None] | None,
+        ended: Callable[[Error], None],
+        *,
+        held: bool,
+    ) -> None:
+        self.on_assigned = on_assigned
+        self.on_revoked = on_revoked
+        self.ended = ended
+        self.error: BaseException | None = None
+        self.unusable: Counter[str] = Counter()
+        self._name = name
+        self._uri = uri
+        self._key = key
+        self._on_event = on_event
+        self._held = held
+        self._log = LogLimit(logger)
+        self._warned = False
+        self._ready: deque[Lane] = deque()
+        self._left_of_turn = _TURN
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    # ready lanes
+
+    @property
+    def ready(self) -> bool:
+        """Whether a lane may have a message."""
+        return bool(self._ready)
+
+    def offer(self, lane: Lane) -> None:
+        """Hand out the messages of a lane, until the lane has none."""
+        self._ready.append(lane)
+        self.wake()
+
+    def withdraw(self, lane: Lane) -> None:
+        """Stop handing out the lane's messages until the lane is ready again."""
+        if lane in self._ready:
+            self._ready.remove(lane)
+            self._left_of_turn = _TURN
+
+    def withdraw_all(self) -> None:
+        """Stop handing out messages."""
+        self._ready.clear()
+
+    def take(self) -> Message | None:
+        """Return the next message: of one bucket in order, of all buckets in turn."""
+        ready = self._ready
+        while ready:
+            message = ready[0].take()
+            if message is None:
+                ready.popleft()
+                self._left_of_turn = _TURN
+                continue
+            self._left_of_turn -= 1
+            if not self._left_of_turn:
+                ready.rotate(-1)
+                self._left_of_turn = _TURN
+            return message
+        return None
+
+    # receivers
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a receiver waits."""
+        return bool(self._waiters)
+
+    async def wait(self) -> None:
+        """Wait until :meth:`wake` is called."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif self._ready:
+                self.wake()  # the wake-up may be for the next caller
+
+    def wake(self) -> None:
+        """Wake all receivers."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # tasks
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task in the background; an error of the task ends the group."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the group with an error; the first error counts."""
+        if self.error is None:
+            self.error = error
+            self.wake()
+
+    # reports
+
+    def tell(self, event: GroupEvent) -> None:
+        """Tell the application."""
+        if isinstance(event, Full) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "bucket %d of %s has %d messages unconfirmed, beside max_unconfirmed_messages=%d: handle "
+                "them faster, or raise max_unconfirmed_messages. This is logged once",
+                event.bucket,
+                self._uri,
+                event.unconfirmed,
+                event.window,
+            )
+        elif isinstance(event, Lost):
+            logger.debug("%s has lost bucket %d: %s", self._name, event.bucket, event.reason.value)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:
+                logger.exception("on_event failed on %r", event)
+
+    def count_unusable(self, kind: str) -> None:
+        """Count a message handed out with a key in no bucket."""
+        self.unusable[kind] += 1
+        self._log.warning(
+            ("unusable", kind),
+            "a message of %s has a key without a bucket: property %s is %s, and keys are integers%s. The "
+            "message is delivered without a bucket; check its producer",
+            self._uri,
+            self._key or BUCKET,
+            kind,
+            " from 0 on, set by post(..., key=...)" if self._key is None else "",
+        )
+
+    def note_stray(self, kind: str) -> None:
+        """Log a message not handed out."""
+        self._log.warning(
+            ("stray", kind),
+            "a message of %s is not delivered by this member of the group: %s. %s. Either the producer is "
+            "wrong, or the members differ: all members need the same key, buckets, expression and "
+            "keyless; bmq explain shows their subscriptions",
+            self._uri,
+            kind,
+            "This member holds the message until it leaves"
+            if self._held
+            else "The function strays receives it",
+        )
+
+    def note_stray_failed(self, error: Exception) -> None:
+        """Log that the application's function did not take a stray."""
+        self._log.log(
+            logging.ERROR,
+            ("failed", type(error)),
+            "the function strays of the group of %s failed, and the message is held until this member "
+            "leaves: %r",
+            self._uri,
+            error,
+        )
+
+
+class Lane:
+    """The messages of one subscription; as it is, of messages in no bucket.
+
+    The lane's task waits for the first message, and adds the lane to the ready lanes; the application takes
+    messages directly until no message waits.
+
+    Args:
+        dispatcher: hands out the messages.
+        consumer: the subscription.
+        kind: the type of an unusable key; "" for a bucket, and for messages without a key.
+
+    Attributes:
+        consumer: see above.
+        handed_out: messages taken by the application.
+        done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
+        given_back: messages handed out and unconfirmed at the end of the connection or the membership.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str = "") -> None:
+        self.consumer = consumer
+        self.handed_out = self.done = self.given_back = 0
+        self._dispatcher = dispatcher
+        self._kind = kind
+        self._emptied = asyncio.Event()
+        # Messages handed out, also confirmed ones until the next look.
+        self._taken: list[Message] = []
+        self._sweep_at = _SOME
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for the application."""
+        return self.consumer.buffered
+
+    @property
+    def in_hand(self) -> int:
+        """How many messages were handed out under the present ownership and are not confirmed."""
+        before = len(self._taken)
+        self._taken = [message for message in self._taken if not message.confirmed]
+        self.done += before - len(self._taken)
+        return len(self._taken)
+
+    async def run(self) -> None:
+        """Serve the group until the consumer is closed."""
+        while True:
+            try:
+                await self.consumer.wait()
+            except Error as error:
+                self._dispatcher.ended(error)
+                return
+            if await self._may_hand_out():
+                self._emptied.clear()
+                self._dispatcher.offer(self)
+                await self._emptied.wait()
+
+    async def _may_hand_out(self) -> bool:
+        """Whether the waiting messages may be handed out; otherwise wait for a change first."""
+        return True
+
+    def take(self) -> Message | None:
+        """Return the next message; None if no message waits, and the lane is no longer ready."""
+        message = self.consumer.receive_nowait()
+        if message is None:
+            self._emptied.set()
+            return None
+        self.handed_out += 1
+        self._taken.append(message)
+        if len(self._taken) >= self._sweep_at:
+            self._sweep_at = 2 * self.in_hand + _SOME
+        if self._kind:
+            self._dispatcher.count_unusable(self._kind)
+        return message
+
+    def lose(self, reason: Reason) -> None:
+        """Forget the messages at the end of the connection or the membership.
+
+        Args:
+            reason: the reason, for reports.
+        """
+        self._dispatcher.withdraw(self)
+        self._emptied.set()
+        self.given_back += self.in_hand
+        self._taken = []
+        self._sweep_at = _SOME
+
+
+class BucketLane(Lane):
+    """The messages of a bucket.
+
+    Attributes:
+        bucket: number of the bucket.
+        coordinator: the member's coordinator, set before the lane runs.
+    """
+
+    coordinator: Coordinator
+
+    def __init__(self, dispatcher: Dispatcher, bucket: int, consumer: Consumer) -> None:
+        super().__init__(dispatcher, consumer)
+        self.bucket = bucket
+        self._window = consumer.options.max_unconfirmed_messages
+        self._full = False
+        self._loaded = False
+        # Messages received before the window was opened: only later messages count as arrivals.
+        self._before = math.inf
+        self._allowed = asyncio.Event()
+        self._effects: asyncio.Queue[Effect] = asyncio.Queue()
+        self._acting: asyncio.Task[None] | None = None
+
+    @property
+    def owned(self) -> bool:
+        """Whether messages of the bucket are handed out."""
+        return self._loaded and self.coordinator.hands_out(self.bucket)
+
+    async def _may_hand_out(self) -> bool:
+        if not self.coordinator.alone(self.bucket) and self.consumer.stats().received > self._before:
+            self.coordinator.arrived(self.bucket)
+        if not self.owned:
+            self._allowed.clear()
+            await self._allowed.wait()
+            return False
+        self._look()
+        return True
+
+    def _look(self) -> None:
+        """Tell when the window is nearly full."""
+        if not self._window:
+            return
+        nearly = _NEARLY * self._window
+        # The length of the list is at least the number in hand, and is found without a look at each message.
+        if self.waiting + len(self._taken) < nearly or (unconfirmed := self.waiting + self.in_hand) < nearly:
+            self._full = False
+        elif not self._full:
+            self._full = True
+            self._dispatcher.tell(Full(self.bucket, unconfirmed, self._window))
+
+    def take(self) -> Message | None:
+        """Return the next message; None if no message may be handed out."""
+        if not self.owned:
+            self._emptied.set()
+            return None
+        return super().take()
+
+    def allow(self) -> None:
+        """Look again: the lease was renewed."""
+        if self.owned:
+            self._allowed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the group with an error."""
+        self._dispatcher.fail(error)
+
+    def lose(self, reason: Reason) -> None:
+        """Forget the messages at the end of the connection or the membership."""
+        in_hand = self.in_hand
+        super().lose(reason)
+        if self._loaded:
+            self._dispatcher.tell(Lost(self.bucket, reason, in_hand))
+
+    # actions
+
+    def act(self, effect: Effect) -> None:
+        """Perform an action after the earlier ones."""
+        if effect.do is Do.FORGET and self._acting is not None:
+            self._acting.cancel()  # no answer comes any more
+        self._effects.put_nowait(effect)
+
+    async def serve(self) -> None:
+        """Perform the actions in turn."""
+        while True:
+            effect = await self._effects.get()
+            self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
+            try:
+                await asyncio.wait((self._acting,))
+            except asyncio.CancelledError:
+                self._acting.cancel()
+                await asyncio.wait((self._acting,))
+                raise
+            acting, self._acting = self._acting, None
+            if not acting.cancelled():
+                acting.result()
+
+    async def _perform(self, effect: Effect) -> None:
+        if effect.do is Do.SUBSCRIBE:
+            self._before = math.inf
+            priority = effect.fence if effect.raised else -effect.fence
+            await self.consumer.configure(priority=priority, max_unconfirmed_messages=0)
+            await self._repeat(effect, self.consumer.open)
+            self.coordinator.done(effect, SeatInput.ANSWERED)
+        elif effect.do is Do.OPEN:
+            await self._open(effect)
+        elif effect.do is Do.SHUT:
+            await self.coordinator.bundles.without(self.bucket)
+            await self._repeat(effect, self._close_window)
+            while self.waiting or self.in_hand:  # noqa: ASYNC110 - a confirmation is no event
+                await asyncio.sleep(_LOOK_EVERY)
+            await self._put_down(Reason.MOVED)
+            self.coordinator.done(effect, SeatInput.DRAINED)
+        elif effect.do is Do.WITHDRAW:
+            await self._put_down(Reason.MOVED)
+            await self._repeat(effect, self.consumer.pause)
+            self.coordinator.done(effect, SeatInput.WITHDRAWN)
+        else:
+            await self._put_down(Reason.DISCONNECTED)
+
+    async def _open(self, effect: Effect) -> None:
+        self._loaded = False
+        try:
+            await _called(self._dispatcher.on_assigned, self.bucket)
+        finally:
+            self._loaded = True
+        if self.coordinator.state(self.bucket, effect.fence) is SeatState.OPEN:
+            self._dispatcher.tell(Gained(self.bucket))
+            self._before = self.consumer.stats().received
+            await self._repeat(effect, self._open_window)
+            self.allow()
+
+    async def _open_window(self) -> None:
+        # A real broker passes over the messages behind a full window, and continues with newer ones: a window
+        # that is never full keeps the order. The session's limits on buffered messages bound the memory.
+        await self.consumer.configure(
+            max_unconfirmed_messages=WIDEST_MESSAGES, max_unconfirmed_bytes=WIDEST_BYTES
+        )
+
+    async def _close_window(self) -> None:
+        await self.consumer.configure(max_unconfirmed_messages=0)
+
+    async def _put_down(self, reason: Reason) -> None:
+        if not self._loaded:
+            return
+        self._loaded = False
+        if reason is Reason.MOVED:
+            self._dispatcher.tell(Lost(self.bucket, reason, 0))
+        await _called(self._dispatcher.on_revoked, self.bucket)
+
+    async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
+        """Send a request until the broker agrees: a bucket is stuck without the answer."""
+        pause = 0.1
+        while self.coordinator.state(self.bucket, effect.fence) is not SeatState.GONE:
+            try:
+                await request()
+                return
+            except QueueClosed:
+                raise asyncio.CancelledError from None
+            except Error as error:
+                logger.warning(
+                    "bucket %d of %s: the request to %s failed, and is repeated: %s",
+                    self.bucket,
+                    self.consumer.queue.uri,
+                    effect.do.value,
+                    error,
+                )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    async def finish(self) -> None:
+        """Drop the bucket if loaded, after the actions have ended.
+
+        Raises:
+            Exception: raised by ``on_revoked``.
+        """
+        while not self._effects.empty():
+            self._effects.get_nowait()
+        await self._put_down(Reason.LEFT)
+
+
+class StrayLane:
+    """The strays of one subscription: the messages of the queue that the group does not hand out.
+
+    A broker delivers the messages of a departed consumer before all newer ones. While no subscription matches
+    the old messages, the broker delivers no message at all. A member with options different from the peers'
+    would leave unmatched messages behind, and stop all members. Every member therefore also subscribes to
+    strays, at the lowest priority. The member holds strays unconfirmed until the member leaves, or passes
+    strays to a function of the application. A held stray costs this process hardly any memory, so the
+    window of the subscriptions is as wide as the protocol allows, and never stops delivery.
+
+    Rejected: to subscribe only when delivery stands still (an idle queue looks the same), and to give strays
+    back from time to time (the protocol gives back all messages of a queue or none, and every bucket would
+    change hands).
+
+    Args:
+        dispatcher: reports strays.
+        consumer: the subscription.
+        kind: the reason why the messages are strays, for people.
+        policy: the policy for strays.
+
+    Attributes:
+        consumer: see above.
+        held: strays that this member keeps unconfirmed.
+        handled: strays that the application's function has handled.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str, policy: Strays) -> None:
+        self.consumer = consumer
+        self.held = 0
+        self.handled = 0
+        self._dispatcher = dispatcher
+        self._kind = kind
+        self._policy = policy
+
+    async def run(self) -> None:
+        """Take strays until the consumer is closed."""
+        clock = _world.current().monotonic
+        until = clock() + _SHARE
+        while True:
+            try:
+                batch = await self.consumer.receive_many(_AT_ONCE)
+            except Error as error:
+                self._dispatcher.ended(error)
+                return
+            for message in batch:
+                if clock() >= until:
+                    await asyncio.sleep(0)
+                    until = clock() + _SHARE
+                await self._take(message)
+            await asyncio.sleep(0)
+
+    async def _take(self, message: Message) -> None:
+        self._dispatcher.note_stray(self._kind)
+        if callable(self._policy):
+            try:
+                done = self._policy(message)
+                if done is not None:
+                    await done
+            except Exception as error:
+                self._dispatcher.note_stray_failed(error)
+            else:
+                self.handled += 1
+                message.confirm()
+                return
+        self.held += 1
+
+    def lose(self) -> None:
+        """Forget held strays: the broker delivers all strays again."""
+        self.held = 0
+
+
+async def _called(hook: Hook | None, bucket: int) -> None:
+    """Call a hook, if given, and wait for the result."""
+    if hook is not None:
+        done = hook(bucket)
+        if done is not None:
+            await done
