@@ -32,17 +32,8 @@ from bmq.client.dead_letters import DeadLetter
 from bmq.codecs import Shape
 from bmq.conventions import CANCEL, ERROR, REPLY_TO
 from bmq.subscriptions import subscriptions_for
-from bmq.workers import (
-    AckPolicy,
-    App,
-    Responder,
-    Results,
-    RetryPolicy,
-    parts_of,
-    registry_of,
-    replies_of,
-    settings_of,
-)
+from bmq.workers import AckPolicy, App, Responder, RetryPolicy
+from bmq.workers.internals import Results, parts_of, registry_of, replies_of, settings_of
 
 __all__ = ["document"]
 

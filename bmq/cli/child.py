@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bmq._logging import Log
 from bmq._signals import on_signals
 from bmq.cli.status import ExitStatus
-from bmq.workers import begun_of, grace_of, probes_of
+from bmq.workers.internals import begun_of, grace_of, probes_of
 
 if TYPE_CHECKING:
     import bmq

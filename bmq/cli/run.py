@@ -22,7 +22,7 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import log_to_stderr, note
 from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
-from bmq.workers import begun_of, probes_of
+from bmq.workers.internals import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from bmq.cli.process import Slot, Worker
 from bmq.cli.status import ExitStatus
 from bmq.cli.supervisor import Pauses, Supervisor
 from bmq.cli.verb import status_of
-from bmq.workers import begin_copy_of, begun_of, grace_of, probes_of
+from bmq.workers.internals import begin_copy_of, begun_of, grace_of, probes_of
 
 __all__ = ["AppThread", "ThreadSupervisor", "sharing"]
 

@@ -124,7 +124,7 @@ class TestApp:
         network: MemoryNetwork,
         domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig],
     ) -> None:
-        from bmq.workers import parts_of
+        from bmq.workers.internals import parts_of
 
         self.app = app
         self._time = time
@@ -173,7 +173,7 @@ class TestApp:
     # ---- the app's work, for the clock
 
     def _calls(self) -> int:
-        from bmq.workers import calls, consumers_of
+        from bmq.workers.internals import calls, consumers_of
 
         return sum(calls(consumers_of(each.app)) for each in self._all())
 
@@ -184,12 +184,12 @@ class TestApp:
         return len(self.broker.queues[uri]) if uri in self.broker.queues else 0
 
     def _delay_queues(self) -> list[str]:
-        from bmq.workers import registry_of
+        from bmq.workers.internals import registry_of
 
         return [uri.canonical for uri in registry_of(self.app).waiting]
 
     def _read_queues(self) -> list[str]:
-        from bmq.workers import registry_of
+        from bmq.workers.internals import registry_of
 
         registry = registry_of(self.app)
         return [each.uri.canonical for each in registry.handlers] + self._delay_queues()
@@ -508,9 +508,9 @@ class TestApp:
 
     def _check_overrides(self) -> None:
         """Check that a handler depends on each replaced function."""
-        from bmq.workers import dependencies_of
+        from bmq.workers.internals import dependencies_of
 
-        known = [function for each in self._all() for function in dependencies_of(each.app)(self._overrides)]
+        known = [function for each in self._all() for function in dependencies_of(each.app, self._overrides)]
         for function in self._overrides:
             if function not in known:
                 name = getattr(function, "__qualname__", repr(function))
@@ -523,12 +523,12 @@ class TestApp:
                 raise UsageError(f"overrides replaces {name}, and no handler of the app depends on it: {why}")
 
     async def _begin(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
-        from bmq.workers import trial_of
+        from bmq.workers.internals import begin_trial
 
         if self._own:
             await self.broker.start()
         address = self._address or self.broker.uri
-        self._undo = trial_of(self.app)(address, self._time, self.failures.append, not self._own)
+        self._undo = begin_trial(self.app, address, self._time, self.failures.append, sockets=not self._own)
         self.app.overrides.update(overrides)
         with self._here():
             self._session = await connect(address)

@@ -22,6 +22,7 @@ from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
 from bmq.codecs import Shape
 from bmq.errors import UsageError
+from bmq.groups import Group
 from bmq.wire.uri import QueueUri
 from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies, planned
 from bmq.workers._failures import Quarantine, suspects_of
@@ -29,9 +30,7 @@ from bmq.workers._invoker import Invoker
 from bmq.workers._options import (
     ConsumerOptions,
     HandlerOptions,
-    Membership,
     for_group,
-    is_membership,
     lane_of,
 )
 from bmq.workers._results import Responder
@@ -56,7 +55,7 @@ _LANE_BYTES = 256 * 1024 * 1024
 
 
 async def consume(
-    source: Queue | Consumer | Membership | TypedQueue[V] | TypedConsumer[V] | TypedGroup[V],
+    source: Queue | Consumer | Group | TypedQueue[V] | TypedConsumer[V] | TypedGroup[V],
     handler: HandlerOf[V] | Responder,
     *,
     grace: float = 30.0,
@@ -141,7 +140,7 @@ async def consume(
     handler that was cut off has no outcome, whatever it returns or raises.
     """
     given, of = untyped(cast("Any", source))
-    group = given if is_membership(given) else None
+    group = given if isinstance(given, Group) else None
     whole: Any = given if group is None else group.queue
     if not isinstance(whole, Queue | Consumer):
         raise UsageError(
@@ -252,7 +251,7 @@ async def feed(
     dead_letters: Queue | None,
     context: HandlerContext,
     *,
-    group: Membership | None = None,
+    group: Group | None = None,
     bounds: BatchBounds | None = None,
     close: bool,
     grace: float,

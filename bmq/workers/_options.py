@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from bmq import _checks
 from bmq._pace import checked_rate
@@ -18,6 +18,7 @@ from bmq.client.queue import Queue
 from bmq.codecs import Codec
 from bmq.conventions import BUCKET
 from bmq.errors import Undecodable, UsageError
+from bmq.groups import Group
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
 from bmq.workers._middleware import Middleware, check_middlewares, is_async, name_of
@@ -42,12 +43,10 @@ __all__ = [
     "GroupOf",
     "HandlerOptions",
     "Key",
-    "Membership",
     "OnError",
     "OnUndecodable",
     "ResponderOptions",
     "for_group",
-    "is_membership",
     "lane_of",
     "member_of",
     "undecided",
@@ -319,61 +318,18 @@ def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:
 GROUP_RETRY = Backoff(every=1.0, factor=2.0, cap=60.0, retries=None)
 
 
-class Membership(Protocol):
-    """A member of a group, as :class:`bmq.groups.Group` is."""
-
-    @property
-    def queue(self) -> Queue:
-        """The queue of the group."""
-        ...
-
-    @property
-    def key(self) -> str | None:
-        """The property that determines the bucket; None for the property ``bmq_bucket``."""
-        ...
-
-    def __aiter__(self) -> AsyncIterator[Message]: ...
-
-    def bucket_of(self, message: Message) -> int | None:
-        """Return the bucket of a message; None for a message without a bucket."""
-        ...
-
-    def stats(self) -> Any:
-        """Return a snapshot of the member; ``settled`` is whether it gets the messages of its buckets."""
-        ...
-
-    def holds(self, message: Message) -> bool:
-        """Whether this member may work on a message of the group now."""
-        ...
-
-    async def open(self) -> object:
-        """Join the group."""
-        ...
-
-    async def close(self) -> None:
-        """Leave the group, and close the queue: unconfirmed messages are delivered again."""
-        ...
-
-
 #: Makes the member of an open queue, as ``lambda queue: queue.group("CustomerId")`` does.
-GroupOf: TypeAlias = Callable[[Queue], Membership]
+GroupOf: TypeAlias = Callable[[Queue], Group]
 
 
-def is_membership(source: object) -> TypeGuard[Membership]:
-    """Whether an object is a member of a group."""
-    return callable(getattr(type(source), "bucket_of", None)) and callable(
-        getattr(type(source), "holds", None)
-    )
-
-
-def member_of(group: GroupOf, queue: Queue) -> Membership:
+def member_of(group: GroupOf, queue: Queue) -> Group:
     """Return the member that a function makes of a queue.
 
     Raises:
         UsageError: the function returns another object, or the group of another queue.
     """
     member: Any = group(queue)
-    if not is_membership(member) or member.queue is not queue:
+    if not isinstance(member, Group) or member.queue is not queue:
         raise UsageError(
             "group must be a function that returns the group of its queue, as lambda queue: "
             f"queue.group('CustomerId') does, and returned {_checks.shown(member)}"
@@ -430,7 +386,7 @@ def _endless(policy: RetryPolicy) -> bool:
     )
 
 
-def lane_of(group: Membership, options: HandlerOptions) -> Callable[[Message], Hashable]:
+def lane_of(group: Group, options: HandlerOptions) -> Callable[[Message], Hashable]:
     """Return the function for the lane of a message: its bucket, and within the bucket its key."""
     name, own = group.key or BUCKET, options.key_of()
 

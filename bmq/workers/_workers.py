@@ -24,12 +24,13 @@ from bmq.client.poison import PoisonKind, poison_of
 from bmq.client.queue import Queue
 from bmq.conventions import post_time
 from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, UsageError
+from bmq.groups import Group
 from bmq.wire.push import GUID
 from bmq.workers._blocking import in_own_contexts, own_context
 from bmq.workers._failures import FailureReports, Quarantine
 from bmq.workers._invoker import Invoker, refuse_awaitable
 from bmq.workers._middleware import Alarm, too_late
-from bmq.workers._options import AckPolicy, HandlerOptions, Membership, undecided
+from bmq.workers._options import AckPolicy, HandlerOptions, undecided
 from bmq.workers._retry import (
     Backoff,
     Clock,
@@ -128,7 +129,7 @@ class Workers:
         pace: Pace | None,
         *,
         key: Callable[[Message], Hashable] | None = None,
-        group: Membership | None = None,
+        group: Group | None = None,
         bounds: BatchBounds | None = None,
     ) -> None:
         self.consumer = consumer

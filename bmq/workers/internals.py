@@ -18,11 +18,15 @@ from bmq.workers._dependencies import Overrides
 from bmq.workers._registry import Registrar, Registry
 from bmq.workers._results import Responder, Results
 from bmq.workers._retry import Clock
+from bmq.workers._status import calls
 from bmq.workers.probe import Probe
 
 __all__ = [
+    "Results",
     "begin_copy_of",
+    "begin_trial",
     "begun_of",
+    "calls",
     "consumers_of",
     "dependencies_of",
     "grace_of",
@@ -31,7 +35,6 @@ __all__ = [
     "registry_of",
     "replies_of",
     "settings_of",
-    "trial_of",
 ]
 
 
@@ -76,20 +79,14 @@ def grace_of(app: App[Any]) -> float:
     return max(each._settings.grace for each in app._all())
 
 
-def dependencies_of(app: App[Any]) -> Callable[[Overrides], list[Callable[..., Any]]]:
+def dependencies_of(app: App[Any], overrides: Overrides) -> list[Callable[..., Any]]:
     """Return the functions of all dependencies, as they are and with these replacements."""
-
-    def found(overrides: Overrides) -> list[Callable[..., Any]]:
-        replaced = {**app.overrides, **overrides}
-        plans = [each.plan for each in app._registry.handlers]
-        return [
-            dependency.function
-            for plan in plans
-            for some in ({}, app.overrides, replaced)
-            for dependency in plan.dependencies(some)
-        ]
-
-    return found
+    return [
+        dependency.function
+        for plan in (each.plan for each in app._registry.handlers)
+        for some in ({}, app.overrides, {**app.overrides, **overrides})
+        for dependency in plan.dependencies(some)
+    ]
 
 
 def begin_copy_of(app: App[Any]) -> None:
@@ -110,28 +107,24 @@ def begin_copy_of(app: App[Any]) -> None:
         each._copies[_copies.current()] = AppCopy(made)
 
 
-def trial_of(app: App[Any]) -> Callable[[str, Clock, Callable[[Failure], None], bool], Callable[[], None]]:
-    """Return a function to run an app with a test's broker, clock and hook; its result undoes the change.
+def begin_trial(
+    app: App[Any], broker: str, clock: Clock, watch: Callable[[Failure], None], *, sockets: bool
+) -> Callable[[], None]:
+    """Make an app run with a test's broker, clock and hook; the result undoes the change.
 
     With sockets, the probe has a free port: the service itself may run on the machine. Without, none.
     """
+    settings, state, overrides, address = app._settings, app.state, app.overrides, app._probe.address
+    app._probe.address = (address[0], 0) if sockets and address is not None else None
+    options = settings.options.copy()
+    options.pop("credentials", None)
+    options.pop("ssl", None)
+    options.pop("server_hostname", None)
+    app._settings = replace(settings, broker=broker, options=options, clock=clock, watch=watch)
+    app.state, app.overrides = copy.copy(state), overrides.copy()
 
-    def begin(
-        broker: str, clock: Clock, watch: Callable[[Failure], None], sockets: bool
-    ) -> Callable[[], None]:
-        settings, state, overrides, address = app._settings, app.state, app.overrides, app._probe.address
-        app._probe.address = (address[0], 0) if sockets and address is not None else None
-        options = settings.options.copy()
-        options.pop("credentials", None)
-        options.pop("ssl", None)
-        options.pop("server_hostname", None)
-        app._settings = replace(settings, broker=broker, options=options, clock=clock, watch=watch)
-        app.state, app.overrides = copy.copy(state), overrides.copy()
+    def undo() -> None:
+        app._settings, app.state, app.overrides = settings, state, overrides
+        app._probe.address = address
 
-        def undo() -> None:
-            app._settings, app.state, app.overrides = settings, state, overrides
-            app._probe.address = address
-
-        return undo
-
-    return begin
+    return undo

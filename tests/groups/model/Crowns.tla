@@ -1,7 +1,7 @@
 ------------------------------- MODULE Crowns -------------------------------
 (***************************************************************************)
 (* The election of a leader: `Candidate` of bmq/groups/_protocol.py, and   *)
-(* its use in bmq/groups/_coordinator.py. Exclusive.tla begins with one      *)
+(* its use in bmq/groups/_coordinator.py. Exclusive.tla begins with one    *)
 (* crown. This module shows that no member posts a first crown while       *)
 (* another crown exists, and that some member leads at last. It has the    *)
 (* control queue in detail: subscriptions, and everything on the way to    *)
