@@ -47,12 +47,11 @@ _ADDRESS = re.compile(r"(?P<host>\[[^][/@\s]+\]|[^][/@\s]+):(?P<port>[0-9]{1,5})
 AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
 TEXT_TYPE = "text/plain; charset=utf-8"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Limits of a connection: seconds for the request, bytes of the request, and seconds in all.
-_SILENCE = 1.0
+# Limits of a connection: seconds, and bytes of the request.
 _PATIENCE = 5.0
 _LONGEST = 8192
-# Maximum number of connections. A further connection closes the oldest connection without a request.
-# Orchestrators send requests at once, so idle connections cannot keep an orchestrator out.
+# Maximum number of connections. A further connection closes the oldest one: orchestrators send requests at
+# once, so idle connections cannot keep an orchestrator out.
 _AT_ONCE = 64
 
 
@@ -118,8 +117,8 @@ class PageServer:
         self._port = port
         self._page = page
         self._patience = patience
-        # All connections, the oldest first, and whether each has sent a request.
-        self._asked: dict[asyncio.Task[Any], bool] = {}
+        # The tasks of all connections, the oldest first.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._log = LogLimit(logger)
         self.uri: str | None = None
 
@@ -134,12 +133,10 @@ class PageServer:
         try:
             server = await asyncio.start_server(self._connected, self._host, self._port, limit=_LONGEST)
         except (OSError, UnicodeError) as error:
-            number = error.errno if isinstance(error, OSError) else None
-            if isinstance(error, UnicodeError):
-                why = "not the name of a host"
-            else:
-                known = number is not None and number in errno.errorcode
-                why = os.strerror(number or 0).lower() if known else str(error.strerror or error)
+            number = getattr(error, "errno", None)
+            why = str(getattr(error, "strerror", None) or "not the name of a host")
+            if number in errno.errorcode:
+                why = os.strerror(number).lower()  # without asyncio's repetition of the address
             stop = ", or stop the program that has the address" if number == errno.EADDRINUSE else ""
             raise HealthAddressError(
                 number,
@@ -153,28 +150,24 @@ class PageServer:
         finally:
             self.uri = None
             server.close()
-            for task in self._asked:
+            for task in self._tasks:
                 task.cancel()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._asked[task] = False
-        if len(self._asked) > _AT_ONCE:
-            oldest = next(each for each, asked in self._asked.items() if not asked)
-            self._asked[oldest] = True
-            oldest.cancel()
+        self._tasks[task] = None
+        if len(self._tasks) > _AT_ONCE:
+            next(iter(self._tasks)).cancel()
         try:
             async with asyncio.timeout(self._patience):
-                async with asyncio.timeout(_SILENCE):
-                    request = await reader.readuntil(b"\r\n\r\n")
-                self._asked[task] = True
+                request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._answer(request))
                 await writer.drain()
         except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
             pass  # the peer has gone, or the request is unknown
         finally:
-            del self._asked[task]
+            del self._tasks[task]
             writer.close()
 
     async def _answer(self, request: bytes) -> bytes:
