@@ -133,7 +133,7 @@ class PageServer:
         try:
             server = await asyncio.start_server(self._connected, self._host, self._port, limit=_LONGEST)
         except (OSError, UnicodeError) as error:
-            number = getattr(error, "errno", None)
+            number: int = getattr(error, "errno", None) or 0
             why = str(getattr(error, "strerror", None) or "not the name of a host")
             if number in errno.errorcode:
                 why = os.strerror(number).lower()  # without asyncio's repetition of the address
