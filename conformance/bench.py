@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 from bmq import _world
 from bmq.errors import StatusCategory, UsageError
-from bmq.wire.control import Codec
-from bmq.wire.control.messages import Subscription
+from bmq.wire.control import Codec, Subscription
 from conformance.case import Untested, fail
 from conformance.peer import Peer
 

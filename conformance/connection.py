@@ -13,8 +13,8 @@ from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.anatomy import summary
 from bmq.wire.constants import EventType
-from bmq.wire.control import decode_event
-from bmq.wire.control.messages import MessageKind
+from bmq.wire.control import MessageKind
+from bmq.wire.control_event import decode_event
 from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, Event, type_of
 from conformance.case import Mismatch
 

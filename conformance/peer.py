@@ -17,8 +17,7 @@ from bmq._json import orjson
 from bmq.errors import ProtocolError
 from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
-from bmq.wire.control import Codec, decode_json, encode_event
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
@@ -26,6 +25,7 @@ from bmq.wire.control.messages import (
     ClientLanguage,
     ClientType,
     CloseQueue,
+    Codec,
     ConfigureStream,
     ConsumerInfo,
     ControlBody,
@@ -42,7 +42,9 @@ from bmq.wire.control.messages import (
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
+    decode_json,
 )
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import (
     CODEC_SHIFT,
     HEADER_SIZE,

@@ -27,7 +27,8 @@ from bmq.client.address import Address, parse_addresses
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
-from bmq.wire.control import AuthenticationRequest, MessageKind, codec_of, decode_event, encode_event
+from bmq.wire.control import AuthenticationRequest, MessageKind
+from bmq.wire.control_event import codec_of, decode_event, encode_event
 from bmq.wire.event import Event, type_of
 
 __all__ = ["line_of", "record"]

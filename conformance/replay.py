@@ -27,7 +27,8 @@ from bmq.wire.ack import decode_acks
 from bmq.wire.anatomy import read_control
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType
-from bmq.wire.control import ControlMessage, MessageKind, codec_of, decode_event, encode_event
+from bmq.wire.control import ControlMessage, MessageKind
+from bmq.wire.control_event import codec_of, decode_event, encode_event
 from bmq.wire.event import HEARTBEAT_RSP, Event, read_event
 from bmq.wire.push import decode_pushes
 from bmq.wire.put import decode_puts

@@ -18,13 +18,13 @@ from bmq.errors import ProtocolError
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage, decode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     BrokerResponse,
     ClientIdentity,
     ClientType,
     CloseQueue,
     CloseQueueResponse,
+    Codec,
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStream,
@@ -42,6 +42,7 @@ from bmq.wire.control.messages import (
     Status,
     StatusCategory,
 )
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.options import encode_sub_queue_ids

@@ -26,7 +26,7 @@ from typing import Any
 
 import bmq
 from bmq.broker import Authentication
-from bmq.wire.control.messages import BrokerResponse
+from bmq.wire.control import BrokerResponse
 from conformance import GROUPS, Outcome, all_cases, run_suite
 from conformance.bench import Address
 from tests.fakes.client import dial

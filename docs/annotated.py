@@ -23,10 +23,11 @@ from bmq.wire.constants import (
     PushFlags,
     PutFlags,
 )
-from bmq.wire.control import Codec, MessageKind
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     SELECTIONS,
+    Codec,
     Member,
+    MessageKind,
     Structure,
     members,
     selection_name,

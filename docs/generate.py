@@ -63,23 +63,27 @@ from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
 from bmq.protocol.client.subscription import SubscriptionSet
-from bmq.wire import constants, layout
+from bmq.wire import constants, control, layout
 from bmq.wire.ack import encode_acks
 from bmq.wire.anatomy import read_control
 from bmq.wire.confirm import encode_queue_confirms, pack_confirms
 from bmq.wire.constants import EventType, PropertyType, PutFlags
-from bmq.wire.control import Codec, Message, MessageKind, encode_event, encode_json, messages
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     SELECTIONS,
     AdminCommand,
     AdminCommandResponse,
+    Codec,
     ControlMessage,
     Disconnect,
     Member,
+    Message,
+    MessageKind,
     Structure,
+    encode_json,
     members,
     selection_name,
 )
+from bmq.wire.control_event import encode_event
 from bmq.wire.crc import crc32c
 from bmq.wire.event import pack_event_header, read_event
 from bmq.wire.options import encode_sub_queue_ids
@@ -223,7 +227,7 @@ def numbers(*names: str) -> str:
 
 def control_numbers(*names: str) -> str:
     """Some enumerations in control messages."""
-    return "\n\n".join(_enumeration(getattr(messages, name)) for name in names)
+    return "\n\n".join(_enumeration(getattr(control, name)) for name in names)
 
 
 def enumerations() -> str:
@@ -233,7 +237,7 @@ def enumerations() -> str:
 
 def control_enumerations() -> str:
     """The numbers in control messages; JSON has the names."""
-    return _enumerations(messages, IntEnum | IntFlag)
+    return _enumerations(control, IntEnum | IntFlag)
 
 
 def _enumerations(module: ModuleType, kinds: Any) -> str:
@@ -371,7 +375,7 @@ def message(name: str) -> str:
 
 def control_structure(*names: str) -> str:
     """Structures inside control messages."""
-    return "\n\n".join(f"### {name}\n\n{_members_of(getattr(messages, name))}" for name in names)
+    return "\n\n".join(f"### {name}\n\n{_members_of(getattr(control, name))}" for name in names)
 
 
 @cache

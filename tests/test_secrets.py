@@ -14,8 +14,8 @@ import pytest
 import bmq
 from bmq.broker.main import run as run_broker
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import AuthenticationRequest
+from bmq.wire.control import AuthenticationRequest, Codec
+from bmq.wire.control_event import encode_event
 from tests.broker.core import Core
 from tests.fakes.broker import Peer
 from tests.waiting import eventually

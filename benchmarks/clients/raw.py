@@ -39,9 +39,8 @@ from bmq.wire.control import (
     QueueHandleParameters,
     StreamParameters,
     Subscription,
-    decode_event,
-    encode_event,
 )
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.properties import encode_properties
 

@@ -27,10 +27,8 @@ from bmq.wire.control import (
     ControlMessage,
     MessageKind,
     Status,
-    decode_event,
-    encode_event,
-    request_id,
 )
+from bmq.wire.control_event import decode_event, encode_event, request_id
 from bmq.wire.event import HEARTBEAT_RSP, Event
 
 __all__ = ["AdminConnection"]

@@ -43,7 +43,7 @@ from bmq.admin.results import (
     Window,
 )
 from bmq.errors import ProtocolError
-from bmq.wire.control.messages import DEFAULT_APP_ID
+from bmq.wire.control import DEFAULT_APP_ID
 
 __all__ = [
     "broker_configuration",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bmq.admin.client import QueueAdmin
 from bmq.admin.results import Client, Internals
 from bmq.errors import AdminError, ProtocolError
-from bmq.wire.control.messages import DEFAULT_APP_ID
+from bmq.wire.control import DEFAULT_APP_ID
 
 __all__ = ["objection", "readers_of"]
 

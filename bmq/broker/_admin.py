@@ -23,7 +23,7 @@ from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import CapacityMeter
-from bmq.wire.control.messages import Subscription
+from bmq.wire.control import Subscription
 from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable
 

@@ -19,7 +19,7 @@ from bmq.errors import InvalidURI
 from bmq.protocol.broker.inflation import Exhausted
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PutFlags
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
     CloseQueueResponse,

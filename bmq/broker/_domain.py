@@ -11,7 +11,7 @@ from bmq.broker._queue import BrokerQueue
 from bmq.broker._storage import CapacityMeter
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression
-from bmq.wire.control.messages import Status, StatusCategory
+from bmq.wire.control import Status, StatusCategory
 
 __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 

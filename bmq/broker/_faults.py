@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bmq import _checks
 from bmq.errors import AckStatus, StatusCategory, UsageError
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
-from bmq.wire.control.messages import ClientIdentity, QueueHandleParameters, Status
+from bmq.wire.control import ClientIdentity, QueueHandleParameters, Status
 from bmq.wire.put import Put
 
 if TYPE_CHECKING:

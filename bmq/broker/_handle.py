@@ -13,7 +13,7 @@ from bmq.protocol.broker.inflation import for_old_client
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
-from bmq.wire.control.messages import DEFAULT_APP_ID, Subscription
+from bmq.wire.control import DEFAULT_APP_ID, Subscription
 from bmq.wire.push import encode_push_head, encode_push_run
 
 if TYPE_CHECKING:

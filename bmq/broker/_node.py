@@ -20,7 +20,7 @@ from bmq.protocol.broker.backend import ClientPort
 from bmq.protocol.broker.inflation import InflationBudget
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.deadlines import Deadlines
-from bmq.wire.control.messages import QueueHandleParameters, Status
+from bmq.wire.control import QueueHandleParameters, Status
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 

@@ -15,7 +15,7 @@ from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, sh
 from bmq.broker._views import PostedMessage
 from bmq.subscriptions import Evaluator
 from bmq.wire.constants import PutFlags
-from bmq.wire.control.messages import DEFAULT_APP_ID, ExpressionVersion
+from bmq.wire.control import DEFAULT_APP_ID, ExpressionVersion
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bmq._caches import Cache
 from bmq.broker._storage import MessageRecord, property_values
 from bmq.subscriptions import Equalities, Evaluator, Expression, compile_chain
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,
     ExpressionVersion,

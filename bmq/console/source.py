@@ -17,7 +17,7 @@ from bmq.admin.parsing import limits_of
 from bmq.admin.taking import objection
 from bmq.admin.watch import Figures, Limits, figures_of, use_of
 from bmq.client.message import beginning_of
-from bmq.wire.control.messages import DEFAULT_APP_ID
+from bmq.wire.control import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES
 
 __all__ = ["MOST_SHOWN", "Contents", "NotNow", "RemoteBroker"]

@@ -23,7 +23,8 @@ from bmq.wire.constants import (
     PushFlags,
     PutFlags,
 )
-from bmq.wire.control import Codec, Message, MessageKind, codec_of, decode_event, encode_json
+from bmq.wire.control import Codec, Message, MessageKind, encode_json
+from bmq.wire.control_event import codec_of, decode_event
 from bmq.wire.crc import crc32c
 from bmq.wire.event import MIN_HEADER_SIZE, Event, read_event
 from bmq.wire.guid import guid_to_text

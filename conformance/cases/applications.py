@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bmq.wire.control.messages import CloseQueue, ConfigureStream, Disconnect, StreamParameters
+from bmq.wire.control import CloseQueue, ConfigureStream, Disconnect, StreamParameters
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check, fail
 from conformance.peer import Peer, handle, subscription

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.wire.constants import EventType
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import ControlMessage
+from bmq.wire.control import Codec, ControlMessage
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEADER_SIZE, pack_schema_event
 from conformance.bench import Bench
 from conformance.case import Cases, Check, Level, check, fail
@@ -95,7 +95,7 @@ class _Element:
 
 
 def _read(data: bytes, at: int = 0) -> tuple[_Element, int]:
-    """Read an element as :mod:`bmq.wire.control.ber` writes it."""
+    """Read an element as :mod:`bmq.wire.ber` writes it."""
     tag, first = data[at], data[at + 1]
     at += 2
     if first == _INDEFINITE:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.wire.constants import EventType
-from bmq.wire.control.messages import Subscription
+from bmq.wire.control import Subscription
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check, fail

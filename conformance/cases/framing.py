@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from bmq.wire.constants import EventType
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import ControlMessage, Disconnect
+from bmq.wire.control import Codec, ControlMessage, Disconnect
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_schema_event
 from bmq.wire.put import encode_put
 from conformance.bench import Bench

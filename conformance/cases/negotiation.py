@@ -8,8 +8,8 @@ from typing import Any
 from bmq._json import orjson
 from bmq.errors import StatusCategory
 from bmq.wire.constants import EventType
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientLanguage, ClientType, GuidInfo
+from bmq.wire.control import AdminCommand, AdminCommandResponse, ClientLanguage, ClientType, Codec, GuidInfo
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header, pack_schema_event
 from conformance.bench import Bench
 from conformance.case import Cases, Level, Mismatch, check, fail

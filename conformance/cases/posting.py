@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from bmq import _world
 from bmq.wire.constants import Compression, EventType, PropertyType, PushFlags
-from bmq.wire.control.messages import GuidInfo
+from bmq.wire.control import GuidInfo
 from bmq.wire.crc import crc32c
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from conformance.bench import Bench

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     ClientLanguage,
     CloseQueue,
     ConfigureStream,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from typing import Any
 
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     CloseQueue,
     ConfigureQueueStream,
     ConfigureStream,

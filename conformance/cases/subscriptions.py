@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bmq.wire.constants import Compression, PropertyType
-from bmq.wire.control.messages import ConfigureStream, StreamParameters, Subscription
+from bmq.wire.control import ConfigureStream, StreamParameters, Subscription
 from bmq.wire.properties import PropertyInput, PropertyValue
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check

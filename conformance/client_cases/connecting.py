@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bmq.wire.constants import EventType
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     ClientType,
     ControlMessage,
     Disconnect,

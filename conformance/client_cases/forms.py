@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bmq.wire.constants import EventType, PushFlags, PutFlags
-from bmq.wire.control.messages import ConfigureQueueStream, ConfigureStream, OpenQueue
+from bmq.wire.control import ConfigureQueueStream, ConfigureStream, OpenQueue
 from bmq.wire.event import HEADER_SIZE
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding

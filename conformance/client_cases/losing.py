@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bmq.wire.constants import EventType
-from bmq.wire.control.messages import OpenQueue
+from bmq.wire.control import OpenQueue
 from conformance.case import Cases, Level, check
 from conformance.stage import Line, Opened, Stage, pushed
 

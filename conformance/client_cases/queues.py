@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     CloseQueue,
     ConfigureStream,
     ControlMessage,

@@ -15,8 +15,7 @@ from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.ack import AckMessage
-from bmq.wire.control import decode_event, encode_event
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AuthenticationMessage,
     BrokerResponse,
     CloseQueue,
@@ -28,6 +27,7 @@ from bmq.wire.control.messages import (
     StreamParameters,
     Subscription,
 )
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import Event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import PushMessage

@@ -10,7 +10,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker, DomainConfig, Limits, ManualClock, Mode
-from bmq.wire.control.messages import AdminCommand, AdminCommandResponse, ClientType
+from bmq.wire.control import AdminCommand, AdminCommandResponse, ClientType
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain
 from tests.waiting import eventually
 

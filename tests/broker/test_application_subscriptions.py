@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bmq.broker._domain_config import AppSubscription
-from bmq.wire.control.messages import Status, StatusCategory
+from bmq.wire.control import Status, StatusCategory
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.transcripts import probes
 

@@ -17,8 +17,7 @@ from bmq.broker._node import Bounds
 from bmq.errors import UsageError
 from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags
-from bmq.wire.control import decode_event, encode_event
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AdminCommand,
     AdminCommandResponse,
     ClientType,
@@ -41,6 +40,7 @@ from bmq.wire.control.messages import (
     SubQueueIdInfo,
     Subscription,
 )
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties

@@ -9,7 +9,7 @@ import pytest
 
 from bmq.broker._domain_config import Limits
 from bmq.wire.constants import EventType
-from bmq.wire.control.messages import OpenQueueResponse, Status, StatusCategory
+from bmq.wire.control import OpenQueueResponse, Status, StatusCategory
 from bmq.wire.event import pack_event_header
 from bmq.wire.put import encode_put
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bmq.broker.main import run
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AuthenticationResponse,
     OpenQueueResponse,
     Status,

@@ -9,8 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from bmq.wire.constants import EventType
-from bmq.wire.control import Codec, ControlMessage, encode_json
-from bmq.wire.control.messages import SELECTIONS, MessageKind, OpenQueueResponse, selection_name
+from bmq.wire.control import (
+    SELECTIONS,
+    Codec,
+    ControlMessage,
+    MessageKind,
+    OpenQueueResponse,
+    encode_json,
+    selection_name,
+)
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from tests.broker.core import PRIORITY, Core
 from tests.fakes.newer import with_new_enumerators, with_new_members

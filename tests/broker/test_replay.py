@@ -35,8 +35,8 @@ from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks
 from bmq.wire.constants import EventType
-from bmq.wire.control import decode_event
-from bmq.wire.control.messages import BrokerResponse, MessageKind
+from bmq.wire.control import BrokerResponse, MessageKind
+from bmq.wire.control_event import decode_event
 from bmq.wire.event import read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import decode_pushes

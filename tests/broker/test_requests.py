@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bmq.broker._domain import DomainSource
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     CloseQueue,
     CloseQueueResponse,
     ConfigureStreamResponse,

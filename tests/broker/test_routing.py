@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from bmq.wire.constants import PropertyType, PushFlags
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStreamResponse,

@@ -18,7 +18,7 @@ import bmq
 from bmq.broker import Authentication, Bounds, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
 from bmq.broker._connection import BrokerConnection
 from bmq.errors import AckStatus, StateError, StatusCategory
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AdminCommand,
     AdminCommandResponse,
     AuthenticationResponse,

@@ -11,8 +11,7 @@ import pytest
 from bmq.protocol.broker.session import BrokerInput, BrokerSession, BrokerState
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.constants import Compression, EventType, PushFlags
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AdminCommand,
     AuthenticationRequest,
     AuthenticationResponse,
@@ -20,6 +19,7 @@ from bmq.wire.control.messages import (
     ClientIdentity,
     ClientLanguage,
     ClientType,
+    Codec,
     ControlMessage,
     Disconnect,
     DisconnectResponse,
@@ -28,6 +28,7 @@ from bmq.wire.control.messages import (
     Status,
     StatusCategory,
 )
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.message import split_application_data
 from bmq.wire.properties import encode_properties

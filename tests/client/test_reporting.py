@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import bmq
-from bmq.wire.control import Codec, StatusCategory, encode_event
-from bmq.wire.control.messages import BrokerResponse, ClientIdentity, ClientType, Status
+from bmq.wire.control import BrokerResponse, ClientIdentity, ClientType, Codec, Status, StatusCategory
+from bmq.wire.control_event import encode_event
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 

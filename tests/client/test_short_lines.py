@@ -14,15 +14,8 @@ import pytest
 import bmq
 from bmq.errors import Error
 from bmq.events import SessionEvent
-from bmq.wire.control import (
-    BrokerResponse,
-    ClientIdentity,
-    ClientType,
-    Codec,
-    Status,
-    StatusCategory,
-    encode_event,
-)
+from bmq.wire.control import BrokerResponse, ClientIdentity, ClientType, Codec, Status, StatusCategory
+from bmq.wire.control_event import encode_event
 from tests.fakes.broker import FEATURES, Peer, ScriptedBroker, guid
 from tests.waiting import eventually
 

@@ -14,8 +14,8 @@ import pytest
 import bmq
 from bmq._json import orjson
 from bmq.wire.ack import decode_acks
-from bmq.wire.control import Codec, encode_event
-from bmq.wire.control.messages import ClientIdentity, ClientType
+from bmq.wire.control import ClientIdentity, ClientType, Codec
+from bmq.wire.control_event import encode_event
 from bmq.wire.put import DecodedPut
 from conformance.case import Level
 from conformance.client_cases import EVERY_GROUP

@@ -42,9 +42,8 @@ from bmq.wire.control import (
     RoutingConfiguration,
     Status,
     StatusCategory,
-    decode_event,
-    encode_event,
 )
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import PropertyInput, encode_properties

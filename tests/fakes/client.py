@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import AckMessage, decode_acks
 from bmq.wire.constants import Compression, EventType, PushFlags, PutFlags
-from bmq.wire.control import Codec, decode_event, encode_event
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
     ClientIdentity,
     ClientType,
+    Codec,
     ConfigureStream,
     ConsumerInfo,
     ControlBody,
@@ -44,6 +44,7 @@ from bmq.wire.control.messages import (
     SubQueueIdInfo,
     Subscription,
 )
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.message import join_application_data, split_application_data

@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 from bmq.wire.ack import ACK_SIZE, encode_ack
 from bmq.wire.codec import CODECS
 from bmq.wire.constants import EventType, OptionType, PushFlags
-from bmq.wire.control import Codec, ControlMessage, encode_json
-from bmq.wire.control.messages import SELECTIONS, MessageKind, Structure, members, selection_name
+from bmq.wire.control import (
+    SELECTIONS,
+    Codec,
+    ControlMessage,
+    MessageKind,
+    Structure,
+    encode_json,
+    members,
+    selection_name,
+)
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding

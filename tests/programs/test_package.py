@@ -317,7 +317,7 @@ async def main():
 
 asyncio.run(main())
 from bmq.wire import control, codec
-writer = sys.modules["bmq.wire.control.json"].orjson
+writer = sys.modules["bmq.wire.control"].orjson
 declared = sys.modules["bmq.wire.layout"].LAYOUTS
 json.dump({
     "writes control messages": writer.__name__,

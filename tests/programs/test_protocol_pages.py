@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from bmq.wire import control
 from bmq.wire.constants import EventType, PropertyType
-from bmq.wire.control import Codec, MessageKind, decode_event, encode_event, messages
-from bmq.wire.control.messages import Structure, members
+from bmq.wire.control import Codec, MessageKind, Structure, members
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import read_event
 from bmq.wire.layout import LAYOUTS
 from bmq.wire.properties import PropertyValue, encode_properties
@@ -103,7 +104,7 @@ def test_both_encodings_have_the_same_values(annotated: ModuleType) -> None:
 
 def test_exactly_the_fields_have_a_meaning(generate: ModuleType) -> None:
     declared = {name: [m.name for m in layout.subcon.subcons] for name, layout in LAYOUTS.items()}
-    for name, cls in vars(messages).items():
+    for name, cls in vars(control).items():
         if isinstance(cls, type) and issubclass(cls, Structure) and members(cls):
             declared[name] = [member.name for member in members(cls)]
     assert {name: list(fields) for name, fields in generate.meanings().items()} == declared
@@ -111,11 +112,11 @@ def test_exactly_the_fields_have_a_meaning(generate: ModuleType) -> None:
 
 def test_every_control_message_is_shown(generate: ModuleType) -> None:
     page = generate.control_messages()
-    for cls in vars(messages).values():
+    for cls in vars(control).values():
         if (
             isinstance(cls, type)
             and issubclass(cls, Structure)
-            and cls not in (Structure, messages.ControlMessage)
+            and cls not in (Structure, control.ControlMessage)
         ):
             name = cls.__name__[0].lower() + cls.__name__[1:]
             assert f"## {name}\n" in page or f"### {cls.__name__}\n" in page

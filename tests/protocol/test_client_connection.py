@@ -35,8 +35,8 @@ from bmq.wire.control import (
     ControlMessage,
     DisconnectResponse,
     Status,
-    encode_event,
 )
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header, pack_schema_event
 from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected, held
 

@@ -12,8 +12,8 @@ from bmq.errors import AckStatus, OpenQueueError, QueueClosed, RequestError, Req
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopenDelayed, QueueReopenFailed
 from bmq.protocol.client.queue import QueueCore, QueueState
-from bmq.wire.control import Codec, ControlMessage, encode_event
-from bmq.wire.control.messages import QueueFlags, Status
+from bmq.wire.control import Codec, ControlMessage, QueueFlags, Status
+from bmq.wire.control_event import encode_event
 from tests.protocol.bench import READ, WRITE, Bench, connected
 
 URI = "bmq://bmq.test.mem.priority/q"

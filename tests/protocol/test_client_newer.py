@@ -12,14 +12,8 @@ from bmq.errors import AckStatus, ConnectionFailed, ProtocolError, StatusCategor
 from bmq.protocol.client.core import CoreOptions, SessionState
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, EventType
-from bmq.wire.control import (
-    AdminCommandResponse,
-    Codec,
-    ControlMessage,
-    DisconnectResponse,
-    Status,
-    encode_event,
-)
+from bmq.wire.control import AdminCommandResponse, Codec, ControlMessage, DisconnectResponse, Status
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header
 from bmq.wire.message import split_application_data
 from bmq.wire.push import PushMessage

@@ -15,7 +15,8 @@ from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType, PutFlags
-from bmq.wire.control import ConfigureStream, ControlMessage, MessageKind, OpenQueue, decode_event
+from bmq.wire.control import ConfigureStream, ControlMessage, MessageKind, OpenQueue
+from bmq.wire.control_event import decode_event
 from bmq.wire.event import read_event
 from bmq.wire.put import decode_puts
 from bmq.wire.uri import QueueUri

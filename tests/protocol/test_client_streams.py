@@ -11,7 +11,8 @@ from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import ClientDeprecated, DeliveryRevived
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
-from bmq.wire.control import BrokerResponse, CloseQueue, Codec, ConfigureStream, Status, encode_event
+from bmq.wire.control import BrokerResponse, CloseQueue, Codec, ConfigureStream, Status
+from bmq.wire.control_event import encode_event
 from tests.protocol.bench import READ, Bench, connected
 
 URI = "bmq://bmq.test.mem.priority/q"

@@ -5,7 +5,8 @@ from functools import cache
 from typing import NamedTuple
 
 from bmq.wire.constants import EventType
-from bmq.wire.control import Codec, MessageKind, codec_of
+from bmq.wire.control import Codec, MessageKind
+from bmq.wire.control_event import codec_of
 from bmq.wire.event import Event, read_event
 from tests import transcripts
 

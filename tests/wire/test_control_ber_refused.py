@@ -4,6 +4,7 @@
 import pytest
 
 from bmq.errors import ProtocolError, UsageError
+from bmq.wire.ber import decode_ber, encode_ber
 from bmq.wire.control import (
     AuthenticationRequest,
     CloseQueue,
@@ -18,9 +19,8 @@ from bmq.wire.control import (
     Status,
     StreamParameters,
     Subscription,
-    encode_event,
 )
-from bmq.wire.control.ber import decode_ber, encode_ber
+from bmq.wire.control_event import encode_event
 from tests.wire.ber import (
     RID,
     configure,

@@ -3,8 +3,15 @@
 
 import pytest
 
-from bmq.wire.control import BrokerResponse, Codec, MessageKind, decode_event
-from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX, parse_features
+from bmq.wire.control import (
+    CONFIGURE_STREAM,
+    MESSAGE_PROPERTIES_EX,
+    BrokerResponse,
+    Codec,
+    MessageKind,
+    parse_features,
+)
+from bmq.wire.control_event import decode_event
 from tests.wire.control_recordings import recorded_in
 
 CLIENT = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"

@@ -29,12 +29,10 @@ from bmq.wire.control import (
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
-    codec_of,
-    decode_event,
     decode_json,
-    encode_event,
     encode_json,
 )
+from bmq.wire.control_event import codec_of, decode_event, encode_event
 from bmq.wire.event import read_event
 
 CONTROL = MessageKind.CONTROL

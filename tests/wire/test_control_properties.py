@@ -8,23 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
+from bmq.wire.ber import decode_ber, encode_ber
 from bmq.wire.control import (
+    SELECTIONS,
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
     ClientIdentity,
     Codec,
     ControlMessage,
+    Member,
     Message,
     MessageKind,
-    decode_event,
+    Structure,
     decode_json,
-    encode_event,
     encode_json,
     kind_of,
+    members,
 )
-from bmq.wire.control.ber import decode_ber, encode_ber
-from bmq.wire.control.messages import SELECTIONS, Member, Structure, members
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import read_event
 from tests.wire.control_recordings import RecordedControl, recorded
 

@@ -8,16 +8,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from bmq.errors import ProtocolError
+from bmq.wire.ber import encode_ber
 from bmq.wire.constants import EventType
-from bmq.wire.control import (
-    ClientIdentity,
-    Codec,
-    MessageKind,
-    decode_event,
-    encode_event,
-)
-from bmq.wire.control.ber import encode_ber
-from bmq.wire.control.messages import json_schema
+from bmq.wire.control import ClientIdentity, Codec, MessageKind, json_schema
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import pack_schema_event
 from bmq.wire.push import decode_pushes
 from tests import transcripts

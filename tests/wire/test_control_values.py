@@ -12,6 +12,7 @@ import pytest
 from bmq import errors
 from bmq.wire import control
 from bmq.wire.control import (
+    SELECTIONS,
     AuthenticationRequest,
     ClientIdentity,
     ClientLanguage,
@@ -21,6 +22,7 @@ from bmq.wire.control import (
     Disconnect,
     DisconnectResponse,
     ExpressionVersion,
+    Member,
     MessageKind,
     OpenQueue,
     QueueFlags,
@@ -28,9 +30,11 @@ from bmq.wire.control import (
     RoutingFlags,
     Status,
     StatusCategory,
+    Structure,
     kind_of,
+    members,
+    selection_name,
 )
-from bmq.wire.control.messages import SELECTIONS, Member, Structure, members, selection_name
 
 # The protocol's own schema. Each member is `[id] tag name: kind`, the tag being its identifier octet; then
 # the value assumed when it is missing: `=x` declared, `~x` not declared, `?` null; nothing where it is a

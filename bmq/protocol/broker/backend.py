@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     INVALID_CONSUMER_PRIORITY,
     CloseQueueResponse,
     ConsumerInfo,

@@ -25,10 +25,9 @@ from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import iter_confirms
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
-from bmq.wire.control import codec_of, decode_event, encode_event
-from bmq.wire.control.features import MESSAGE_PROPERTIES_EX, parse_features
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     DEFAULT_APP_ID,
+    MESSAGE_PROPERTIES_EX,
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,
@@ -53,7 +52,9 @@ from bmq.wire.control.messages import (
     QueueFlags,
     Status,
     StatusCategory,
+    parse_features,
 )
+from bmq.wire.control_event import codec_of, decode_event, encode_event
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.printable import printable

@@ -11,7 +11,7 @@ from enum import Enum
 from bmq import _checks
 from bmq.errors import UsageError
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
     UNRELEASED_VERSION,
     AuthenticationRequest,
     AuthenticationResponse,

@@ -68,9 +68,8 @@ from bmq.wire.control import (
     MessageKind,
     OpenQueue,
     QueueFlags,
-    decode_event,
-    request_id,
 )
+from bmq.wire.control_event import decode_event, request_id
 from bmq.wire.event import HEARTBEAT_RSP, Event, read_event
 from bmq.wire.push import GUID, Push, decode_push_runs
 from bmq.wire.uri import QueueUri

@@ -20,6 +20,8 @@ from bmq.errors import (
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
+    CONFIGURE_STREAM,
+    MESSAGE_PROPERTIES_EX,
     AuthenticationRequest,
     AuthenticationResponse,
     BrokerResponse,
@@ -27,12 +29,9 @@ from bmq.wire.control import (
     Codec,
     MessageKind,
     UnknownSelection,
-    decode_event,
-    encode_event,
     parse_features,
-    request_id,
 )
-from bmq.wire.control.features import CONFIGURE_STREAM, MESSAGE_PROPERTIES_EX
+from bmq.wire.control_event import decode_event, encode_event, request_id
 from bmq.wire.event import Event, read_event
 from bmq.wire.notice import Notice
 from bmq.wire.printable import printable

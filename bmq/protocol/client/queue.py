@@ -105,8 +105,8 @@ from bmq.wire.control import (
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
+    selection_name,
 )
-from bmq.wire.control.messages import selection_name
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 

@@ -10,7 +10,7 @@ import pytest
 
 import bmq
 from bmq.groups import key_bucket
-from bmq.wire.control.messages import Subscription
+from bmq.wire.control import Subscription
 from tests.fakes.client import dial, subscription
 from tests.integration.steps import HasUri
 from tests.waiting import eventually

@@ -1,124 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control messages: values, and whole events to and from values.
-
-:mod:`bmq.wire.control.messages` declares the messages; :mod:`bmq.wire.control.json` and
-:mod:`bmq.wire.control.ber` write and read them, with :mod:`bmq.wire.control.document` as the common form.
-Each event names its codec for readers. Writers choose the codec by the client's features, see
-:mod:`bmq.wire.control.features`.
-"""
+"""Whole control and authentication events, to and from the messages of :mod:`bmq.wire.control`."""
 
 from __future__ import annotations
 
 from typing import Literal, overload
 
-from bmq.errors import ProtocolError, StatusCategory
+from bmq.errors import ProtocolError, UsageError
 from bmq.wire.codec import EVENT_HEADER
 from bmq.wire.constants import EventType
-from bmq.wire.control.document import check
-from bmq.wire.control.features import Features, parse_features
-from bmq.wire.control.json import decode_json, encode_json, request_id_in_json
-from bmq.wire.control.messages import (
-    DEFAULT_APP_ID,
-    DEFAULT_DEDUPLICATION_TIME_MS,
-    INVALID_CONSUMER_PRIORITY,
-    AdminCommand,
-    AdminCommandResponse,
+from bmq.wire.control import (
     AuthenticationMessage,
     AuthenticationRequest,
     AuthenticationResponse,
-    BrokerResponse,
-    ClientIdentity,
-    ClientLanguage,
-    ClientType,
-    CloseQueue,
-    CloseQueueResponse,
     Codec,
-    ConfigureQueueStream,
-    ConfigureQueueStreamResponse,
-    ConfigureStream,
-    ConfigureStreamResponse,
-    ConsumerInfo,
-    ControlBody,
     ControlMessage,
-    Disconnect,
-    DisconnectResponse,
-    Expression,
-    ExpressionVersion,
-    GuidInfo,
     Message,
     MessageKind,
     NegotiationMessage,
-    OpenQueue,
-    OpenQueueResponse,
-    QueueFlags,
-    QueueHandleParameters,
-    QueueStreamParameters,
-    RoutingConfiguration,
-    RoutingFlags,
-    Status,
-    StreamParameters,
-    SubQueueIdInfo,
-    Subscription,
-    UnknownSelection,
-    kind_of,
+    check,
+    decode_json,
+    encode_json,
+    request_id_in_json,
 )
 from bmq.wire.event import CODEC_SHIFT, Event, pack_schema_event
 from bmq.wire.notice import Notice
 
-__all__ = [
-    "DEFAULT_APP_ID",
-    "DEFAULT_DEDUPLICATION_TIME_MS",
-    "INVALID_CONSUMER_PRIORITY",
-    "AdminCommand",
-    "AdminCommandResponse",
-    "AuthenticationMessage",
-    "AuthenticationRequest",
-    "AuthenticationResponse",
-    "BrokerResponse",
-    "ClientIdentity",
-    "ClientLanguage",
-    "ClientType",
-    "CloseQueue",
-    "CloseQueueResponse",
-    "Codec",
-    "ConfigureQueueStream",
-    "ConfigureQueueStreamResponse",
-    "ConfigureStream",
-    "ConfigureStreamResponse",
-    "ConsumerInfo",
-    "ControlBody",
-    "ControlMessage",
-    "Disconnect",
-    "DisconnectResponse",
-    "Expression",
-    "ExpressionVersion",
-    "Features",
-    "GuidInfo",
-    "Message",
-    "MessageKind",
-    "NegotiationMessage",
-    "OpenQueue",
-    "OpenQueueResponse",
-    "QueueFlags",
-    "QueueHandleParameters",
-    "QueueStreamParameters",
-    "RoutingConfiguration",
-    "RoutingFlags",
-    "Status",
-    "StatusCategory",
-    "StreamParameters",
-    "SubQueueIdInfo",
-    "Subscription",
-    "UnknownSelection",
-    "codec_of",
-    "decode_event",
-    "decode_json",
-    "encode_event",
-    "encode_json",
-    "kind_of",
-    "parse_features",
-    "request_id",
-]
+__all__ = ["codec_of", "decode_event", "encode_event", "request_id"]
 
 
 def encode_event(
@@ -136,13 +43,16 @@ def encode_event(
         UsageError: a value does not fit its member.
     """
     check(message)
-    if codec == Codec.JSON:
-        body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
-    else:
-        # Imported late: only brokers write BER, and clients shall not pay for the import.
-        from bmq.wire.control.ber import encode_ber
+    try:
+        if codec == Codec.JSON:
+            body = encode_json(message, escape_solidus=escape_solidus, omit_empty_arrays=omit_empty_arrays)
+        else:
+            # Imported late: only brokers write BER, and clients shall not pay for the import.
+            from bmq.wire.ber import encode_ber
 
-        body = encode_ber(message)
+            body = encode_ber(message)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!r:.80} has no form in UTF-8") from None
     authentication = isinstance(message, AuthenticationRequest | AuthenticationResponse)
     return pack_schema_event(EventType.AUTHENTICATION if authentication else EventType.CONTROL, codec, body)
 
@@ -188,11 +98,11 @@ def decode_event(event: Event, kind: MessageKind, notice: Notice | None = None) 
         notice: receives unknown content, and makes unknown enumerators legal; see :func:`decode_json`.
 
     Raises:
-        ProtocolError: see :func:`decode_json` and :func:`bmq.wire.control.ber.decode_ber`.
+        ProtocolError: see :func:`decode_json` and :func:`bmq.wire.ber.decode_ber`.
     """
     if codec_of(event) is Codec.JSON:
         return decode_json(event.data[event.body :], kind, offset=event.body, notice=notice)
-    from bmq.wire.control.ber import decode_ber
+    from bmq.wire.ber import decode_ber
 
     return decode_ber(event.data[event.body :], kind, offset=event.body, notice=notice)
 
@@ -205,6 +115,6 @@ def request_id(event: Event) -> int | None:
             return request_id_in_json(body)
     except ProtocolError:
         return None
-    from bmq.wire.control.ber import request_id_in_ber
+    from bmq.wire.ber import request_id_in_ber
 
     return request_id_in_ber(body)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control messages as BER, derived from the declarations in :mod:`bmq.wire.control.messages`.
+"""Control messages as BER, derived from the declarations in :mod:`bmq.wire.control`.
 
 Every member is an element: context tag, length and content. The schema alone determines the type of the
 content. The writer is canonical: constructed elements have indefinite lengths, and every member other than
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from bmq.errors import ProtocolError
-from bmq.wire.control.document import MAX_ELEMENTS, from_document
-from bmq.wire.control.messages import (
+from bmq.wire.control import (
+    MAX_ELEMENTS,
     SELECTIONS,
     ControlMessage,
     Member,
@@ -22,6 +22,7 @@ from bmq.wire.control.messages import (
     MessageKind,
     Structure,
     check_size,
+    from_document,
     kind_of,
     members,
     selection_name,
@@ -111,7 +112,7 @@ def decode_ber(
         body: the event's body.
         kind: the expected kind of message.
         offset: offset of the body in its event, for error messages.
-        notice: see :func:`bmq.wire.control.document.from_document`.
+        notice: see :func:`bmq.wire.control.from_document`.
 
     Raises:
         ProtocolError: the body is not BER, or an element or value does not have its member's type.
