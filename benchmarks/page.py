@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put measured tables into docs/performance.md.
+"""Put measured tables into docs/explain/performance.md.
 
     python benchmarks/page.py build/benchmark.json build/limits.json ...
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "explain" / "performance.md"
 MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -20,7 +20,7 @@ _Default = Callable[[Any], Any]
 
 
 class MsgspecJson:
-    """The part of orjson that bmq uses, on msgspec. ``docs/supported.md`` lists the differences."""
+    """The part of orjson that bmq uses, on msgspec. ``docs/reference/supported.md`` lists the differences."""
 
     JSONDecodeError = json.JSONDecodeError
     JSONEncodeError = TypeError

@@ -2,7 +2,7 @@
 """A conformance suite for brokers: numbered cases over raw bytes, for any broker of the protocol.
 
 The command ``python -m conformance`` runs the suite. A :class:`~conformance.case.Case` states what is sent,
-what is expected, and which statement of ``docs/protocol.md`` the case checks.
+what is expected, and which statement of ``docs/protocol/protocol.md`` the case checks.
 """
 
 from conformance.bench import KINDS, Bench, Domains

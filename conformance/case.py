@@ -79,7 +79,7 @@ class Case:
         number: stable number, for example ``3.2.7``: group, section, place.
         title: the behaviour, in a sentence.
         level: the weight.
-        statement: the number of the statement of ``docs/protocol.md`` that the case checks.
+        statement: the number of the statement of ``docs/protocol/protocol.md`` that the case checks.
         sends: the input.
         expects: the expected reaction.
         check: the function; raises :class:`Mismatch`.

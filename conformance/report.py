@@ -84,7 +84,7 @@ def explanation(result: Result) -> Iterator[str]:
     yield f"expects:   {case.expects}"
     yield f"expected:  {result.expected}"
     yield f"received:  {result.received}"
-    yield f"statement: {case.statement} (docs/protocol.md#{_anchor('s', case.statement)})"
+    yield f"statement: {case.statement} (docs/protocol/protocol.md#{_anchor('s', case.statement)})"
     for each in result.trace:
         yield from f"  {each}".splitlines()
 
@@ -135,8 +135,8 @@ def catalogue_markdown(cases: Iterable[Case]) -> str:
         "# Cases",
         "",
         "Every case of `python -m conformance`: what the suite sends, what it expects, and the statement of",
-        "the [protocol](../../docs/protocol.md) that the case checks. Groups below 20 are for brokers, the",
-        "others for clients.",
+        "the [protocol](../../docs/protocol/protocol.md) that the case checks. Groups below 20 are for",
+        "brokers, the others for clients.",
     ]
     group = 0
     for case in cases:
@@ -151,7 +151,7 @@ def catalogue_markdown(cases: Iterable[Case]) -> str:
             ]
         lines.append(
             f'| <a id="{_anchor("c", case.number)}"></a>{case.number} {_cell(case.title)} | {case.level} | '
-            f"[{case.statement}](../../docs/protocol.md#{_anchor('s', case.statement)}) | "
+            f"[{case.statement}](../../docs/protocol/protocol.md#{_anchor('s', case.statement)}) | "
             f"{_cell(case.sends)} | {_cell(case.expects)} |"
         )
     return "\n".join(lines) + "\n"

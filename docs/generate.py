@@ -558,7 +558,7 @@ def _listed(error: type[bmq.errors.Error]) -> Iterator[tuple[str, ...]]:
     builtin = [base.__name__ for base in error.__bases__ if not issubclass(base, bmq.errors.Error)]
     meaning = (inspect.getdoc(error) or "").partition("\n\n")[0].replace("\n", " ")
     also = ", ".join(f"`{name}`" for name in builtin if name != "Exception")
-    yield f"[`{error.__name__}`](api/{error.__name__}.md)", _code(meaning), _retryable(error), also
+    yield f"[`{error.__name__}`](../api/{error.__name__}.md)", _code(meaning), _retryable(error), also
     for child in _below(error):
         yield from _listed(child)
 
@@ -659,13 +659,15 @@ def api_index() -> str:
 @cache
 def troubles() -> dict[str, Any]:
     """Causes and remedies: of the errors by class, and of the log's lines by text."""
-    return tomllib.loads((Path(__file__).parent / "troubles.toml").read_text(encoding="utf-8"))
+    text = (Path(__file__).parent / "troubles.toml").read_text(encoding="utf-8")
+    # Both the page on troubleshooting and the pages of the errors are in a folder.
+    return tomllib.loads(re.sub(r"\]\((?=[\w/.-]+\.md)", "](../", text))
 
 
 def trouble_errors() -> str:
     """The cause and the remedy of each error."""
     rows = [
-        (f"[`{name}`](api/{name}.md)", found["cause"], found["remedy"])
+        (f"[`{name}`](../api/{name}.md)", found["cause"], found["remedy"])
         for name, found in troubles()["error"].items()
     ]
     return _table(("error", "cause", "remedy"), rows)
@@ -689,8 +691,7 @@ def trouble_messages() -> str:
 def _advice(name: str) -> str:
     """The entry of an error class in troubles.toml."""
     found = troubles()["error"][name]
-    advice = f"**Cause**: {found['cause']}\n\n**Remedy**: {found['remedy']}"
-    return re.sub(r"\]\((?=[\w/.-]+\.md)", "](../", advice)
+    return f"**Cause**: {found['cause']}\n\n**Remedy**: {found['remedy']}"
 
 
 STATEMENTS = Path(__file__).parent / "statements.toml"
@@ -747,7 +748,7 @@ def statements() -> str:
 
 def headline() -> str:
     """The figures of performance.md for the two main paths, as bars."""
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explain" / "performance.md").read_text(encoding="utf-8")
     cells = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
     measured = {row[0].strip(): [cell.strip() for cell in row] for row in reversed(cells)}
     bars = []
@@ -844,7 +845,7 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for path, name in ROOT_PAGES.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         files.append(File.generated(config, path, content=text))
     for path, content in api().pages().items():
         files.append(File.generated(config, path, content=content))

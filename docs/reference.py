@@ -113,8 +113,8 @@ class Reference:
             sections.append({module: [{module: f"api/{_page_of(module)}.md"}, *entries]})
         return sections
 
-    def index(self, module: str, prefix: str = "api/") -> str:
-        """Return a table of a module's names, for a page beside the folder ``api``."""
+    def index(self, module: str, prefix: str = "../api/") -> str:
+        """Return a table of a module's names, for a page in a folder beside ``api``."""
         lines = ["| name | purpose |", "| --- | --- |"]
         for name, value in self._names[module].items():
             place, _, anchor = self._place(module, name, value).partition("#")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numbered statements of the protocol page, and what the page shows around them.
 
-A statement of ``docs/protocol.md`` is a paragraph that begins with its number: ``**4.12** A client MUST``...
+A statement of ``docs/protocol/protocol.md`` is a paragraph that begins with its number:
+``**4.12** A client MUST``...
 Numbers stay: a new statement gets the next number of its chapter, wherever the statement stands there. Each
 case of the conformance suite names the statement that it checks.
 """
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 DOCS = Path(__file__).parent
-PAGE = DOCS / "protocol.md"
+PAGE = DOCS / "protocol" / "protocol.md"
 _STATEMENT = re.compile(r"^\*\*(\d+\.\d+)\*\* (.*?)(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
 _CHAPTER = re.compile(r"^## (\d+)\. (.*?)(?: \{#([\w-]+)\})?$", re.MULTILINE)
 #: Why a statement with MUST has no case in the conformance suite, by its number.

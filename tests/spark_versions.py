@@ -5,7 +5,7 @@
 
 The environments are created in ``.spark-versions``, from pip's configured index, and kept. Prints a line for
 each version with the results; the output is in ``.spark-versions/LINE.log``. ``LACKING`` lists unsupported
-features by test name: those tests are not run, and docs/spark.md documents them.
+features by test name: those tests are not run, and docs/data/spark.md documents them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import yaml
 from tests import spark_versions
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "supported.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "supported.md").read_text(encoding="utf-8")
 
 
 def pyproject() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_lines_of_spark_are_those_of_the_environments_and_the_metadata() -> None
     assert restricted == list(spark_versions.LACKING)
     extra = pyproject()["project"]["optional-dependencies"]["spark"]
     assert f"pyspark>={spark_versions.LINES[0]}" in extra
-    guide = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "data" / "spark.md").read_text(encoding="utf-8")
     assert f"| | {' | '.join(spark_versions.LINES)} |" in guide
     assert "Java is missing or older than 17" in guide
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of the consumer: full subscriptions, and messages for the next matching subscription.
 
-:data:`SPILLING` is the table of ``docs/subscriptions/routing.md``; the tests of
+:data:`SPILLING` is the table of ``docs/explain/routing.md``; the tests of
 :class:`bmq.subscriptions.RoutingTable` compare the predictions of the class with the table.
 """
 
@@ -48,7 +48,7 @@ class Spilling(NamedTuple):
         subs: the consumers, in the order of arrival.
         posted: the property ``x`` of each message.
         expected: the received values of ``x`` by consumer; an absent consumer receives no message.
-        statement: the statement of ``docs/protocol.md``.
+        statement: the statement of ``docs/protocol/protocol.md``.
     """
 
     title: str

@@ -10,7 +10,7 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.zip.*;
 
 /**
- * A minimal client for BlazingMQ, written from docs/protocol.md alone. Numbers like [10.5] name the statements of that page.
+ * A minimal client for BlazingMQ, written from docs/protocol/protocol.md alone. Numbers like [10.5] name the statements of that page.
  *
  * <pre>
  * java MinimalClient.java tcp://localhost:30114 post bmq://bmq.test.mem.priority/orders region=eu amount=7 hello

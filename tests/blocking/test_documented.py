@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in docs/blocking.md run unchanged."""
+"""The programs in docs/guides/blocking.md run unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from bmq.testing import BackgroundBroker
 from tests.pages import at_broker
 
-PAGE = Path(__file__).parents[2] / "docs" / "blocking.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "blocking.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 

@@ -161,7 +161,7 @@ class TestNotebook:
 
     def test_the_page_on_notebooks_runs_as_a_notebook(self, execute: Any, tmp_path: Path) -> None:
         """Each block of Python is a cell, followed by the cell's output."""
-        page = (EXAMPLES.parent / "docs" / "notebooks.md").read_text(encoding="utf-8")
+        page = (EXAMPLES.parent / "docs" / "data" / "notebooks.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
         notebook = new_notebook(cells=[new_code_cell(block) for kind, block in blocks if kind == "python"])
         nbformat.write(notebook, tmp_path / "page.ipynb")

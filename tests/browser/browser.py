@@ -35,7 +35,7 @@ async def page() -> AsyncIterator[Page]:
 
 
 async def test_the_playground(page: Page, site: str) -> None:
-    await page.open(f"{site}playground.html")
+    await page.open(f"{site}start/playground.html")
     await page.click("#playground button")
     await page.until("Number(document.querySelector('.books td')?.textContent) > 5", LOADED)
     await page.click('[aria-label="cut the link of the bar"]')
@@ -53,7 +53,7 @@ async def test_the_playground(page: Page, site: str) -> None:
 
 
 async def test_a_program_of_the_tutorial(page: Page, site: str) -> None:
-    await page.open(f"{site}tutorial/1-a-message.html")
+    await page.open(f"{site}start/tutorial/1-a-message.html")
     await page.until("document.querySelectorAll('.bmq-run button').length === 2")
     assert not any(url.endswith(".wasm") for url in page.asked_for)  # loaded by the first click only
     await page.click(".bmq-run button")

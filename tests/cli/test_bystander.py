@@ -264,7 +264,7 @@ def test_without_an_answer_nothing_is_taken(offline: Bmq, kind: ActionKind) -> N
         assert offline("tail", queue, "--force", "--fields", "data", *at).lines == ["hello"]
 
 
-RUNBOOKS = sorted((Path(__file__).parents[2] / "docs" / "runbooks").glob("*.md"))
+RUNBOOKS = sorted((Path(__file__).parents[2] / "docs" / "operate" / "runbooks").glob("*.md"))
 
 
 def _prescribed(page: Path) -> list[list[str]]:

@@ -34,7 +34,7 @@ from bmq.cli.records import Form, Records, form_of
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 QUEUE = "bmq://bmq.test.mem.fanout/orders"
 #: Fields of the verbs, in a line of the documentation each.
 FIELDS = {

@@ -21,7 +21,7 @@ from bmq.wire.layout import LAYOUTS
 from conformance import Case, Level, all_cases, client_cases
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGE = (DOCS / "protocol.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "protocol" / "protocol.md").read_text(encoding="utf-8")
 CASES: tuple[Case, ...] = (*all_cases(), *client_cases())
 
 

@@ -385,7 +385,7 @@ def test_a_difference_is_explained_and_counts_only_when_strict(
     assert main(["broker", aside.uri, "--only", "3.4.13"]) == 0
     out = capsys.readouterr().out
     assert "3.4.13 observed differs" in out
-    assert "statement: 15.6 (docs/protocol.md#s-15-6)" in out
+    assert "statement: 15.6 (docs/protocol/protocol.md#s-15-6)" in out
     assert "1> CONTROL" in out
     assert main(["broker", aside.uri, "--only", "3.4.13", "--strict", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["outcome"] == "failed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of docs/frameworks.md under the frameworks' own test clients, without a broker process."""
+"""The services of docs/guides/frameworks.md under the frameworks' own test clients, without a broker."""
 
 from __future__ import annotations
 

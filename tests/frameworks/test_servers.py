@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of docs/frameworks.md, examples/orders_api and examples/orders_django on real servers."""
+"""The services of docs/guides/frameworks.md and of two examples on real servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.ports import reserved_port
 from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8")
 SHOWN = dict(re.findall(r"^## (\w+)\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 AT_ONCE = 16

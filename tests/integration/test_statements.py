@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements of the documents about a broker and its clients, one by one: see docs/seeds.md."""
+"""Statements of the documents about a broker and its clients, one by one: see docs/protocol/seeds.md."""
 
 from __future__ import annotations
 

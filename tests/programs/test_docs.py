@@ -268,11 +268,11 @@ def test_links_between_files_have_targets(page: str) -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_pages_link_reliability_failure_and_performance(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for target in ("reliability.md", "failure.md", "performance.md"):
-        assert re.search(rf"\]\((docs/)?{target}\)", text), target
+    for target in ("reliability", "failure", "performance"):
+        assert re.search(rf"\]\((docs/)?explain/{target}\.md\)", text), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/start/quickstart.md"])
 def test_make_targets_named_in_prose_exist(page: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     console = re.findall(r"^\$ make ([^#\n]*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
@@ -297,23 +297,23 @@ class _References(HTMLParser):
 
 #: Words of other systems, and the pages that a search for them must find.
 SYNONYMS = {
-    "filter": {"subscriptions/language.html", "subscriptions/filters.html", "howto/select.html"},
-    "selector": {"subscriptions/language.html", "howto/select.html"},
-    "dlq": {"workers.html", "howto/work.html"},
-    "backpressure": {"tuning.html", "failure.html"},
-    "prefetch": {"tuning.html", "from-rabbitmq.html", "comparison.html"},
-    "offset": {"from-kafka.html", "comparison.html", "glossary.html"},
-    "ack": {"concepts.html", "glossary.html"},
-    "nack": {"workers.html", "concepts.html", "glossary.html"},
-    "consumer group": {"groups.html", "from-kafka.html", "glossary.html"},
-    "partition": {"groups.html", "from-kafka.html", "comparison.html"},
-    "exactly once": {"guarantees.html", "glossary.html"},
-    "nats": {"comparison.html"},
-    "dependency injection": {"comparison.html", "workers.html"},
-    "troubleshooting": {"troubleshooting.html"},
-    "faq": {"troubleshooting.html", "howto.html"},
-    "mock": {"testing.html", "howto/test.html"},
-    "router": {"workers.html", "comparison.html"},
+    "filter": {"reference/expressions.html", "guides/filters.html", "guides/select.html"},
+    "selector": {"reference/expressions.html", "guides/select.html"},
+    "dlq": {"guides/workers.html", "guides/workers-recipes.html"},
+    "backpressure": {"operate/tuning.html", "explain/failure.html"},
+    "prefetch": {"operate/tuning.html", "migrate/rabbitmq.html", "explain/comparison.html"},
+    "offset": {"migrate/kafka.html", "explain/comparison.html", "reference/glossary.html"},
+    "ack": {"explain/concepts.html", "reference/glossary.html"},
+    "nack": {"guides/workers.html", "explain/concepts.html", "reference/glossary.html"},
+    "consumer group": {"guides/ordering.html", "migrate/kafka.html", "reference/glossary.html"},
+    "partition": {"guides/ordering.html", "migrate/kafka.html", "explain/comparison.html"},
+    "exactly once": {"explain/guarantees.html", "reference/glossary.html"},
+    "nats": {"explain/comparison.html"},
+    "dependency injection": {"explain/comparison.html", "guides/workers.html"},
+    "troubleshooting": {"operate/troubleshooting.html"},
+    "faq": {"operate/troubleshooting.html", "guides/index.html"},
+    "mock": {"guides/testing.html", "guides/testing-recipes.html"},
+    "router": {"guides/workers.html", "explain/comparison.html"},
 }
 
 
@@ -341,7 +341,7 @@ def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path)
         references = _References()
         references.feed(page.read_text(encoding="utf-8"))
         assert [url for url in references.fetched if "//" in url] == []
-    assert "<!-- generated" not in (tmp_path / "wire.html").read_text(encoding="utf-8")
+    assert "<!-- generated" not in (tmp_path / "protocol" / "wire.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["producer.py", "consumer.py"])
@@ -354,7 +354,7 @@ def test_an_example_without_a_broker_ends_in_one_line(name: str) -> None:
 
 
 def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
-    text = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / "embedded-broker.md").read_text(encoding="utf-8")
     documented = {
         name: int(number.replace(",", ""))
         for name, number in re.findall(r"^\| `(\w+)` \| ([\d,]+)", text.partition("## Limits")[2], re.M)
@@ -364,10 +364,15 @@ def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
 
 
 def test_metrics_and_properties_of_the_glossary_are_those_of_their_pages() -> None:
-    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
-    pages = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("conventions", "workers"))
+    text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
+    pages = "".join(
+        (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        for name in ("reference/conventions", "guides/workers")
+    )
     documented = set(re.findall(r"\w[\w.]*", pages))
-    documented |= set(re.findall(r"bmq_\w+", (DOCS / "prometheus.md").read_text(encoding="utf-8")))
+    documented |= set(
+        re.findall(r"bmq_\w+", (DOCS / "operate" / "prometheus.md").read_text(encoding="utf-8"))
+    )
     named = set(re.findall(r"`(bmq_\w+)", text))
     assert len(named) > 20
     assert named - documented == set()

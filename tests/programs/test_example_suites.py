@@ -52,12 +52,12 @@ def test_the_django_project_passes_with_its_own_test_runner(
 
 
 class TestBesideFastStream:
-    """The service of docs/faststream.md, of which the page shows a part."""
+    """The service of docs/migrate/faststream.md, of which the page shows a part."""
 
     DOCS = ROOT / "docs"
 
     def test_the_suite_of_the_service_passes(self, tmp_path: Path) -> None:
-        shutil.copytree(self.DOCS / "faststream", tmp_path, dirs_exist_ok=True)
+        shutil.copytree(self.DOCS / "migrate" / "faststream", tmp_path, dirs_exist_ok=True)
         run = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
             cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -67,6 +67,6 @@ class TestBesideFastStream:
         assert "7 passed" in run.stdout
 
     def test_the_page_shows_the_service(self) -> None:
-        page = (self.DOCS / "faststream.md").read_text(encoding="utf-8")
+        page = (self.DOCS / "migrate" / "faststream.md").read_text(encoding="utf-8")
         (block,) = re.findall(r'^```python title="bmq"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)
-        assert block in (self.DOCS / "faststream" / "orders_bmq.py").read_text(encoding="utf-8")
+        assert block in (self.DOCS / "migrate" / "faststream" / "orders_bmq.py").read_text(encoding="utf-8")

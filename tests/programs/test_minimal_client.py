@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client in Java, written from docs/protocol.md alone: with bmq, and in the conformance suite."""
+"""The Java client, written from docs/protocol/protocol.md alone: with bmq, and in the conformance suite."""
 
 from __future__ import annotations
 

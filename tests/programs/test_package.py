@@ -66,7 +66,7 @@ def test_with_a_repository_the_readme_links_files_of_this_version(hatch_build: M
     text = hatch_build.readme((ROOT / "README.md").read_text(encoding="utf-8"), KNOWN, "1.2.3")
     ours = [each for each in targets(text) if each.startswith("https://example.org")]
     assert "https://example.org/bmq/raw/v1.2.3/docs/assets/demo.svg" in ours
-    assert "https://example.org/bmq/blob/v1.2.3/docs/quickstart.md" in ours
+    assert "https://example.org/bmq/blob/v1.2.3/docs/start/quickstart.md" in ours
     for each in ours:
         path = re.sub(r"^https://example.org/bmq/(blob|raw)/v1.2.3/", "", each)
         assert (ROOT / path.partition("#")[0]).exists(), each

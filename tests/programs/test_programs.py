@@ -29,9 +29,10 @@ from tests.pages import at_broker
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (
-    "README", "docs/admin", "docs/broker", "docs/delays", "docs/events", "docs/failure", "docs/groups",
-    "docs/observability", "docs/opentelemetry", "docs/performance", "docs/prometheus", "docs/quickstart",
-    "docs/requests", "docs/tables",
+    "README", "docs/reference/admin", "docs/guides/embedded-broker", "docs/guides/delays",
+    "docs/reference/events", "docs/explain/failure", "docs/guides/ordering", "docs/operate/observe",
+    "docs/operate/opentelemetry", "docs/explain/performance", "docs/operate/prometheus",
+    "docs/start/quickstart", "docs/guides/requests", "docs/data/tables",
 )  # fmt: skip
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

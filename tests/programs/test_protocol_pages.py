@@ -123,7 +123,7 @@ def test_every_control_message_is_shown(generate: ModuleType) -> None:
 
 
 def test_every_kind_of_event_of_a_client_is_in_the_conversation(generate: ModuleType) -> None:
-    page = generate.fill((DOCS / "protocol.md").read_text(encoding="utf-8"))
+    page = generate.fill((DOCS / "protocol" / "protocol.md").read_text(encoding="utf-8"))
     of_clients = {
         "CONTROL",
         "PUT",

@@ -37,7 +37,7 @@ def test_the_quickstart_works_literally_in_a_new_environment(
     variables = {"PATH": f"{base}:/usr/bin:/bin", "PYTHONPATH": "", "PIP_QUIET": "3"}
     with contextlib.ExitStack() as held:
         ports = [held.enter_context(reserved_port()) for _ in pages.PORTS]
-        done = pages.run(ROOT / "docs" / "quickstart.md", checkout, ports, variables)
+        done = pages.run(ROOT / "docs" / "start" / "quickstart.md", checkout, ports, variables)
     assert [each for each in done if "pip install" in each] == [".venv/bin/pip install '.[cli]'"]
 
     # The command in errors about a missing package works in the same environment.

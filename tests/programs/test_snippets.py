@@ -30,7 +30,7 @@ PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS", "Region": "us"}
 
 
 def blocks() -> Iterator[Any]:
-    for name in ("typed.md", "workers.md", "testing.md"):
+    for name in ("guides/typed.md", "guides/workers.md", "guides/testing.md"):
         text = (DOCS / name).read_text(encoding="utf-8")
         for match in CODE_BLOCK.finditer(text):
             if "def test_" not in match[1]:  # run by pytest: tests/testing/test_documented.py

@@ -119,6 +119,8 @@ def test_picture_shows_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_picture_in_the_documentation_is_of_this_demo() -> None:
-    assert "(assets/spark-pipeline.svg)" in (ROOT / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
+    assert "(../assets/spark-pipeline.svg)" in (ROOT / "docs" / "data" / "spark-pipeline.md").read_text(
+        encoding="utf-8"
+    )
     drawing = ElementTree.parse(ROOT / "docs" / "assets" / "spark-pipeline.svg")
     assert [each.text for each in drawing.iter(f"{SVG}text")].count("driver killed, started again") == 2

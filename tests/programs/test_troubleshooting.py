@@ -15,7 +15,7 @@ import bmq.errors
 from tests.programs.test_docs import DOCS, ROOT
 from tests.programs.test_docs import generate as generate
 
-PAGE = DOCS / "troubleshooting.md"
+PAGE = DOCS / "operate" / "troubleshooting.md"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_every_error_class_has_a_cause_and_a_remedy(troubles: dict[str, Any], ge
     assert set(troubles["error"]) == classes
     page = generate.fill(PAGE.read_text(encoding="utf-8"))
     for name, found in troubles["error"].items():
-        assert f"[`{name}`](api/{name}.md)" in page
+        assert f"[`{name}`](../api/{name}.md)" in page
         assert found["cause"] in page
         assert found["remedy"] in page
 

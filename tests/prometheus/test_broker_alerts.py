@@ -32,7 +32,7 @@ TESTS: list[dict[str, Any]] = yaml.safe_load(
 )["tests"]
 DASHBOARD = json.loads((ROOT / "docs/assets/grafana-brokers.json").read_text(encoding="utf-8"))
 KEDA = yaml.safe_load((ROOT / "examples/keda/scaledobject.yaml").read_text(encoding="utf-8"))
-PAGE = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "operate" / "alerts.md").read_text(encoding="utf-8")
 EXPRESSIONS = {
     **{rule["alert"]: rule["expr"] for rule in RULES},
     **{
@@ -89,7 +89,7 @@ async def test_every_expression_uses_existing_metrics_and_labels(
 def test_every_alert_has_a_section_a_command_and_a_test(rule: dict[str, Any]) -> None:
     name, annotations = rule["alert"], rule["annotations"]
     assert f"\n## {name}\n" in PAGE
-    assert annotations["runbook_url"] == f"docs/alerts.md#{name.lower()}"
+    assert annotations["runbook_url"] == f"docs/operate/alerts.md#{name.lower()}"
     section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     verb = " ".join(annotations["command"].split()[:2])
     assert verb in section

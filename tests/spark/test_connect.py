@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark Connect: the program in docs/spark-recipes.md, in a separate process with a separate server."""
+"""Spark Connect: the program in docs/data/spark-recipes.md, in a separate process with a separate server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/spark.md matches the code: the guarantees in the same words, and every option."""
+"""docs/data/spark.md matches the code: the guarantees in the same words, and every option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bmq.spark.connection import ConnectionOptions
 from bmq.spark.options import ReadOptions, StreamOptions, WriteOptions, names_of, parse
 from bmq.spark.schema import source_ddl
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "data" / "spark.md").read_text(encoding="utf-8")
 
 
 def words(text: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in docs/spark-recipes.md run unchanged, except for the address and the folder."""
+"""The programs in docs/data/spark-recipes.md run unchanged, except for the address and the folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.brokers import BrokerThread
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark-recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "data" / "spark-recipes.md"
 ORDERS = [(1, "EXPRESS", 990), (2, "SLOW", 100)]
 
 #: What protoc makes of the message, made without protoc.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements in docs/spark-sql.md run in their order on the page."""
+"""The statements in docs/data/spark-sql.md run in their order on the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark-sql.md"
+PAGE = Path(__file__).parents[2] / "docs" / "data" / "spark-sql.md"
 ORDERS = f"bmq://{DOMAIN}/sql-orders"
 ALL = [b"first", b"fourth", b"second", b"third"]
 
@@ -88,7 +88,7 @@ def refused(spark: SparkSession, broker: BrokerThread) -> None:
         ("SELECT * FROM shop_queue", "option queue is missing.*CREATE TEMPORARY VIEW"),
         ("INSERT INTO shop_orders VALUES ('x', 1)", "no target.*CREATE TEMPORARY VIEW"),
         ("INSERT OVERWRITE new_orders VALUES ('x', 1, 'y')", "a queue cannot be overwritten"),
-        ("CREATE TEMPORARY VIEW bad USING bmq OPTIONS (qeue 'x')", r"did you mean queue\?"),
+        ("CREATE TEMPORARY VIEW bad USING bmq OPTIONS (qqueue 'x')", r"did you mean queue\?"),
         ("CREATE TEMPORARY VIEW bad USING bmq OPTIONS (subscribe 'x')", "for subscribe: option queue"),
         ("INSERT INTO orders (value) VALUES (CAST('x' AS BINARY))", "option of spark.read"),
     ):

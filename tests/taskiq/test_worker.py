@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`taskiq worker` as a process: the program of docs/taskiq.md, and the shutdown of a busy worker."""
+"""`taskiq worker` as a process: the program of docs/guides/taskiq.md, and the shutdown of a busy worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.pages import at_broker
 from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "taskiq.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "taskiq.md").read_text(encoding="utf-8")
 TASKS = "bmq://bmq.test.mem.priority/tasks"
 
 #: A task that reports its start, takes a while, and reports its end to another queue.

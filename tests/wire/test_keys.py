@@ -35,7 +35,7 @@ def crc32c(data: bytes) -> int:
 
 def documented() -> list[tuple[bytes, int, int]]:
     """Return the vectors of the page, for implementations in other languages."""
-    page = (Path(__file__).parents[2] / "docs" / "conventions.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "conventions.md").read_text(encoding="utf-8")
     section = page.split("## The bucket of a key")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| (.*) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)
     named = {"32 zero bytes": bytes(32), "32 bytes 0xFF": b"\xff" * 32, '`""`': b""}

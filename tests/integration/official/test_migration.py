@@ -27,7 +27,7 @@ INVOICES = "bmq://bmq.test.mem.priority/invoices"
 
 
 def programs() -> list[str]:
-    return PROGRAMS.findall((ROOT / "docs" / "from-blazingmq.md").read_text(encoding="utf-8"))
+    return PROGRAMS.findall((ROOT / "docs" / "migrate" / "blazingmq.md").read_text(encoding="utf-8"))
 
 
 @contextmanager
