@@ -26,11 +26,11 @@ from bmq.broker._connection import BrokerConnection
 from bmq.broker._domain import DomainSource, check_subscriptions
 from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
 from bmq.broker._faults import Faults
+from bmq.broker._listener import Listener
 from bmq.broker._node import Bounds, BrokerNode
 from bmq.broker._scheduler import Scheduler
 from bmq.broker._views import PostedMessage, QueuesView, listed
 from bmq.broker.clock import Clock
-from bmq.broker.listener import Listener, Listening, SimulatedListener
 from bmq.errors import StateError
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.broker.settings import Action, Authentication, BrokerSettings
@@ -158,11 +158,13 @@ class Broker:
         self._history = _checks.integer("deduplication_history", deduplication_history)
         self._bounds = Bounds() if bounds is None else _checks.choice("bounds", bounds, Bounds)
         self._port = port
-        self._listener: Listening | None = None
+        self._running = False
+        self._listener = Listener(self._welcome)
+        # Takes the place of the listener in a simulation, which has no sockets.
+        self._simulated: asyncio.Server | None = None
         self._connections: dict[BrokerConnection, None] = {}
         # Unfinished connections: establishing TLS takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
-        self._crowded = False
         self._all_gone = asyncio.Event()
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
@@ -298,7 +300,7 @@ class Broker:
     @property
     def running(self) -> bool:
         """Whether clients can connect."""
-        return self._listener is not None
+        return self._running
 
     @property
     def port(self) -> int:
@@ -326,21 +328,26 @@ class Broker:
             StateError: the broker is running.
             OSError: the address cannot be used.
         """
-        if self._listener is not None:
+        if self._running:
             raise StateError("the broker is running")
         self._scheduler.attach(running_loop())
-        listener = self._new_listener()
-        await listener.start(self.host, self._port)
-        self._listener = listener
-        self._port = listener.port
+        self._running = True
+        try:
+            await self._listen()
+        except BaseException:
+            self._running = False
+            raise
         self._scheduler.begin()
         if self._port:
             _log.info("listening on %s", self.uri)
 
-    def _new_listener(self) -> Listening:
+    async def _listen(self) -> None:
         if _world.current().simulated:
-            return SimulatedListener(self._accept)
-        return Listener(self._welcome)
+            server = await asyncio.get_running_loop().create_server(self._accept, self.host, self._port)
+            self._simulated, self._port = server, server.sockets[0].getsockname()[1]
+        else:
+            await self._listener.start(self.host, self._port)
+            self._port = self._listener.port
 
     async def stop(self, *, graceful: bool = True) -> None:
         """Disconnect all clients and stop listening. Stored messages stay for a later :meth:`start`.
@@ -356,13 +363,15 @@ class Broker:
                 connections are cut as by a crash.
         """
         graceful = _checks.boolean("graceful", graceful)
-        listener, self._listener = self._listener, None
-        if listener is None:
+        if not self._running:
             return
+        self._running = False
         self._node.stopping = True
         self._scheduler.end()
         try:
-            await listener.stop()
+            if self._simulated is not None:
+                self._simulated.close()
+            await self._listener.stop()
             await self._disconnect(graceful=graceful)
         finally:
             # A cancelled call leaves connections.
@@ -421,16 +430,13 @@ class Broker:
     async def _welcome(self, sock: socket.socket) -> None:
         """Make a connection from an accepted socket."""
         if len(self._connections) + len(self._arriving) >= self._bounds.connections:
-            if not self._crowded:
-                self._crowded = True
-                _log.warning(
-                    "%d connections are open, the limit of this broker: further connections are closed at "
-                    "once",
-                    self._bounds.connections,
-                )
+            self._refusals.warning(
+                "connections",
+                "%d connections are open, the limit of this broker: further connections are closed at once",
+                self._bounds.connections,
+            )
             sock.close()
             return
-        self._crowded = False
         connection = BrokerConnection(self)
         self._arriving[connection] = None
         timeout = self._settings.handshake_timeout if self._ssl is not None else None
@@ -449,7 +455,7 @@ class Broker:
             self._arriving.pop(connection, None)
 
     def _accept(self) -> BrokerConnection:
-        """Make a connection accepted by the event loop."""
+        """Make the broker's side of a connection."""
         return BrokerConnection(self)
 
     async def _disconnect(self, *, graceful: bool) -> None:
@@ -533,6 +539,7 @@ class Broker:
             forget: seconds; messages from this last period were not stored yet, and are lost.
         """
         now = self._scheduler.clock()
+        self._running = False
         self._node.stopping = True
         for connection in list(self._connections):
             connection.transport = None

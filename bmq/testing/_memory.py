@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,7 +19,6 @@ from typing import Any, Final, cast
 
 from bmq.broker import Broker, DomainConfig
 from bmq.broker._builtin import builtin_domains
-from bmq.broker.listener import Listener, Listening
 from bmq.testing._transport import SocketlessTransport
 
 __all__ = ["MemoryBroker", "MemoryNetwork"]
@@ -63,7 +63,7 @@ class MemoryNetwork:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         here, there = ("127.0.0.1", next(self._ports)), (host, port)
         client = _Side(loop, factory(), here, there, self.stir)
-        server = _Side(loop, broker.accept(), there, here, self.stir)
+        server = _Side(loop, broker._accept(), there, here, self.stir)
         client.peer, server.peer = server, client
         client.begin()
         server.begin()
@@ -78,22 +78,18 @@ class MemoryBroker(Broker):
         super().__init__(**options)
         for name, domain in _lasting().items():
             self._source.configured.setdefault(name, domain)
-        self._sockets = Listener(self._welcome)
 
-    def _new_listener(self) -> Listening:
-        return _Door(self._sockets)
+    async def _listen(self) -> None:
+        if self._port:  # the first run had a socket
+            await super()._listen()
 
     @property
     def port(self) -> int:
         """The listening port; opened now, if the broker is running."""
         if not self._port and self.running:
-            self._sockets.start_now(self.host)
-            self._port = self._sockets.port
+            self._listener.listen(socket.AF_INET, (self.host, 0))
+            self._port = self._listener.port
         return super().port
-
-    def accept(self) -> asyncio.Protocol:
-        """Make the broker's side of a connection."""
-        return self._accept()
 
 
 @cache
@@ -106,22 +102,6 @@ def _lasting() -> dict[str, Any]:
         else each
         for name, each in builtin_domains().items()
     }
-
-
-class _Door:
-    """Listens on a socket from the second start on, if the first run had a socket."""
-
-    def __init__(self, sockets: Listener) -> None:
-        self._sockets = sockets
-        self.port = 0
-
-    async def start(self, host: str, port: int) -> None:
-        if port:
-            await self._sockets.start(host, port)
-            self.port = port
-
-    async def stop(self) -> None:
-        await self._sockets.stop()
 
 
 class _Side(SocketlessTransport):

@@ -724,7 +724,7 @@ class SimServer(asyncio.AbstractServer):
         return self._loop
 
     async def start_serving(self) -> None:
-        await asyncio.sleep(0)
+        pass
 
     async def serve_forever(self) -> None:
         self._closed = self._loop.create_future()

@@ -306,23 +306,6 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Drop the reports of a killed process."""
 
 
-class _MortalBroker(Broker):
-    """A broker whose process may end without any further code."""
-
-    def vanish(self, forget: float = 0.0) -> None:
-        """Imitate a killed process: only stored messages stay, for a later :meth:`start`.
-
-        Args:
-            forget: seconds; messages that arrived within this time were not stored yet, and are lost.
-        """
-        self._listener = None
-        self._abandon(forget)
-
-    def forget(self) -> None:
-        """Lose all messages, between two runs."""
-        self._renew()
-
-
 class SimulatedBroker:
     """A broker of a simulation, whose stored messages survive the death, restart or move of its process.
 
@@ -349,14 +332,13 @@ class SimulatedBroker:
         self.process = SimulatedProcess(simulation, hosts[0], self._serve, (), home)
         home.booting = True
         self.process.start()
-        self._broker: _MortalBroker = self.process._context.run(self._make)
-        self.broker: Broker = self._broker
+        self.broker: Broker = self.process._context.run(self._make)
         self._graceful = True
         simulation._processes.append(self.process)
 
-    def _make(self) -> _MortalBroker:
+    def _make(self) -> Broker:
         options: dict[str, Any] = {"posts_kept": 10_000, **self._options}
-        return _MortalBroker(host=self.hosts[0], **options)
+        return Broker(host=self.hosts[0], **options)
 
     async def _serve(self) -> None:
         self.broker.host = self.process._host.name
@@ -388,7 +370,7 @@ class SimulatedBroker:
         if self.process.running:
             # The acknowledgement of a message that was not stored yet never arrives.
             self.process._kill(machine=machine, sent=not lose)
-            self._broker.vanish(lose)
+            self.broker._abandon(lose)
 
     def start(self, host: str | None = None) -> None:
         """Start the broker after :meth:`crash`, with its stored messages.
@@ -419,7 +401,7 @@ class SimulatedBroker:
         keep = _checks.boolean("keep", keep)
         self.crash()
         if not keep:
-            self._broker.forget()
+            self.broker._renew()
         self.start()
 
     def failover(self) -> None:

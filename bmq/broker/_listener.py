@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accepts connections; without file descriptors or memory, the listener waits and tries again."""
+"""The listening sockets of an embedded broker.
+
+Without a free file descriptor, asyncio's own server writes a thousand tracebacks a second, and a connection
+accepted in the turn of the server's end stays open until its collection.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import types
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from bmq._logging import Log
 
-__all__ = ["Listener", "Listening", "SimulatedListener"]
+__all__ = ["Listener"]
 
 _log = Log("bmq.broker")
 
@@ -28,74 +31,51 @@ _ERROR_NETNAME_DELETED = 64
 _SAY_AGAIN = 60.0
 
 
-class Listening(Protocol):
-    """Accepts the connections of a broker."""
-
-    @property
-    def port(self) -> int:
-        """The listening port; 0 without a socket."""
-        ...
-
-    async def start(self, host: str, port: int) -> None:
-        """Begin to accept connections.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
-        ...
-
-    async def stop(self) -> None:
-        """Accept no more connections."""
-        ...
-
-
 class Listener:
     """The listening sockets of a broker.
-
-    Without a free file descriptor, asyncio's own server writes a thousand tracebacks a second; this listener
-    waits.
 
     Args:
         welcome: takes over the socket of each connection, and closes the socket; must not raise.
     """
 
-    def __init__(self, welcome: Callable[[socket.socket], Awaitable[None]]) -> None:
+    def __init__(self, welcome: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
         self._welcome = welcome
         self._sockets: list[socket.socket] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     @property
     def port(self) -> int:
-        """The listening port."""
-        port: int = self._sockets[0].getsockname()[1]
+        """The port; 0 without a socket."""
+        port: int = self._sockets[0].getsockname()[1] if self._sockets else 0
         return port
 
     async def start(self, host: str, port: int) -> None:
-        """Begin to listen.
+        """Listen on every address of a host.
 
         Raises:
             OSError: the address cannot be used.
         """
-        loop = asyncio.get_running_loop()
-        infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        infos = await asyncio.get_running_loop().getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(infos):
-                self._sockets.append(_listening(family, kind, protocol, (address[0], port, *address[2:])))
+            for family, *_, address in dict.fromkeys(infos):
+                self.listen(family, (address[0], port, *address[2:]))
                 port = self.port  # for port 0: the first address's port for every address
         except OSError:
-            self._close_sockets()
+            await self.stop()
             raise
-        for each in self._sockets:
-            self._spawn(self._accept(each))
 
-    def start_now(self, host: str) -> None:
-        """Begin to listen on a free port of an IPv4 address, without waiting.
+    def listen(self, family: int, address: tuple[Any, ...]) -> None:
+        """Listen on one address.
 
         Raises:
             OSError: the address cannot be used.
         """
-        self._sockets.append(_listening(socket.AF_INET, socket.SOCK_STREAM, 0, (host, 0)))
-        self._spawn(self._accept(self._sockets[0]))
+        listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+        listening.setblocking(False)
+        self._sockets.append(listening)
+        self._spawn(self._accept(listening))
 
     async def stop(self) -> None:
         """Stop listening, and drop unfinished connections."""
@@ -113,8 +93,8 @@ class Listener:
             each.close()
         self._sockets.clear()
 
-    def _spawn(self, work: Awaitable[None]) -> asyncio.Future[None]:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
@@ -140,38 +120,6 @@ class Listener:
             accepted += 1
             if accepted % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-
-
-class SimulatedListener:
-    """The listening port of a broker in a simulation, without sockets.
-
-    Args:
-        connection: makes the protocol of each connection.
-    """
-
-    def __init__(self, connection: Callable[[], asyncio.Protocol]) -> None:
-        self._connection = connection
-        self._server: asyncio.Server | None = None
-
-    @property
-    def port(self) -> int:
-        """The listening port."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def start(self, host: str, port: int) -> None:
-        """Begin to listen.
-
-        Raises:
-            OSError: the address cannot be used.
-        """
-        self._server = await asyncio.get_running_loop().create_server(self._connection, host, port)
-
-    async def stop(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
 
 
 @types.coroutine
@@ -201,21 +149,3 @@ def _close_unwelcome(connection: socket.socket, welcoming: asyncio.Future[None])
     # In a callback, because a task cancelled before its first step runs no part of its coroutine.
     if welcoming.cancelled():
         connection.close()
-
-
-def _listening(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
-    made = socket.socket(family, kind, protocol)
-    try:
-        if os.name == "posix":
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(address)
-        made.listen(_BACKLOG)
-        made.setblocking(False)
-    except OSError as error:
-        made.close()
-        raise OSError(
-            error.errno, f"cannot listen on {address[0]}, port {address[1]}: {error.strerror}"
-        ) from None
-    return made
