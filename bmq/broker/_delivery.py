@@ -78,6 +78,12 @@ class WaitingTimes:
     seconds: float = 0.0
     longest: float = 0.0
 
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        self.count += 1
+        self.seconds += seconds
+        self.longest = max(self.longest, seconds)
+
 
 class WaitingMessages:
     """Messages waiting out of order, in the order of insertion.
@@ -322,8 +328,7 @@ class AppDelivery:
     def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:
         stream = subscriber.stream
         if stream.take(subscriber, message, now):
-            waited = now - message.arrival
-            self.queue.count_pushes(self, 1, message.size, waited, waited)
+            self.queue.count_push(self, message, now - message.arrival)
             stream.last_sent = (now, message.guid)
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
@@ -333,27 +338,21 @@ class AppDelivery:
         A consumer may confirm a message from elsewhere: delivered to another consumer, or delivered before a
         restart of the broker.
         """
-        queue, times, bit, settle = self.queue, self.confirm_times, self.bit, stream.unconfirmed.pop
-        remove = queue.remove
+        queue, bit = self.queue, self.bit
         for guid in guids:
-            entry = settle(guid, None)
+            entry = stream.unconfirmed.pop(guid, None)
             if entry is None:
                 self._confirm_of_another(guid, now)
                 continue
-            # Inlined, because this runs for every message.
             message, subscriber, since = entry
             subscriber.messages -= 1
             subscriber.size -= message.size
             queue.confirmed += 1
-            held = now - since
-            times.count += 1
-            times.seconds += held
-            if held > times.longest:
-                times.longest = held
+            self.confirm_times.add(now - since)
             if message.pending & bit:
                 message.pending ^= bit
                 if not message.pending:
-                    remove(message)
+                    queue.remove(message)
             if stream.last_sent is not None and stream.last_sent[1] == guid:
                 stream.last_sent = None
                 if self.wait_until is not None:

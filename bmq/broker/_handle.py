@@ -11,16 +11,15 @@ from bmq.broker._routing import Subscriber
 from bmq.broker._storage import MessageRecord
 from bmq.protocol.broker.inflation import for_old_client
 from bmq.protocol.broker.output import BrokerOutput
-from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.constants import PushFlags
 from bmq.wire.control import DEFAULT_APP_ID, Subscription
-from bmq.wire.push import encode_push_head, encode_push_run
+from bmq.wire.push import encode_push_head
 
 if TYPE_CHECKING:
     from bmq.broker._delivery import AppDelivery
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["PushRun", "QueueHandle", "SubStream"]
+__all__ = ["QueueHandle", "SubStream"]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
@@ -189,43 +188,3 @@ class QueueHandle:
             return number << 1
         self.push_schemas.add(number)
         return number << 1 | _RECYCLED
-
-
-class PushRun:
-    """Messages for one client, found in sequence and encoded together.
-
-    Args:
-        handle: the client's handle of the queue.
-
-    Attributes:
-        room: remaining bytes that may be sent to the client; if negative, :meth:`send` is due.
-    """
-
-    __slots__ = ("handle", "messages", "room", "together")
-
-    def __init__(self, handle: QueueHandle) -> None:
-        output = handle.output
-        self.handle = handle
-        self.messages: list[tuple[bytes, bytes, bytes, int, int, int]] = []
-        self.room = output.room
-        # Encode single messages in tests of failures, and if each message has to be rewritten.
-        self.together = output.push == output.add_push and handle.new_properties
-
-    def add(self, message: MessageRecord, options: bytes) -> None:
-        """Add a message; ``options`` name the matching subscriptions."""
-        if not self.together:
-            self.handle.push(message, options, out_of_order=False)
-            return
-        schema_id = message.schema_id
-        if schema_id > 1:
-            schema_id = self.handle.schema(schema_id)
-        data = message.data
-        self.messages.append((message.guid, data, options, message.flags, schema_id, message.compression))
-        self.room -= PUSH_HEADER.size + len(options) + len(data)
-
-    def send(self) -> None:
-        """Send the added messages."""
-        if self.messages:
-            self.handle.output.add_pushes(*encode_push_run(self.handle.q_id, self.messages))
-            self.messages.clear()
-        self.room = self.handle.output.room

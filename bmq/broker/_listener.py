@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 

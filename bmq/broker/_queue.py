@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bmq.broker._consumer_filter import passes
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain_config import DomainConfig, Mode
-from bmq.broker._handle import PushRun, QueueHandle, SubStream
+from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
 from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.broker._views import PostedMessage
@@ -136,80 +136,72 @@ class BrokerQueue:
 
     def post(self, handle: QueueHandle, puts: Iterable[Put], now: float) -> None:
         """Store and acknowledge messages of one client. :meth:`deliver` delivers the messages."""
-        if not handle.writable:
-            for _, correlation_id, guid, *_ in puts:
-                self.refused += 1
-                handle.output.ack(_REFUSED, correlation_id, guid, handle.q_id)
-            return
-        if self.broadcast:
-            self._post_broadcast(handle, puts, now)
-            return
-        store, mask, filters = self.store, self._mask, self._filters
-        output = handle.output
-        append, ack, q_id = store.append, output.ack, handle.q_id
-        messages, gone, posts = store.messages, store.remembered, self.posts
-        usage, domain = store.usage, store.domain
-        limits, domain_limits = usage.limits, domain.limits
-        # GUIDs with the usual acknowledgement, to be encoded together.
-        accepted: list[bytes] = []
-        posted = posted_bytes = acknowledged = 0
-        for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
-            status = 0
-            if guid not in messages and guid not in gone:
-                pending = mask
-                properties = flags & _PROPERTIES
-                if compression and properties and not schema_id:
-                    # Still compressed, because the decompressed data had no room.
-                    status = store.full() or _LIMIT_BYTES
-                    pending = 0
-                elif filters:
-                    lookup = property_lookup(data, properties, schema_id)
-                    for bit, matcher in filters:
-                        if matcher(lookup) is not True:
-                            pending &= ~bit
-                if pending:
-                    # Inlined, because the queue nearly always has room.
-                    if (
-                        usage.messages > limits.messages
-                        or usage.bytes > limits.bytes
-                        or domain.messages > domain_limits.messages
-                        or domain.bytes > domain_limits.bytes
-                    ):
-                        status = store.full()
-                    if not status:
-                        if schema_id > 1:
-                            schema_id = self._schema(handle, schema_id)
-                        message = MessageRecord(
-                            guid, data, size, properties, schema_id, compression, now, pending
-                        )
-                        append(message)
-                        if self.position is None:
-                            self.position = message
-                if not status:
-                    posted += 1
-                    posted_bytes += size
-                    if posts is not None:
-                        posts.append(
-                            PostedMessage._read(self.uri, guid, data, size, flags, schema_id, compression)
-                        )
-            if not status and not correlation_id:
-                if flags & _ACK_REQUESTED:
-                    accepted.append(guid)
-                continue
-            acknowledged += len(accepted)
-            output.accepted(q_id, accepted)
-            accepted.clear()
+        take = self._broadcast if self.broadcast else self._store
+        writable, output = handle.writable, handle.output
+        for put in puts:
+            status = take(handle, put, now) if writable else _REFUSED
+            flags, correlation_id, guid = put[:3]
             if status:
                 self.refused += 1
-                ack(status, correlation_id, guid, q_id)
+                output.ack(status, correlation_id, guid, handle.q_id)
             elif flags & _ACK_REQUESTED:
-                acknowledged += 1
-                ack(0, correlation_id, guid, q_id)
-        acknowledged += len(accepted)
-        output.accepted(q_id, accepted)
-        self.posted += posted
-        self.posted_bytes += posted_bytes
-        self.acknowledged += acknowledged
+                self.acknowledged += 1
+                output.ack(0, correlation_id, guid, handle.q_id)
+
+    def _store(self, handle: QueueHandle, put: Put, now: float) -> int:
+        """Store a message unless its GUID is known; return the status of its acknowledgement."""
+        store = self.store
+        flags, _, guid, schema_id, compression, _, size, data = put
+        if guid in store.messages or guid in store.remembered:
+            return 0
+        properties = flags & _PROPERTIES
+        if compression and properties and not schema_id:
+            # Still compressed, because the decompressed data had no room.
+            return store.full() or _LIMIT_BYTES
+        pending = self._mask
+        if self._filters:
+            lookup = property_lookup(data, properties, schema_id)
+            for bit, matcher in self._filters:
+                if matcher(lookup) is not True:
+                    pending &= ~bit
+        if pending:
+            status = store.full()
+            if status:
+                return status
+            if schema_id > 1:
+                schema_id = self._schema(handle, schema_id)
+            message = MessageRecord(guid, data, size, properties, schema_id, compression, now, pending)
+            store.append(message)
+            if self.position is None:
+                self.position = message
+        self._count_post(put)
+        return 0
+
+    def _broadcast(self, handle: QueueHandle, put: Put, now: float) -> int:
+        """Push a message to the present consumers; return the status of its acknowledgement."""
+        flags, _, guid, schema_id, compression, _, size, data = put
+        properties = flags & _PROPERTIES
+        if compression and properties and not schema_id:
+            return _LIMIT_BYTES
+        self._count_post(put)
+        if schema_id > 1:
+            schema_id = self._schema(handle, schema_id)
+        app = self.apps[DEFAULT_APP_ID]
+        message = MessageRecord(guid, data, size, properties, schema_id, compression, now, 0)
+        if app.matcher is not None and app.matcher(message.lookup) is not True:
+            return 0
+        for subscriber in app.routing.candidates(message):
+            if self.consumer_filter is None or passes(self.consumer_filter, subscriber, message):
+                self.count_push(app, message, 0.0)
+                subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
+        return 0
+
+    def _count_post(self, put: Put) -> None:
+        flags, _, guid, schema_id, compression, _, size, data = put
+        self.posted += 1
+        self.posted_bytes += size
+        if self.posts is not None:
+            self.posts.append(PostedMessage._read(self.uri, guid, data, size, flags, schema_id, compression))
 
     def _schema(self, handle: QueueHandle, schema_id: int) -> int:
         """Return the queue's own schema id for a client's schema id.
@@ -231,33 +223,6 @@ class BrokerQueue:
             return False
         return self.broadcast or not self.store.full(ahead)
 
-    def _post_broadcast(self, handle: QueueHandle, puts: Iterable[Put], now: float) -> None:
-        app = self.apps[DEFAULT_APP_ID]
-        for flags, correlation_id, guid, schema_id, compression, _, size, data in puts:
-            if compression and flags & _PROPERTIES and not schema_id:
-                self.refused += 1
-                handle.output.ack(_LIMIT_BYTES, correlation_id, guid, handle.q_id)
-                continue
-            self.posted += 1
-            self.posted_bytes += size
-            if self.posts is not None:
-                self.posts.append(
-                    PostedMessage._read(self.uri, guid, data, size, flags, schema_id, compression)
-                )
-            if flags & _ACK_REQUESTED:
-                self.acknowledged += 1
-                handle.output.ack(0, correlation_id, guid, handle.q_id)
-            if schema_id > 1:
-                schema_id = self._schema(handle, schema_id)
-            message = MessageRecord(guid, data, size, flags & _PROPERTIES, schema_id, compression, now, 0)
-            if app.matcher is not None and app.matcher(message.lookup) is not True:
-                continue
-            for subscriber in app.routing.candidates(message):
-                if self.consumer_filter is not None and not passes(self.consumer_filter, subscriber, message):
-                    continue
-                self.count_pushes(app, 1, size, 0.0, 0.0)
-                subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
-
     # ---- delivering
 
     def deliver(self, now: float) -> None:
@@ -265,9 +230,6 @@ class BrokerQueue:
         if self.position is None or self.postponed:
             return
         apps, effort = self.authorized, self.effort
-        if len(apps) == 1:
-            self._deliver_alone(apps[0], now)
-            return
         selecting = [(app, app.routing.select) for app in apps]
         cost = sum(app.routing.cost for app in apps)
         while (message := self.position) is not None:
@@ -290,62 +252,12 @@ class BrokerQueue:
                     elif isinstance(selected, tuple):
                         app.aside.park(message, selected)
                     elif selected.stream.take(selected, message, now):
-                        waited = now - message.arrival
-                        self.count_pushes(app, 1, message.size, waited, waited)
+                        self.count_push(app, message, now - message.arrival)
                         targets.append((app, selected))
             if stopped == len(apps):
                 return
             self._push(message, targets)
             self.position = message.next
-
-    def _deliver_alone(self, app: AppDelivery, now: float) -> None:
-        """Deliver to the only application: most of a broker's work."""
-        bit, select = app.bit, app.routing.select
-        effort, cost = self.effort, app.routing.cost
-        if app.behind:
-            if app.resume is None:
-                app.resume = self.position
-            return
-        count = size = 0
-        first = arrivals = 0.0
-        runs: dict[QueueHandle, PushRun] = {}
-        try:
-            while (message := self.position) is not None:
-                if message.pending & bit:
-                    if cost:
-                        if effort.spent > effort.enough:
-                            effort.postpone(self)
-                            return
-                        effort.spent += cost
-                    selected = select(message)
-                    if selected is None:
-                        app.resume = message
-                        return
-                    if isinstance(selected, tuple):
-                        app.aside.park(message, selected)
-                    else:
-                        stream = selected.stream
-                        if stream.take(selected, message, now):
-                            if not count:
-                                first = message.arrival
-                            count += 1
-                            size += message.size
-                            arrivals += message.arrival
-                            handle = stream.handle
-                            run = runs.get(handle)
-                            if run is None:
-                                run = runs[handle] = PushRun(handle)
-                            run.add(message, selected.option)
-                            if run.room < 0:
-                                # No room is left. Send now, to let the output refuse further messages for
-                                # this client.
-                                run.send()
-                self.position = message.next
-        finally:
-            for run in runs.values():
-                run.send()
-            if count:
-                self.count_pushes(app, count, size, count * now - arrivals, now - first)
 
     def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
         """Push a message once to each client, with the ids of all matching subscriptions of the client."""
@@ -359,14 +271,11 @@ class BrokerQueue:
         for handle, s_ids in by_handle.items():
             handle.push(message, encode_sub_queue_ids(tuple(s_ids)), out_of_order=False)
 
-    def count_pushes(self, app: AppDelivery, count: int, size: int, waited: float, longest: float) -> None:
-        """Count deliveries of messages, with the waiting times."""
-        self.pushed += count
-        self.pushed_bytes += size
-        times = app.queue_times
-        times.count += count
-        times.seconds += waited
-        times.longest = max(times.longest, longest)
+    def count_push(self, app: AppDelivery, message: MessageRecord, waited: float) -> None:
+        """Count a delivery that took ``waited`` seconds."""
+        self.pushed += 1
+        self.pushed_bytes += message.size
+        app.queue_times.add(waited)
 
     def serve(self, app: AppDelivery, now: float) -> None:
         """Deliver one application's waiting messages, then new messages."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bmq.errors import ProtocolError
 from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE
-from bmq.wire.constants import UNSET_GUID, EventType
+from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "decode_acks",
     "encode_ack",
     "encode_acks",
-    "encode_queue_acks",
     "iter_acks",
     "pack_acks",
     "read_ack",
@@ -55,15 +54,6 @@ class AckMessage(NamedTuple):
 def encode_acks(acks: Iterable[tuple[int, int, bytes, int]]) -> bytes:
     """Return an ACK event from (wire status, correlation id, GUID, qId) items."""
     return pack_acks([encode_ack(*ack) for ack in acks])
-
-
-def encode_queue_acks(queue_id: int, guids: Sequence[bytes]) -> bytes:
-    """Return acknowledgements that accept messages of one queue; only the GUIDs differ."""
-    if not guids:
-        return b""
-    one = encode_ack(0, 0, UNSET_GUID, queue_id)
-    before, after = one[:ACK_GUID], one[ACK_GUID + len(UNSET_GUID) :]
-    return before + (after + before).join(guids) + after
 
 
 def pack_acks(acks: Sequence[bytes]) -> bytes:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from struct import iter_unpack
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +28,6 @@ __all__ = [
     "decode_pushes",
     "encode_push",
     "encode_push_head",
-    "encode_push_run",
 ]
 
 _HEADER_WORDS = PUSH_HEADER.size // 4
@@ -144,35 +143,6 @@ def encode_push_head(
         )
         + options
     )
-
-
-def encode_push_run(
-    queue_id: int, messages: Iterable[tuple[bytes, bytes, bytes, int, int, int]]
-) -> tuple[list[bytes], int]:
-    """Return messages of one queue as pieces to join (a head, its data, a head ...), and their total size.
-
-    A broker spends most of its delivery time here, so one call encodes as many messages as possible.
-
-    Args:
-        queue_id: the receiver's qId.
-        messages: GUID, data, options, flags, schema id and compression of each message, as for
-            :func:`encode_push`.
-    """
-    pieces: list[bytes] = []
-    total = 0
-    for guid, data, options, flags, schema_id, compression in messages:
-        words = len(options) >> 2
-        length = _HEADER_WORDS + words + (len(data) >> 2)
-        head = _pack(
-            flags << _FLAGS_SHIFT | length,
-            words << _OPTIONS_SHIFT | compression << _CAT_SHIFT | _HEADER_WORDS,
-            queue_id,
-            guid,
-            schema_id,
-        )
-        pieces += head + options, data
-        total += length
-    return pieces, total << 2
 
 
 def _sub_ids(raw: bytes, start: int, notice: Notice | None) -> tuple[int, ...]:

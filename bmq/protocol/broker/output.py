@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
-from bmq.wire.ack import ACK_SIZE, encode_ack, encode_queue_acks, pack_acks
+from bmq.wire.ack import ACK_SIZE, encode_ack, pack_acks
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 
@@ -64,19 +64,10 @@ class BrokerOutput:
         """The size of pending PUSH messages in bytes."""
         return self._size
 
-    @property
-    def room(self) -> int:
-        """The number of bytes of PUSH messages still accepted."""
-        return self.high_water - self._size
-
     def add_push(self, head: bytes, data: bytes) -> None:
         """Add a PUSH message: the bytes in front of the data, and the data."""
-        self.add_pushes((head, data), len(head) + len(data))
-
-    def add_pushes(self, pieces: Iterable[bytes], size: int) -> None:
-        """Add PUSH messages of ``size`` bytes: for each, the bytes in front of the data, and the data."""
-        self._pushes += pieces
-        size = self._size = self._size + size
+        self._pushes += head, data
+        size = self._size = self._size + len(head) + len(data)
         if not self._awake:
             self._awake = True
             self.wake()
@@ -95,17 +86,6 @@ class BrokerOutput:
         if not self._awake:
             self._awake = True
             self.wake()
-
-    def accepted(self, queue_id: int, guids: Sequence[bytes]) -> None:
-        """Add acknowledgements of accepted messages without a correlation id."""
-        if self.ack != self.add_ack:
-            for guid in guids:
-                self.ack(0, 0, guid, queue_id)
-        elif guids:
-            self._acks.append(encode_queue_acks(queue_id, guids))
-            if not self._awake:
-                self._awake = True
-                self.wake()
 
     def event(self, event: bytes) -> None:
         """Add a whole event after all pending output."""
