@@ -135,7 +135,7 @@ def test_underscore_modules_are_private_to_their_package() -> None:
 
 
 #: Modules that configure the log of a program, or record the log of a simulation.
-CONFIGURES = {"cli/run.py", "testing/_sim_replay.py"}
+CONFIGURES = {"cli/run.py", "testing/_simulation.py"}
 
 
 def _logs(tree: ast.Module) -> list[str]:

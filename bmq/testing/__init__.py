@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from bmq.testing._pipe import Direction
     from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
     from bmq.testing._sim_faults import SIMULATED_FAULTS, SimulatedFault
+    from bmq.testing._sim_network import SimulatedNetwork
     from bmq.testing._simulation import (
         SimulatedBroker,
-        SimulatedNetwork,
         SimulatedProcess,
         Simulation,
         SimulationError,
@@ -74,7 +74,7 @@ _MODULES = {
     "SIMULATED_FAULTS": "_sim_faults",
     "SimulatedBroker": "_simulation",
     "SimulatedFault": "_sim_faults",
-    "SimulatedNetwork": "_simulation",
+    "SimulatedNetwork": "_sim_network",
     "SimulatedProcess": "_simulation",
     "Simulation": "_simulation",
     "SimulationError": "_simulation",

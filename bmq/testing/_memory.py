@@ -63,7 +63,7 @@ class MemoryNetwork:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         here, there = ("127.0.0.1", next(self._ports)), (host, port)
         client = _Side(loop, factory(), here, there, self.stir)
-        server = _Side(loop, broker._accept(), there, here, self.stir)
+        server = _Side(loop, broker.accept(), there, here, self.stir)
         client.peer, server.peer = server, client
         client.begin()
         server.begin()
@@ -90,6 +90,10 @@ class MemoryBroker(Broker):
             self._listener.listen(socket.AF_INET, (self.host, 0))
             self._port = self._listener.port
         return super().port
+
+    def accept(self) -> asyncio.Protocol:
+        """Make the broker's side of a connection."""
+        return self._accept()
 
 
 @cache

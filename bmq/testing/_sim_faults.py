@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from bmq.testing._sim_loop import Engine
-from bmq.testing._sim_network import Network, SimConnection
-from bmq.testing._sim_replay import skipped_faults
+from bmq.testing._sim_network import SimConnection
 
 if TYPE_CHECKING:
     from bmq.testing._simulation import SimulatedBroker, SimulatedProcess, Simulation
 
-__all__ = ["SIMULATED_FAULTS", "FaultBook", "SimulatedFault", "run_faults"]
+__all__ = ["SIMULATED_FAULTS", "SKIP", "Faults", "SimulatedFault"]
 
 SimulatedFault = Literal[
     "cut", "reset", "reset all", "half close", "stall", "silence",
@@ -27,68 +26,28 @@ SimulatedFault = Literal[
 #: The default choice of :meth:`bmq.testing.Simulation.faults`.
 SIMULATED_FAULTS: Final[tuple[SimulatedFault, ...]] = get_args(SimulatedFault)
 
+#: The environment variable with the numbers of faults to leave out.
+SKIP: Final = "BMQ_SIM_SKIP"
 _OF_CONNECTIONS: Final = ("cut", "reset", "half close", "stall", "silence")
 _OF_SEGMENTS: Final = ("latency", "segments", "throttle", "window")
 _OF_BROKERS: Final = ("crash", "power", "restart", "move", "refuse")
 _OF_PROCESSES: Final = ("kill", "pause", "busy", "clock")
 
 
-class FaultBook:
-    """The faults of a simulation: their numbers, and the ends of the present ones.
-
-    Attributes:
-        simulation: the simulation.
-        engine: the virtual time.
-        network: all connections.
-        brokers: the brokers of the simulation.
-        skipped: numbers of faults to leave out.
-    """
-
-    def __init__(self, simulation: Simulation, engine: Engine, network: Network) -> None:
-        self.simulation = simulation
-        self.engine = engine
-        self.network = network
-        self.brokers: list[SimulatedBroker] = []
-        self.skipped = skipped_faults()
-        self._number = 0
-        # The oldest first.
-        self._ends: dict[object, Callable[[], object]] = {}
-
-    def next_number(self) -> int:
-        """Return the number of the next fault."""
-        self._number += 1
-        return self._number
-
-    def later(self, seconds: float, end: Callable[[], object]) -> None:
-        """End a fault after some time, or with :meth:`end_all`."""
-        ends, token = self._ends, object()
-
-        def act() -> None:
-            if ends.pop(token, None) is not None:
-                end()
-
-        ends[token] = end
-        self.engine.at(self.engine.now + seconds, act)
-
-    def end_all(self) -> None:
-        """End all present faults, the oldest first."""
-        for token, end in list(self._ends.items()):
-            if self._ends.pop(token, None) is not None:
-                end()
-
-
-class _Faults:
-    """The faults of a call, with the way to end each fault."""
+class Faults:
+    """The faults of one call of :meth:`bmq.testing.Simulation.faults`."""
 
     def __init__(
-        self, book: FaultBook, kinds: Sequence[SimulatedFault], victims: Sequence[SimulatedProcess]
+        self,
+        simulation: Simulation,
+        kinds: Sequence[SimulatedFault],
+        victims: Sequence[SimulatedProcess],
     ) -> None:
-        self._book = book
-        self._simulation = book.simulation
-        self._network = book.simulation.network
-        self._engine = book.engine
+        self._simulation = simulation
+        self._network = simulation.network
+        self._engine = simulation._engine
         self._victims = list(victims)
-        self._brokers = book.brokers
+        self._brokers = simulation._brokers
         self._kinds: list[SimulatedFault] = [
             kind
             for kind in kinds
@@ -100,9 +59,10 @@ class _Faults:
 
     async def run(self, until: float, pause: tuple[float, float], duration: tuple[float, float]) -> None:
         """Start fault after fault; faults may overlap."""
-        simulation, engine = self._simulation, self._engine
+        simulation, engine, skipped = self._simulation, self._engine, skipped_faults()
         while self._kinds:
-            number = self._book.next_number()
+            simulation._faults_drawn += 1
+            number = simulation._faults_drawn
             # Separate generators: a fault's draw stays the same when another fault is left out.
             random = Random(f"{simulation.seed}/fault/{number}")
             wait = random.uniform(*pause)
@@ -111,7 +71,7 @@ class _Faults:
             await asyncio.sleep(wait)
             kind = random.choice(self._kinds)
             seconds = random.uniform(*duration)
-            if number not in self._book.skipped:
+            if number not in skipped:
                 self._do(number, kind, seconds, random)
         await asyncio.sleep(max(0.0, until - engine.now))
 
@@ -127,7 +87,7 @@ class _Faults:
         elif kind in _OF_SEGMENTS:
             self._worsen(number, kind, seconds, random)
         elif kind in ("partition", "one way"):
-            hosts = list(self._book.network.hosts)
+            hosts = list(self._network._hosts)
             if len(hosts) > 1:
                 one, other = random.sample(hosts, 2)
                 self._note(number, f"{kind}: {one} and {other} for {seconds:.3f} s")
@@ -192,7 +152,7 @@ class _Faults:
             how = "loses its power" if kind == "power" else "crashes"
             self._note(number, f"{broker.host} {how} for {seconds:.3f} s")
             # Messages of this last moment were not acknowledged: every segment takes longer.
-            broker.crash(machine=kind == "power", lose=self._book.network.latency[0] * 0.99)
+            broker.crash(machine=kind == "power", lose=self._network._latency[0] * 0.99)
         host = random.choice(broker.hosts) if kind == "move" else None
 
         def start() -> None:
@@ -231,21 +191,19 @@ class _Faults:
     def _note(self, number: int, what: str) -> None:
         self._simulation.note(what, number=number)
 
-    def _later(self, seconds: float, action: Callable[[], object]) -> None:
-        self._book.later(seconds, action)
+    def _later(self, seconds: float, end: Callable[[], object]) -> None:
+        """End a fault after some time, or when the simulation heals."""
+        ends, token = self._simulation._fault_ends, object()
+
+        def act() -> None:
+            if ends.pop(token, None) is not None:
+                end()
+
+        ends[token] = end
+        self._engine.at(self._engine.now + seconds, act)
 
 
-async def run_faults(
-    book: FaultBook,
-    seconds: float,
-    kinds: Sequence[SimulatedFault],
-    victims: Sequence[SimulatedProcess],
-    pause: tuple[float, float],
-    duration: tuple[float, float],
-) -> None:
-    """Do faults for a while; see :meth:`bmq.testing.Simulation.faults`."""
-    faults = _Faults(book, kinds, victims)
-    try:
-        await faults.run(book.engine.now + seconds, pause, duration)
-    finally:
-        book.simulation.heal()
+def skipped_faults() -> frozenset[int]:
+    """Return the numbers of faults to leave out, from the environment."""
+    given = os.environ.get(SKIP, "")
+    return frozenset(int(each) for each in given.replace(",", " ").split() if each.isdigit())

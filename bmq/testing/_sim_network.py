@@ -24,10 +24,12 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any, Final
 
+from bmq import _checks
+from bmq.errors import UsageError
 from bmq.testing._sim_loop import Engine, SimEvent, SimLoop
 from bmq.testing._transport import SocketlessTransport
 
-__all__ = ["Host", "Network", "SimConnection", "SimTransport"]
+__all__ = ["PORT", "Host", "SimConnection", "SimTransport", "SimulatedNetwork", "pair"]
 
 #: Bytes that asyncio reads from a socket at once.
 _READ: Final = 256 * 1024
@@ -38,6 +40,8 @@ _LOOPBACK: Final = "127.0.0.1"
 _LOOPBACK_LATENCY: Final = 20e-6
 _ANY: Final = ("", "0.0.0.0", "::")
 _HERE: Final = ("localhost", "::1")
+#: The port of brokers.
+PORT: Final = 30114
 #: Segments of one write, at most.
 _MOST_SEGMENTS: Final = 40
 
@@ -46,129 +50,184 @@ def _os_error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class Network:
-    """Hosts, and the state of the paths between hosts.
+class SimulatedNetwork:
+    """The network of a simulation, and its faults.
 
-    Args:
-        engine: the clock and the events.
-        random: decides latencies and sizes of segments.
-
-    Attributes:
-        latency: minimum and maximum time of a segment on the network, in seconds.
-        rate: bytes a second of each connection; infinite for no limit.
-        segment: minimum and maximum size of a segment, in bytes; None for the size of the write.
-        window: bytes of one connection under way or unread, at most.
-        hosts: the hosts by name.
-        connections: the open connections.
-        delivered: bytes that have arrived.
+    The host of a process has the process's name. All faults last until ended.
     """
 
     def __init__(self, engine: Engine, random: Random) -> None:
-        self.engine = engine
-        self.random = random
-        self.latency = 50e-6, 500e-6
-        self.rate = math.inf
-        self.segment: tuple[int, int] | None = None
-        self.window = 256 * 1024
-        self.hosts: dict[str, Host] = {}
-        self.connections: dict[SimConnection, None] = {}
-        self.delivered = 0
+        self._engine = engine
+        # Decides latencies and sizes of segments.
+        self._random = random
+        self._latency = 50e-6, 500e-6
+        self._rate = math.inf
+        self._segment: tuple[int, int] | None = None
+        self._window = 256 * 1024
+        self._hosts: dict[str, Host] = {}
+        self._connections: dict[SimConnection, None] = {}
         self._addresses: dict[str, Host] = {}
         self._cut_off: dict[tuple[Host, Host], None] = {}
-        self._waiting: dict[Any, None] = {}
+        # What waits for another state of the paths.
+        self._waiting: dict[_Pipe | _Attempt, None] = {}
         self._count = 0
         self._hash = hashlib.blake2b(digest_size=16)
 
+    @property
+    def connections(self) -> list[SimConnection]:
+        """The open connections, the oldest first.
+
+        Each has the methods ``cut()``, ``reset()``, ``half_close(towards_client=...)`` and
+        ``stall(seconds, towards_client=...)``.
+        """
+        return list(self._connections)
+
+    def set(
+        self,
+        *,
+        latency: tuple[float, float] = (50e-6, 500e-6),
+        rate: float = math.inf,
+        segment: tuple[int, int] | None = None,
+        window: int = 256 * 1024,
+    ) -> None:
+        """Set the conditions of all future segments; omitted conditions return to their defaults.
+
+        Args:
+            latency: minimum and maximum time of a segment on the network, in seconds.
+            rate: bytes a second of each connection.
+            segment: minimum and maximum size of a segment, in bytes; None for the size of the write.
+            window: bytes of a connection under way or unread; small for a slow reader.
+        """
+        low, high = (_checks.seconds("latency", each) for each in pair("latency", latency))
+        sizes = None
+        if segment is not None:
+            sizes = sorted(_checks.integer("segment", each, 1) for each in pair("segment", segment))
+        endless = type(rate) is float and rate == math.inf
+        self._window = _checks.integer("window", window, 1)
+        self._rate = math.inf if endless else _checks.number("rate", rate, 1.0, unit="bytes a second")
+        self._latency = min(low, high), max(low, high)
+        self._segment = None if sizes is None else (sizes[0], sizes[1])
+        for connection in self.connections:
+            for end in (connection.client, connection.server):
+                end.writable()  # the window may be larger than before
+
+    def partition(self, one: str, other: str, *, both: bool = True) -> None:
+        """Block the path between two hosts: bytes wait, and connections are not even refused.
+
+        Args:
+            one: a host.
+            other: another host.
+            both: whether in both directions, or only from ``one`` to ``other``.
+        """
+        both = _checks.boolean("both", both)
+        near, far = self._known(one), self._known(other)
+        self._cut_off[near, far] = None
+        if both:
+            self._cut_off[far, near] = None
+
+    def heal(self) -> None:
+        """End all faults: partitions, stalls, refusals, and the conditions of :meth:`set`.
+
+        Connections with lost bytes stay broken, until an end notices.
+        """
+        self.set()
+        for host in self._hosts.values():
+            host.refusing.clear()
+        for connection in self.connections:
+            for end in (connection.client, connection.server):
+                if end.out.stalled_until > self._engine.now:
+                    end.out.stall(0.0)
+        self._cut_off.clear()
+        self._changed()
+
+    def mend(self, one: str, other: str) -> None:
+        """Take a partition between two hosts back."""
+        near, far = self._known(one), self._known(other)
+        self._cut_off.pop((near, far), None)
+        self._cut_off.pop((far, near), None)
+        self._changed()
+
+    def refuse(self, host: str, port: int = PORT, *, refuse: bool = True) -> None:
+        """Refuse connections to a port, or accept them again; open connections stay open."""
+        found = self._known(host)
+        port = _checks.integer("port", port, 1, 65535)
+        if _checks.boolean("refuse", refuse):
+            found.refusing[port] = None
+        else:
+            found.refusing.pop(port, None)
+
+    def _known(self, name: str) -> Host:
+        found = self._find(_checks.text("host", name))
+        if found is None:
+            raise UsageError(f"no host has the name {name!r}; the hosts are: {', '.join(self._hosts)}")
+        return found
+
     # hosts
 
-    def host(self, name: str) -> Host:
+    def _host(self, name: str) -> Host:
         """Return a host, created if necessary."""
-        found = self.hosts.get(name)
+        found = self._hosts.get(name)
         if found is None:
-            number = len(self.hosts) + 1
-            found = self.hosts[name] = Host(self, name, f"10.0.{number // 256}.{number % 256}")
+            number = len(self._hosts) + 1
+            found = self._hosts[name] = Host(self, name, f"10.0.{number // 256}.{number % 256}")
             self._addresses[found.address] = found
         return found
 
-    def find(self, address: str) -> Host | None:
+    def _find(self, address: str) -> Host | None:
         """Return the host with a name or an address."""
-        return self.hosts.get(address) or self._addresses.get(address)
+        return self._hosts.get(address) or self._addresses.get(address)
 
     # paths
 
-    def partition(self, one: Host, other: Host, *, both: bool = True) -> None:
-        """Block all bytes from one host to another."""
-        self._cut_off[one, other] = None
-        if both:
-            self._cut_off[other, one] = None
-
-    def heal(self, one: Host | None = None, other: Host | None = None) -> None:
-        """Unblock the path between two hosts, or all paths."""
-        for pair in list(self._cut_off):
-            if (one is None or one in pair) and (other is None or other in pair):
-                del self._cut_off[pair]
-        self.changed()
-
-    def is_open(self, one: Host, other: Host) -> bool:
+    def _is_open(self, one: Host, other: Host) -> bool:
         """Whether the path from one host to another is open."""
         return one is other or (one.up and other.up and (one, other) not in self._cut_off)
 
-    def wait(self, sender: Any) -> None:
+    def _wait(self, sender: _Pipe | _Attempt) -> None:
         """Have a sender try again when the state of the paths changes."""
         self._waiting[sender] = None
 
-    def changed(self) -> None:
+    def _changed(self) -> None:
         """Wake everything that waits for a path."""
         waiting, self._waiting = self._waiting, {}
         for each in waiting:
             each.arm()
 
-    def delay(self, one: Host, other: Host) -> float:
+    def _delay(self, one: Host, other: Host) -> float:
         """Draw how long a segment takes."""
         if one is other:
             return _LOOPBACK_LATENCY
-        return self.random.uniform(*self.latency)
+        return self._random.uniform(*self._latency)
 
-    def pieces(self, data: bytes) -> Iterator[bytes]:
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
         """Cut data into segments."""
-        if self.segment is None:
+        if self._segment is None:
             yield data
             return
-        low, high = self.segment
+        low, high = self._segment
         place = 0
         for _ in range(_MOST_SEGMENTS):
-            size = self.random.randint(low, high)
+            size = self._random.randint(low, high)
             if place + size >= len(data):
                 break
             yield data[place : place + size]
             place += size
         yield data[place:]
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Forget all connections."""
         self._waiting.clear()
-        self.connections.clear()
-        for host in self.hosts.values():
+        self._connections.clear()
+        for host in self._hosts.values():
             host.transports.clear()
             host.listeners.clear()
 
     # the record
 
-    def note(self, kind: int, number: int, data: bytes) -> None:
+    def _note(self, kind: int, number: int, data: bytes) -> None:
         """Add arrived bytes to the digest."""
-        self.delivered += len(data)
-        self._hash.update(struct.pack("<dBI", self.engine.now, kind, number))
+        self._hash.update(struct.pack("<dBI", self._engine.now, kind, number))
         self._hash.update(data)
-
-    @property
-    def digest(self) -> str:
-        """A hash of all arrived bytes with their times."""
-        return self._hash.hexdigest()
-
-    def number(self) -> int:
-        """Return the number of a new connection."""
-        self._count += 1
-        return self._count
 
 
 class Host:
@@ -185,7 +244,7 @@ class Host:
         transports: the host's ends of connections.
     """
 
-    def __init__(self, network: Network, name: str, address: str) -> None:
+    def __init__(self, network: SimulatedNetwork, name: str, address: str) -> None:
         self.network = network
         self.name = name
         self.address = address
@@ -227,7 +286,7 @@ class Host:
             or (isinstance(text, str) and text.startswith("127."))
         ):
             return _LOOPBACK
-        found = self.network.find(text) if isinstance(text, str) else None
+        found = self.network._find(text) if isinstance(text, str) else None
         if found is None:
             raise socket.gaierror(socket.EAI_NONAME, f"no host of the simulation has the name {text!r}")
         return found.address
@@ -249,7 +308,7 @@ class Host:
         server = self.listeners[number] = SimServer(loop, factory, address, number)
         if self.booting:
             self.booting = False
-            self.network.changed()
+            self.network._changed()
         return server
 
     async def connect(
@@ -303,25 +362,25 @@ class _Pipe:
     @property
     def room(self) -> int:
         """How many bytes the peer's window takes."""
-        return self._network.window - self.unread
+        return self._network._window - self.unread
 
     def send(self, data: bytes | None) -> None:
         """Send bytes, or the end of the stream."""
-        network, engine = self._network, self._network.engine
+        network, engine = self._network, self._network._engine
         now = engine.now + engine.elapsed
         if data is None:
             self._flight.append((max(self._last, now + self._delay()), None))
         else:
             self.unread += len(data)
-            for piece in network.pieces(data):
-                self._free = max(self._free, now) + len(piece) / network.rate
+            for piece in network._pieces(data):
+                self._free = max(self._free, now) + len(piece) / network._rate
                 self._last = max(self._last, self._free + self._delay())
                 self._flight.append((self._last, piece))
         self._last = self._flight[-1][0]
         self.arm()
 
     def _delay(self) -> float:
-        return self._network.delay(self._source.host, self._target.host)
+        return self._network._delay(self._source.host, self._target.host)
 
     def arm(self) -> None:
         """Have the first segment arrive in time."""
@@ -330,7 +389,7 @@ class _Pipe:
             if due == math.inf:
                 self._wait()
             else:
-                self._event = self._network.engine.at(due, self._arrive)
+                self._event = self._network._engine.at(due, self._arrive)
 
     def stall(self, until: float) -> None:
         """Block the direction until a time."""
@@ -341,9 +400,9 @@ class _Pipe:
         self.arm()
 
     def _wait(self) -> None:
-        self._network.wait(self)
+        self._network._wait(self)
         if self._patience is None:
-            engine = self._network.engine
+            engine = self._network._engine
             self._patience = engine.at(engine.now + _SEND_PATIENCE, self._give_up)
 
     def _give_up(self) -> None:
@@ -353,10 +412,10 @@ class _Pipe:
     def _arrive(self) -> None:
         self._event = None
         network = self._network
-        if not network.is_open(self._source.host, self._target.host):
+        if not network._is_open(self._source.host, self._target.host):
             self._wait()
             return
-        if network.engine.now < self.stalled_until:
+        if network._engine.now < self.stalled_until:
             self.arm()
             return
         if self._patience is not None:
@@ -368,10 +427,10 @@ class _Pipe:
         if self.broken or self._target.gone:
             self._flight.clear()
             if not self._source.gone:
-                delay = network.delay(self._target.host, self._source.host)
-                network.engine.at(network.engine.now + delay, self._source.fail, _reset())
+                delay = network._delay(self._target.host, self._source.host)
+                network._engine.at(network._engine.now + delay, self._source.fail, _reset())
             return
-        network.note(self._kind, self._connection.number, data or b"")
+        network._note(self._kind, self._connection.number, data or b"")
         self._target.arrived(data)
         self.arm()
 
@@ -399,8 +458,9 @@ class SimConnection:
         server: the accepting end.
     """
 
-    def __init__(self, network: Network, client: SimTransport, server: SimTransport) -> None:
-        self.number = network.number()
+    def __init__(self, network: SimulatedNetwork, client: SimTransport, server: SimTransport) -> None:
+        network._count += 1
+        self.number = network._count
         self.network = network
         self.client = client
         self.server = server
@@ -408,7 +468,7 @@ class SimConnection:
         client.peer, server.peer = server, client
         client.out = _Pipe(self, client, server, 1)
         server.out = _Pipe(self, server, client, 2)
-        network.connections[self] = None
+        network._connections[self] = None
 
     def __str__(self) -> str:
         return f"#{self.number} {self.client.host.name} > {self.server.host.name}"
@@ -438,13 +498,13 @@ class SimConnection:
     def stall(self, seconds: float, *, towards_client: bool) -> None:
         """Block one direction for a time, or with infinity for ever."""
         pipe = self.server.out if towards_client else self.client.out
-        pipe.stall(self.network.engine.now + seconds)
+        pipe.stall(self.network._engine.now + seconds)
 
     def ended(self, end: SimTransport) -> None:
         """Note the end of one end."""
         end.host.transports.pop(end, None)
         if self.client.gone and self.server.gone:
-            self.network.connections.pop(self, None)
+            self.network._connections.pop(self, None)
 
 
 class SimTransport(SocketlessTransport):
@@ -523,8 +583,10 @@ class SimTransport(SocketlessTransport):
             self.out.drop()
             self.out.broken = True
             network = self.host.network
-            delay = network.delay(self.host, self.peer.host)
-            network.engine.at(network.engine.now + network.engine.elapsed + delay, self.peer.fail, _reset())
+            delay = network._delay(self.host, self.peer.host)
+            network._engine.at(
+                network._engine.now + network._engine.elapsed + delay, self.peer.fail, _reset()
+            )
         elif not self._fin_sent:
             self.out.send(None)
         self.connection.ended(self)
@@ -761,37 +823,37 @@ class _Attempt:
         self.waiter: asyncio.Future[SimTransport] = loop.create_future()
         self._source = loop.host
         self._network = loop.host.network
-        target = loop.host if address == _LOOPBACK else self._network.find(address)
+        target = loop.host if address == _LOOPBACK else self._network._find(address)
         assert target is not None
         self._target = target
         self._address, self._port = address, port
         self._transport: SimTransport | None = None
-        engine = self._network.engine
+        engine = self._network._engine
         self._patience = engine.at(engine.now + _CONNECT_PATIENCE, self._finish, _os_error(errno.ETIMEDOUT))
         self.arm()
 
     def arm(self) -> None:
-        engine, network = self._network.engine, self._network
-        engine.at(engine.now + engine.elapsed + network.delay(self._source, self._target), self._arrive)
+        engine, network = self._network._engine, self._network
+        engine.at(engine.now + engine.elapsed + network._delay(self._source, self._target), self._arrive)
 
     def _arrive(self) -> None:
-        network, engine, target = self._network, self._network.engine, self._target
+        network, engine, target = self._network, self._network._engine, self._target
         if self.waiter.done() or self.loop.dead:
             return
-        if not network.is_open(self._source, target) or not network.is_open(target, self._source):
-            network.wait(self)
+        if not network._is_open(self._source, target) or not network._is_open(target, self._source):
+            network._wait(self)
             return
         if target.booting:
-            network.wait(self)
+            network._wait(self)
             return
-        network.note(0, self._port, b"")
+        network._note(0, self._port, b"")
         server = target.listeners.get(self._port)
         answer: OSError | SimTransport
         if server is None or not server.accepts(self._address) or self._port in target.refusing:
             answer = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         else:
             answer = self._accepted(server)
-        engine.at(engine.now + network.delay(target, self._source), self._finish, answer)
+        engine.at(engine.now + network._delay(target, self._source), self._finish, answer)
 
     def _accepted(self, server: SimServer) -> SimTransport:
         near = self._address if self._address == _LOOPBACK else self._source.address
@@ -819,3 +881,12 @@ class _Attempt:
 def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+def pair(name: str, value: object) -> list[Any]:
+    pair: list[Any] = _checks.items(name, value, "a least and a greatest value")
+    if len(pair) != 2:
+        raise UsageError(
+            f"{name} must be a minimum and a maximum, such as (1, 2), not {_checks.shown(value)}"
+        )
+    return pair

@@ -10,7 +10,6 @@ import functools
 import gc
 import inspect
 import logging
-import math
 import os
 import random as random_module
 import sys
@@ -30,10 +29,9 @@ from bmq.broker import Broker
 from bmq.client.session import disown
 from bmq.errors import StateError, UsageError
 from bmq.testing._history import History, Recorder
-from bmq.testing._sim_faults import SIMULATED_FAULTS, FaultBook, SimulatedFault, run_faults
+from bmq.testing._sim_faults import SIMULATED_FAULTS, SKIP, Faults, SimulatedFault
 from bmq.testing._sim_loop import Engine, SimLoop, place_of
-from bmq.testing._sim_network import Host, Network, SimConnection
-from bmq.testing._sim_replay import replayed, seeds_to_run
+from bmq.testing._sim_network import PORT, Host, SimulatedNetwork, pair
 
 __all__ = [
     "SimulatedBroker",
@@ -49,10 +47,11 @@ T = TypeVar("T")
 #: The first reading of monotonic clocks, and of clocks of the day: 1 January 2030.
 _START: Final = 1000.0
 _EPOCH: Final = 1893456000.0
-_PORT: Final = 30114
 #: Virtual seconds for processes to end after the simulation.
 _GRACE: Final = 3600.0
 _LAST_FAULTS: Final = 10
+#: The environment variable with the seed to repeat.
+REPLAY: Final = "BMQ_SIM_SEED"
 _LAST_EVENTS: Final = 15
 _MOST_TASKS: Final = 40
 # A run leaves about a megabyte in reference cycles, and a collection takes as long as a short run.
@@ -173,7 +172,7 @@ class SimulatedProcess:
         self._task, self._error, self._result = None, None, None
         self._retrieved = self._stopping = self._done = False
         self._host.up = True
-        self._host.network.changed()
+        self._host.network._changed()
         context = copy_context()
         context.run(_world.world.set, world)
         self._context: Context = context
@@ -306,6 +305,16 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Drop the reports of a killed process."""
 
 
+class _MortalBroker(Broker):
+    """A broker whose process may end without any further code."""
+
+    def vanish(self, forget: float = 0.0) -> None:
+        self._abandon(forget)
+
+    def forget(self) -> None:
+        self._renew()
+
+
 class SimulatedBroker:
     """A broker of a simulation, whose stored messages survive the death, restart or move of its process.
 
@@ -323,22 +332,23 @@ class SimulatedBroker:
         self._simulation = simulation
         self.hosts = tuple(hosts)
         self._options = options
-        self.port: int = options.setdefault("port", _PORT)
+        self.port: int = options.setdefault("port", PORT)
         port = self.port
         self.uri = ",".join(f"tcp://{host}:{port}" for host in hosts)
         for host in hosts:
-            simulation.network._network.host(host)
-        home = simulation.network._network.host(hosts[0])
+            simulation.network._host(host)
+        home = simulation.network._host(hosts[0])
         self.process = SimulatedProcess(simulation, hosts[0], self._serve, (), home)
         home.booting = True
         self.process.start()
-        self.broker: Broker = self.process._context.run(self._make)
+        self._broker: _MortalBroker = self.process._context.run(self._make)
+        self.broker: Broker = self._broker
         self._graceful = True
         simulation._processes.append(self.process)
 
-    def _make(self) -> Broker:
+    def _make(self) -> _MortalBroker:
         options: dict[str, Any] = {"posts_kept": 10_000, **self._options}
-        return Broker(host=self.hosts[0], **options)
+        return _MortalBroker(host=self.hosts[0], **options)
 
     async def _serve(self) -> None:
         self.broker.host = self.process._host.name
@@ -370,7 +380,7 @@ class SimulatedBroker:
         if self.process.running:
             # The acknowledgement of a message that was not stored yet never arrives.
             self.process._kill(machine=machine, sent=not lose)
-            self.broker._abandon(lose)
+            self._broker.vanish(lose)
 
     def start(self, host: str | None = None) -> None:
         """Start the broker after :meth:`crash`, with its stored messages.
@@ -389,7 +399,7 @@ class SimulatedBroker:
             raise StateError("the broker is running")
         if host is not None:
             self.process._host.up = True
-            self.process._host = self._simulation.network._network.host(host)
+            self.process._host = self._simulation.network._host(host)
         self.process.start()
 
     def restart(self, *, keep: bool = True) -> None:
@@ -401,7 +411,7 @@ class SimulatedBroker:
         keep = _checks.boolean("keep", keep)
         self.crash()
         if not keep:
-            self.broker._renew()
+            self._broker.forget()
         self.start()
 
     def failover(self) -> None:
@@ -419,101 +429,6 @@ class SimulatedBroker:
     def stop(self) -> None:
         """Request a clean end of the broker: it tells its clients, which return after the next start."""
         self.process.stop()
-
-
-class SimulatedNetwork:
-    """The network of a simulation, and its faults.
-
-    The host of a process has the process's name. All faults last until ended.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    @property
-    def connections(self) -> list[SimConnection]:
-        """The open connections, the oldest first.
-
-        Each has the methods ``cut()``, ``reset()``, ``half_close(towards_client=...)`` and
-        ``stall(seconds, towards_client=...)``.
-        """
-        return list(self._network.connections)
-
-    def set(
-        self,
-        *,
-        latency: tuple[float, float] = (50e-6, 500e-6),
-        rate: float = math.inf,
-        segment: tuple[int, int] | None = None,
-        window: int = 256 * 1024,
-    ) -> None:
-        """Set the conditions of all future segments; omitted conditions return to their defaults.
-
-        Args:
-            latency: minimum and maximum time of a segment on the network, in seconds.
-            rate: bytes a second of each connection.
-            segment: minimum and maximum size of a segment, in bytes; None for the size of the write.
-            window: bytes of a connection under way or unread; small for a slow reader.
-        """
-        low, high = (_checks.seconds("latency", each) for each in _pair("latency", latency))
-        sizes = None
-        if segment is not None:
-            sizes = sorted(_checks.integer("segment", each, 1) for each in _pair("segment", segment))
-        endless = type(rate) is float and rate == math.inf
-        network = self._network
-        network.window = _checks.integer("window", window, 1)
-        network.rate = math.inf if endless else _checks.number("rate", rate, 1.0, unit="bytes a second")
-        network.latency = min(low, high), max(low, high)
-        network.segment = None if sizes is None else (sizes[0], sizes[1])
-        for connection in self.connections:
-            for end in (connection.client, connection.server):
-                end.writable()  # the window may be larger than before
-
-    def partition(self, one: str, other: str, *, both: bool = True) -> None:
-        """Block the path between two hosts: bytes wait, and connections are not even refused.
-
-        Args:
-            one: a host.
-            other: another host.
-            both: whether in both directions, or only from ``one`` to ``other``.
-        """
-        both = _checks.boolean("both", both)
-        self._network.partition(self._host(one), self._host(other), both=both)
-
-    def heal(self) -> None:
-        """End all faults: partitions, stalls, refusals, and the conditions of :meth:`set`.
-
-        Connections with lost bytes stay broken, until an end notices.
-        """
-        self.set()
-        for host in self._network.hosts.values():
-            host.refusing.clear()
-        for connection in self.connections:
-            for end in (connection.client, connection.server):
-                if end.out.stalled_until > self._network.engine.now:
-                    end.out.stall(0.0)
-        self._network.heal()
-
-    def mend(self, one: str, other: str) -> None:
-        """Take a partition between two hosts back."""
-        self._network.heal(self._host(one), self._host(other))
-
-    def refuse(self, host: str, port: int = _PORT, *, refuse: bool = True) -> None:
-        """Refuse connections to a port, or accept them again; open connections stay open."""
-        found = self._host(host)
-        port = _checks.integer("port", port, 1, 65535)
-        if _checks.boolean("refuse", refuse):
-            found.refusing[port] = None
-        else:
-            found.refusing.pop(port, None)
-
-    def _host(self, name: str) -> Host:
-        found = self._network.find(_checks.text("host", name))
-        if found is None:
-            raise UsageError(
-                f"no host has the name {name!r}; the hosts are: {', '.join(self._network.hosts)}"
-            )
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,15 +495,17 @@ class Simulation:
         schedule = Random(f"{seed}/schedule")
         self._engine = Engine(schedule, _START)
         self._engine.cost = schedule.choice((1e-7, 1e-6, 1e-6, 2e-5))
-        network = Network(self._engine, Random(f"{seed}/network"))
-        self.network = SimulatedNetwork(network)
+        self.network = SimulatedNetwork(self._engine, Random(f"{seed}/network"))
         self.random = Random(f"{seed}/program")
         self.drawn: dict[str, Any] = {}
         self._options = Random(f"{seed}/options")
         self._loops: list[SimLoop] = []
         self._processes: list[SimulatedProcess] = []
         self._pids = count(100)
-        self._faults = FaultBook(self, self._engine, network)
+        self._brokers: list[SimulatedBroker] = []
+        self._faults_drawn = 0
+        # The ends of the present faults, the oldest first.
+        self._fault_ends: dict[object, Callable[[], object]] = {}
         self.fault_numbers: list[int] = []
         self.history = History(clock=self._true_time)
         self._past_faults: deque[_PastFault] = deque(maxlen=_LAST_FAULTS)
@@ -605,7 +522,7 @@ class Simulation:
     @property
     def digest(self) -> str:
         """A hash of all bytes on the network with their times."""
-        return self.network._network.digest
+        return self.network._hash.hexdigest()
 
     def draw(self, name: str, usual: T, *others: T) -> T:
         """Draw a value: the usual value in half of all seeds, otherwise another value, however absurd.
@@ -674,11 +591,14 @@ class Simulation:
         victims = _checks.items("victims", victims, "processes")
         for victim in victims:
             _checks.choice("victims", victim, SimulatedProcess)
-        low, high = sorted(_checks.seconds("pause", each) for each in _pair("pause", pause))
-        least, most = sorted(_checks.seconds("duration", each) for each in _pair("duration", duration))
-        await run_faults(
-            self._faults, seconds, chosen, victims, (max(low, 1e-3), max(high, 1e-3)), (least, most)
-        )
+        low, high = sorted(_checks.seconds("pause", each) for each in pair("pause", pause))
+        least, most = sorted(_checks.seconds("duration", each) for each in pair("duration", duration))
+        faults = Faults(self, chosen, victims)
+        try:
+            until = self._engine.now + seconds
+            await faults.run(until, (max(low, 1e-3), max(high, 1e-3)), (least, most))
+        finally:
+            self.heal()
 
     def heal(self) -> None:
         """End all faults: paths are open, brokers run, and processes stopped by :meth:`faults` run again.
@@ -686,7 +606,9 @@ class Simulation:
         Connections with lost bytes stay broken, until an end notices.
         """
         self.network.heal()
-        self._faults.end_all()
+        for token, end in list(self._fault_ends.items()):
+            if self._fault_ends.pop(token, None) is not None:
+                end()
         self.history.healed()
 
     def process(
@@ -710,7 +632,7 @@ class Simulation:
             raise UsageError(f"the simulation already has a process {name!r}")
         if self._over:
             raise StateError("the simulation is over: create another simulation")
-        process = SimulatedProcess(self, name, main, arguments, self.network._network.host(host or name))
+        process = SimulatedProcess(self, name, main, arguments, self.network._host(host or name))
         self._processes.append(process)
         process.start()
         return process
@@ -724,7 +646,7 @@ class Simulation:
         """
         names = [_checks.text("host", each, empty=False) for each in hosts or ("broker",)]
         broker = SimulatedBroker(self, names, options)
-        self._faults.brokers.append(broker)
+        self._brokers.append(broker)
         return broker
 
     async def until(self, condition: Callable[[], Any], timeout: float = 3600.0, every: float = 0.01) -> Any:
@@ -845,7 +767,7 @@ class Simulation:
     def _bury(self) -> None:
         """Release all objects of the processes."""
         self._engine.clear()
-        self.network._network.clear()
+        self.network._clear()
         for each in self._processes:
             each._task = None
             each._waiting.clear()
@@ -886,7 +808,7 @@ class Simulation:
     def _end(self) -> None:
         """End all processes cleanly: clients first, then brokers."""
         self.heal()
-        brokers = [each.process for each in self._faults.brokers]
+        brokers = [each.process for each in self._brokers]
         clients = [each for each in self._processes if each not in brokers]
         for group in (clients, brokers):
             for each in group:
@@ -945,15 +867,6 @@ class Simulation:
             f"seed {self.seed} after {self.now:.6f} virtual seconds\ndrawn: {drawn}\n"
             f"last faults:\n{faults}\nlast of the history:\n{history}"
         )
-
-
-def _pair(name: str, value: object) -> list[Any]:
-    pair: list[Any] = _checks.items(name, value, "a least and a greatest value")
-    if len(pair) != 2:
-        raise UsageError(
-            f"{name} must be a minimum and a maximum, such as (1, 2), not {_checks.shown(value)}"
-        )
-    return pair
 
 
 def _told(error: BaseException) -> str:
@@ -1067,3 +980,52 @@ def simulated(
         return run
 
     return decorate
+
+
+def seeds_to_run(first: int, count: int) -> list[int]:
+    """Return the seeds: from the arguments, or the seed in the environment.
+
+    Raises:
+        UsageError: the environment variable is no number.
+    """
+    given = os.environ.get(REPLAY)
+    if not given:
+        return list(range(first, first + count))
+    try:
+        return [int(given)]
+    except ValueError:
+        raise UsageError(f"{REPLAY}={given!r} is not a seed") from None
+
+
+@contextlib.contextmanager
+def replayed(simulation: Simulation) -> Generator[None]:
+    """Add the way of repetition to a failure; trace a repeated run."""
+    handler: logging.Handler | None = None
+    before = os.environ.get("BMQ_TRACE")
+    if os.environ.get(REPLAY):
+        os.environ.setdefault("BMQ_TRACE", "on")
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Virtual(simulation))
+        logging.getLogger("bmq").addHandler(handler)
+    try:
+        yield
+    except Exception as error:
+        skipped = f" {SKIP}={os.environ[SKIP]}" if os.environ.get(SKIP) else ""
+        error.add_note(f"{simulation.report()}\nrepeat the run with {REPLAY}={simulation.seed}{skipped}")
+        raise
+    finally:
+        if handler is not None:
+            logging.getLogger("bmq").removeHandler(handler)
+            if before is None:
+                os.environ.pop("BMQ_TRACE", None)
+
+
+class _Virtual(logging.Formatter):
+    """Log lines with virtual times."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__()
+        self._simulation = simulation
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{self._simulation.now:12.6f} {record.name}: {super().format(record)}"

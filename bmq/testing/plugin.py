@@ -241,7 +241,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests with a simulation once for each seed."""
     if "bmq_simulation" in metafunc.fixturenames:
-        from bmq.testing._sim_replay import seeds_to_run
+        from bmq.testing._simulation import seeds_to_run
 
         marker = metafunc.definition.get_closest_marker("bmq_seeds")
         seeds = seeds_to_run(1, marker.args[0] if marker is not None else _SEEDS)

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from itertools import islice
 
-from bmq.testing._sim_replay import seeds_to_run
+from bmq.testing._simulation import seeds_to_run
 from tests.simulation.runs import WORLDS, Counts, one, quiet, shrink
 
 _AT_ONCE = 4

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import astuple, dataclass
 
 from bmq.testing import Simulation, Verdict
-from bmq.testing._sim_replay import REPLAY
+from bmq.testing._simulation import REPLAY
 from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
 from tests.simulation.services import SERVICES

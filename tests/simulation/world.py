@@ -16,6 +16,7 @@ import bmq
 from bmq.broker import DomainConfig, Mode
 from bmq.client.internals import driver_of
 from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, check
+from bmq.testing._sim_faults import skipped_faults
 from tests.simulation.books import Witness, unsettled
 
 __all__ = ["APP_IDS", "FAULTS", "World"]
@@ -182,12 +183,13 @@ class World:
         """Inject faults for some seconds, and heal everything; faults can be left out by their numbers."""
         until = self.sim.now + seconds
         while self.sim.now < until:
-            number = self.sim._faults.next_number()
+            self.sim._faults_drawn += 1
+            number = self.sim._faults_drawn
             # One generator for each fault: omitting a fault does not change the others.
             self._chance = Random(f"{self.sim.seed}/fault/{number}")
             await asyncio.sleep(self._chance.expovariate(5 / seconds if seconds > 50 else 0.5))
             kind = self._chance.choice(kinds)
-            if number not in self.sim._faults.skipped:
+            if number not in skipped_faults():
                 self.sim.note(kind, number=number)
                 self.history.fault(kind)
                 self.faults += 1
