@@ -306,8 +306,8 @@ def test_every_name_is_in_the_module_declared_to_type_checkers() -> None:
         assert getattr(bmq, name) is (home if told[name] == "bmq" else getattr(home, name)), name
     assert {name for name, home in told.items() if home != "bmq"} <= set(bmq.__all__)
     assert set(told) <= set(dir(bmq))
-    with pytest.raises(AttributeError, match="'bmq' has no attribute 'conect'"):
-        _ = bmq.conect  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="'bmq' has no attribute 'no_such_name'"):
+        _ = bmq.no_such_name  # type: ignore[attr-defined]
 
 
 def test_the_plugin_does_not_slow_an_unrelated_run_of_pytest(tmp_path: Path) -> None:
