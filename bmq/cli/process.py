@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A supervised process or thread as seen from outside, and the slot of such workers."""
+"""A supervised process or thread as seen from outside, and the output of processes.
+
+Each output of a process has a thread, which copies whole lines with a label. A slow reader of the output
+therefore slows the processes down, and never the event loop of the supervisor. A thread holds at most the
+bytes of one read and of one unfinished line.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +22,15 @@ from enum import Enum
 from typing import Any, Final
 
 from bmq import _world
-from bmq._logging import Log
 from bmq.cli.child import GRACE, inherited
-from bmq.cli.lines import copy_lines, locks
 
-__all__ = ["Process", "Slot", "SlotState", "Worker"]
+__all__ = ["OUTPUT", "Process", "Slot", "SlotState", "Worker"]
 
-logger = Log("bmq.run")
-
-# Bytes of an answer.
-_LONGEST: Final = 16 * 1024 * 1024
-
-
-class SlotState(Enum):
-    """The states of a slot."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    WAITING = "waiting"
-    FINISHED = "finished"
+#: Held while lines are written to standard output or error, which may be the same pipe.
+OUTPUT: Final = threading.Lock()
+_READ: Final = 64 * 1024
+# Bytes of a line. The rest of a longer line begins another line.
+_LONGEST: Final = 64 * 1024
 
 
 class Worker(ABC):
@@ -44,22 +38,21 @@ class Worker(ABC):
 
     Attributes:
         pid: number of the process in the operating system; None for a thread.
-        ended: result is the exit status; negative for a signal.
+        hello: result is the first message: the addresses of the app's probes, and the grace of the app.
         started: result is whether the app has started; False if the worker has ended before.
-        hello: the first message of the worker; None so far.
-        on_hello: called with the first message.
+        ended: result is the exit status; negative for a signal.
+        forced: the end of a log line about a worker that does not stop in time.
     """
 
     pid: int | None = None
+    forced: str
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.hello: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.started: asyncio.Future[bool] = self._loop.create_future()
-        self.hello: dict[str, Any] | None = None
-        self.on_hello: Callable[[Worker], None] = lambda _: None
+        self.ended: asyncio.Future[int] = self._loop.create_future()
         self._questions: dict[str, asyncio.Future[tuple[int, bytes] | None]] = {}
-        self._kill: asyncio.TimerHandle | None = None
 
     def _threadsafe(self, function: Callable[..., None]) -> Callable[..., None]:
         """Return a function for other threads, which calls this function in the supervisor's event loop."""
@@ -71,6 +64,11 @@ class Worker(ABC):
                 pass  # the loop is closed
 
         return call
+
+    @property
+    def grace(self) -> float:
+        """Seconds for the stop of the app."""
+        return float(self.hello.result()["grace"]) if self.hello.done() else GRACE
 
     @abstractmethod
     def _put(self, path: str) -> bool:
@@ -91,22 +89,21 @@ class Worker(ABC):
 
     def _answered(self, path: str, answer: tuple[int, bytes] | None) -> None:
         future = self._questions.pop(path, None)
-        if future is not None and not future.done():
+        if future is not None:
             future.set_result(answer)
 
-    @abstractmethod
     async def finished(self, timeout: float) -> int:
         """Wait for the end, and then at most this number of seconds for the last lines and messages.
 
         Returns:
             The exit status; negative for a signal.
         """
-
-    @property
-    def grace(self) -> float:
-        """Seconds for the stop of the app."""
-        grace = self.hello.get("grace") if self.hello is not None else None
-        return float(grace) if isinstance(grace, int | float) and 0 <= grace < 1e6 else GRACE
+        status = await self.ended
+        for path in list(self._questions):
+            self._answered(path, None)
+        if not self.started.done():
+            self.started.set_result(False)
+        return status
 
     @abstractmethod
     def signal(self, number: int) -> None:
@@ -116,18 +113,11 @@ class Worker(ABC):
     def kill(self) -> None:
         """End the worker at once; no effect after the end."""
 
-    def kill_after(self, delay: float, name: str) -> None:
-        """Kill the worker after this number of seconds; no effect after the end and on a second call."""
-        if self._kill is None and not self.ended.done():
-            self._kill = self._loop.call_later(delay, self._force, delay, name)
-
-    def _force(self, delay: float, name: str) -> None:
-        logger.warning("%s has not ended within %g s, and is killed", name, delay)
-        self.kill()
-
 
 class Process(Worker):
-    """A process of the operating system, with its channel."""
+    """A process of the operating system, with its channel; see :mod:`bmq.cli.child`."""
+
+    forced = ", and is killed"
 
     def __init__(self, command: list[str], environment: dict[str, str], label: str | None) -> None:
         """Start the process.
@@ -161,21 +151,19 @@ class Process(Worker):
             channel.close()
             os.close(lifeline)
         self.pid = self._popen.pid
-        if label is not None:
-            self._copy(label)
-        else:
-            self._copied.set()
+        for output, stream in ((1, self._popen.stdout), (2, self._popen.stderr)):
+            if stream is not None and label is not None:
+                self._copying += 1
+                source = os.dup(stream.fileno())
+                stream.close()
+                threading.Thread(
+                    target=_copy_lines,
+                    args=(source, output, label.encode(), self._threadsafe(self._one_copied)),
+                    name=f"copy {label}",
+                    daemon=True,
+                ).start()
         self._listening = asyncio.create_task(self._listen(), name=f"listen to {self.pid}")
         threading.Thread(target=self._wait, name=f"wait for {self.pid}", daemon=True).start()
-
-    def _copy(self, label: str) -> None:
-        for stream, output, lock in zip(
-            (self._popen.stdout, self._popen.stderr), (1, 2), locks(1, 2), strict=True
-        ):
-            assert stream is not None
-            self._copying += 1
-            copy_lines(os.dup(stream.fileno()), output, label, lock, self._threadsafe(self._one_copied))
-            stream.close()
 
     def _one_copied(self) -> None:
         self._copying -= 1
@@ -186,56 +174,45 @@ class Process(Worker):
         self._threadsafe(self._end)(self._popen.wait())
 
     def _end(self, status: int) -> None:
-        if self._kill is not None:
-            self._kill.cancel()
         os.close(self._lifeline)
         self.ended.set_result(status)
 
     async def finished(self, timeout: float) -> int:
         """Wait for the end, and then at most this number of seconds for the last lines and messages.
 
-        A program that the process has started may keep both open.
+        A program that the process has started may keep the outputs and the channel open.
 
         Returns:
             The exit status; negative for a signal.
         """
-        status = await self.ended
+        await self.ended
         try:
             async with asyncio.timeout(timeout):
-                await self._copied.wait()
+                if self._copying:
+                    await self._copied.wait()
                 await asyncio.wait([self._listening])
         except TimeoutError:
             pass
         self._listening.cancel()
-        if not self.started.done():
-            self.started.set_result(False)
-        return status
+        return await super().finished(timeout)
 
     async def _listen(self) -> None:
         try:
             reader, self._writer = await asyncio.open_unix_connection(sock=self._channel)
             while line := await reader.readline():
                 path, status, length = line.decode().split()
-                if not 0 <= int(length) <= _LONGEST:
-                    raise ValueError(length)
-                self._take(path, int(status), await reader.readexactly(int(length)))
-        except (OSError, EOFError, TypeError, ValueError, RecursionError) as error:
-            logger.warning("the process %d sends malformed data, and is no longer asked: %s", self.pid, error)
+                body = await reader.readexactly(int(length))
+                if path == "/hello":
+                    self.hello.set_result(json.loads(body))
+                elif path == "/started":
+                    self.started.set_result(True)
+                else:
+                    self._answered(path, (int(status), body))
+        except (OSError, EOFError):
+            pass  # the process has been killed
         finally:
             (self._writer or self._channel).close()
             self._writer = None
-            for future in self._questions.values():
-                if not future.done():
-                    future.set_result(None)
-
-    def _take(self, path: str, status: int, body: bytes) -> None:
-        if path == "/hello" and self.hello is None:
-            self.hello = dict(json.loads(body))
-            self.on_hello(self)
-        elif path == "/started" and not self.started.done():
-            self.started.set_result(True)
-        else:
-            self._answered(path, (status, body))
 
     def _put(self, path: str) -> bool:
         if self._writer is None:
@@ -250,6 +227,42 @@ class Process(Worker):
     def kill(self) -> None:
         """Kill the process; no effect after the end."""
         self._popen.kill()
+
+
+def _copy_lines(source: int, output: int, label: bytes, done: Callable[[], None]) -> None:
+    """Copy lines with a label in front, until the end of the source; then close the source."""
+    kept = b""
+    try:
+        while data := os.read(source, _READ):
+            *lines, kept = (kept + data).split(b"\n")
+            if len(kept) >= _LONGEST:
+                lines.append(kept)
+                kept = b""
+            _write_lines(output, label, lines)
+        if kept:
+            _write_lines(output, label, [kept])
+    except OSError:
+        pass  # the reader of the output has gone: the process notices, as without a supervisor
+    finally:
+        os.close(source)
+        done()
+
+
+def _write_lines(output: int, label: bytes, lines: list[bytes]) -> None:
+    rest = memoryview(b"".join(label + line + b"\n" for line in lines))
+    with OUTPUT:
+        while rest:
+            rest = rest[os.write(output, rest) :]
+
+
+class SlotState(Enum):
+    """The states of a slot."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    FINISHED = "finished"
 
 
 @dataclass(slots=True)
@@ -291,7 +304,7 @@ class Slot:
         return (
             self.state in (SlotState.STARTING, SlotState.RUNNING)
             and process is not None
-            and process.hello is not None
+            and process.hello.done()
         )
 
     def enter(self, state: SlotState) -> None:

@@ -25,24 +25,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from bmq import _world
 from bmq._backoff import backoff
 from bmq._logging import Log
-from bmq.cli.answers import LONGEST_ANSWER, Answers
 from bmq.cli.child import FORCED_AFTER, NUMBER
-from bmq.cli.lines import Aside, locks
+from bmq.cli.combined import LONGEST_ANSWER, CombinedHealth
 from bmq.cli.output import LogFormatter
-from bmq.cli.process import Process, Slot, SlotState, Worker
+from bmq.cli.process import OUTPUT, Process, Slot, SlotState, Worker
 from bmq.cli.status import ExitStatus
 from bmq.workers.probe import HealthAddressError, PageServer
 
@@ -54,6 +55,8 @@ logger = Log("bmq.run")
 _LAST_LINES: Final = 1.0
 # Signals passed on to the processes; the next signal kills the processes.
 _REQUESTS: Final = 2
+# Log records of the supervisor that wait for a slow reader. Further records are lost.
+_RECORDS: Final = 1000
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # 0 on Windows, where the command ends with an error.
 _HANG_UP: Final[int] = getattr(signal, "SIGHUP", 0)
@@ -114,11 +117,11 @@ class Supervisor:
         self._level = level
         self._pauses = pauses or Pauses()
         self._slots = [Slot(number, kind) for number in range(1, processes + 1)]
-        self._answers = Answers(self._slots)
+        self._answers = CombinedHealth(self._slots)
         self._servers: dict[int, tuple[str, int]] = {}
         self._serving = AsyncExitStack()
-        # Tasks that start servers.
-        self._opening: list[asyncio.Task[None]] = []
+        # Tasks that start servers, by probe.
+        self._opening: dict[int, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._signals = 0
         self._first: signal.Signals | None = None
@@ -149,10 +152,10 @@ class Supervisor:
             return self._status
         finally:
             for task in self._tasks:
-                if task not in self._opening:
+                if task not in self._opening.values():
                     task.cancel()
             if self._opening:  # a cancelled start of a server would leave its socket open
-                await asyncio.wait(self._opening)
+                await asyncio.wait(self._opening.values())
             await self._serving.aclose()
             for slot in self._slots:
                 if slot.process is not None and not slot.process.ended.done():
@@ -161,7 +164,7 @@ class Supervisor:
     @contextmanager
     def _log_lines(self) -> Generator[None]:
         """Write the log lines of the supervisor to standard error."""
-        aside = Aside(locks(1, 2)[1])
+        aside = Aside()
         aside.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.logger.addHandler(aside)
         logger.logger.setLevel(self._level)
@@ -244,7 +247,7 @@ class Supervisor:
             slot.why = f"{slot.kind} {slot.number} cannot be started: {error}"
             return None
         slot.process = process
-        process.on_hello = partial(self._greet, slot)
+        process.hello.add_done_callback(partial(self._greet, slot))
         process.started.add_done_callback(partial(self._note_start, slot, process))
         return await process.finished(_LAST_LINES)
 
@@ -303,9 +306,16 @@ class Supervisor:
         if process is not None and not process.ended.done():
             slot.enter(SlotState.STOPPING)
             process.signal(number)
-            process.kill_after(process.grace + self._pauses.forced, slot.name)
+            delay = process.grace + self._pauses.forced
+            asyncio.get_running_loop().call_later(delay, self._force, process, delay, slot.name)
         elif slot.state is SlotState.WAITING:
             slot.enter(SlotState.STARTING)
+
+    def _force(self, process: Worker, delay: float, name: str) -> None:
+        """Kill a process that does not stop in time."""
+        if not process.ended.done():
+            logger.warning("%s has not ended within %g s%s", name, delay, process.forced)
+            process.kill()
 
     # ---- signals and changes
 
@@ -370,24 +380,20 @@ class Supervisor:
 
     # ---- health and metrics
 
-    def _greet(self, slot: Slot, process: Worker) -> None:
+    def _greet(self, slot: Slot, hello: asyncio.Future[dict[str, Any]]) -> None:
         """Serve the addresses of the app."""
-        addresses = process.hello.get("addresses") if process.hello is not None else None
-        for probe, address in enumerate(
-            cast("list[object]", addresses) if isinstance(addresses, list) else ()
-        ):
-            match address:
-                case [str(host), int(port)] if probe or self._health is None:
-                    if probe not in self._servers:
-                        self._servers[probe] = host, port
-                        self._opening.append(self._spawn(self._serve_app(probe, (host, port))))
-                    elif self._servers[probe] != (host, port):
-                        logger.warning(
-                            "process %d names %s:%d for health, and another process %s:%d: the first counts",
-                            *(slot.number, host, port, *self._servers[probe]),
-                        )
-                case _:
-                    pass
+        for probe, address in enumerate(hello.result()["addresses"]):
+            if address is None or (probe == 0 and self._health is not None):
+                continue
+            host, port = address
+            first = self._servers.setdefault(probe, (host, port))
+            if probe not in self._opening:
+                self._opening[probe] = self._spawn(self._serve_app(probe, first))
+            elif first != (host, port):
+                logger.warning(
+                    "process %d names %s:%d for health, and another process %s:%d: the first counts",
+                    *(slot.number, host, port, *first),
+                )
 
     async def _serve_app(self, probe: int, address: tuple[str, int]) -> None:
         try:
@@ -403,6 +409,34 @@ class Supervisor:
         server = PageServer(*address, page, patience=LONGEST_ANSWER + 5.0)
         await self._serving.enter_async_context(server.serving())
         logger.info("health and metrics of all %s: %s", self._answers.kinds, server.uri)
+
+
+class Aside(logging.Handler):
+    """Writes log records to standard error in a thread, so that a slow reader does not block the caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[str | None] = queue.Queue(_RECORDS)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record; a full queue loses the record."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(self.format(record) + "\n")
+
+    def end(self, timeout: float) -> None:
+        """Wait until all records are written, at most this number of seconds, and once more as long."""
+        with suppress(queue.Full):
+            self._lines.put(None, timeout=timeout)
+            self._thread.join(timeout)
+
+    def _write(self) -> None:
+        with suppress(OSError):
+            while (line := self._lines.get()) is not None:
+                with OUTPUT:
+                    sys.stderr.write(line)
+                    sys.stderr.flush()
 
 
 def _ended(status: int | None) -> str:

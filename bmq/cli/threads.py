@@ -34,7 +34,7 @@ from bmq import _copies
 from bmq._logging import Log
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
-from bmq.cli.answers import Answers
+from bmq.cli.combined import CombinedHealth
 from bmq.cli.output import note
 from bmq.cli.process import Slot, Worker
 from bmq.cli.status import ExitStatus
@@ -67,6 +67,8 @@ class AppThread(Worker):
         number: number of the copy.
     """
 
+    forced = "; the run ends without it"
+
     def __init__(self, app: bmq.App[Any], addresses: list[tuple[str, int] | None], number: int) -> None:
         """Start the thread.
 
@@ -84,13 +86,9 @@ class AppThread(Worker):
         # The supervisor sets the flag before it looks for the event loop, and the thread looks after setting
         # the event loop: no request is lost.
         self._asked_to_stop = threading.Event()
-        self._hello = {"addresses": addresses, "grace": grace_of(app)}
-        self._loop.call_soon(self._greet)
+        hello = {"addresses": addresses, "grace": grace_of(app)}
+        self._loop.call_soon(self.hello.set_result, hello)
         threading.Thread(target=self._serve, name=f"thread-{number}", daemon=True).start()
-
-    def _greet(self) -> None:
-        self.hello = self._hello
-        self.on_hello(self)
 
     # ---- in the thread
 
@@ -141,8 +139,6 @@ class AppThread(Worker):
             self.started.set_result(True)
 
     def _end(self, status: int) -> None:
-        if self._kill is not None:
-            self._kill.cancel()
         if not self.ended.done():
             self.ended.set_result(status)
 
@@ -160,16 +156,6 @@ class AppThread(Worker):
             return False
         return True
 
-    async def finished(self, timeout: float) -> int:
-        """Wait for the end of the thread."""
-        status = await self.ended
-        for future in self._questions.values():
-            if not future.done():
-                future.set_result(None)
-        if not self.started.done():
-            self.started.set_result(False)
-        return status
-
     def signal(self, number: int) -> None:
         """Stop the app of the thread; the second call cancels the handlers."""
         self._asked_to_stop.set()
@@ -180,10 +166,6 @@ class AppThread(Worker):
         if not self.ended.done():
             self.signal(signal.SIGTERM)
             self.ended.set_result(ExitStatus.FAILED)
-
-    def _force(self, delay: float, name: str) -> None:
-        logger.warning("%s has not ended within %g s; the run ends without it", name, delay)
-        self.kill()
 
 
 class ThreadSupervisor(Supervisor):
@@ -212,7 +194,7 @@ class ThreadSupervisor(Supervisor):
         self._addresses = [each.address for each in probes]
         for each in probes:
             each.address = None  # the supervisor serves the address for all threads
-        self._answers = Answers(self._slots, probes)
+        self._answers = CombinedHealth(self._slots, probes)
 
     def _begin(self, slot: Slot) -> Worker:
         return AppThread(self._app, self._addresses, slot.number)

@@ -138,9 +138,6 @@ def supervisor_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
 
     class Lines(logging.Handler):
-        def __init__(self, lock: threading.Lock) -> None:
-            super().__init__()
-
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 

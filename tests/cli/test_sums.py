@@ -8,7 +8,7 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bmq.cli.sums import MetricSums
+from bmq.cli.combined import MetricSums
 
 ONE = b"""\
 # HELP handled_total Messages
@@ -111,16 +111,8 @@ def test_malformed_line_of_one_process_costs_only_the_line(line: bytes) -> None:
     assert found["last_total"] == 1
 
 
-def test_text_beyond_the_limit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bmq.cli.sums._LONGEST", len(ONE))
-    sums = MetricSums()
-    assert sums.update(1, ONE + b"\n") == 1
-    sums.update(2, ONE)
-    assert values(sums.text())["handled_total{queue=a}"] == 3
-
-
 def test_kept_counters_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bmq.cli.sums._MOST_KEPT", 10)
+    monkeypatch.setattr("bmq.cli.combined._MOST_KEPT", 10)
     sums = MetricSums()
     for pid in range(100):
         sums.update(1, b'handled_total{pid="%d"} 1\nhandled_total{pid="0"} 1\n' % pid)

@@ -131,7 +131,7 @@ hello(); send("/started"); serve()
 async def test_silent_process_is_named_and_delays_no_other_answer(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.cli.answers.LONGEST_ANSWER", 0.3)
+    monkeypatch.setattr("bmq.cli.combined.LONGEST_ANSWER", 0.3)
     code = """
 hello(); send("/started")
 if number == "1":
@@ -150,40 +150,6 @@ serve()
         assert (status, found["troubles"][0]["process"]) == (503, 1)
         assert found["troubles"][0]["what"] == "the process does not answer"
         assert [each["ready"] for each in found["processes"]] == [False, True]
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        "send('/hello', 200, b'[1]')",
-        "hello(); channel.sendall(b'nonsense\\n')",
-        "hello(); channel.sendall(b'/0/livez 200 99999999999\\n')",
-        "hello(); channel.sendall(b'x' * 1000000)",
-        "hello(); channel.shutdown(socket.SHUT_RDWR)",
-        "hello(addresses=[['x', 'y'], [1], 7], grace='long'); ANSWERS['/0/readyz'] = b'[[['; serve()",
-        'hello(); ANSWERS[\'/0/readyz\'] = b\'{"ready": 1, "degraded": 0, "troubles": 7}\'; serve()',
-        "hello(); ANSWERS['/0/metrics'] = b'\\xff{'; send('/unasked', 200, b'x'); serve()",
-    ],
-)
-async def test_hostile_process_breaks_no_answer(
-    log: Log, monkeypatch: pytest.MonkeyPatch, hostile: str
-) -> None:
-    monkeypatch.setattr("bmq.cli.answers.LONGEST_ANSWER", 0.3)
-    code = f"""
-if number == "1":
-    try:
-        {hostile}
-    except OSError:
-        pass
-    signal.pause()
-hello(); send("/started"); serve()
-"""
-    async with running(log, code) as uri:
-        async with asyncio.timeout(30):
-            while not json.loads((await get(uri, "/readyz"))[1])["processes"][1]["ready"]:
-                pass
-        assert (await get(uri, "/livez"))[0] in (200, 503)
-        assert re.search(r"^handled_total (5|10)\.0$", (await get(uri, "/metrics"))[1], re.MULTILINE)
 
 
 async def test_restarts_pause_longer_after_each_failure(log: Log, tmp_path: Path) -> None:
