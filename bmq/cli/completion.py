@@ -14,7 +14,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -25,6 +24,7 @@ from typing import Any
 
 import typer
 
+from bmq.cli.files import replace_file
 from bmq.cli.verbs import VERBS
 
 __all__ = ["admin_words", "answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
@@ -179,10 +179,7 @@ def _keep(key: str, found: tuple[list[str], list[str]]) -> None:
         for old in folder.glob("names-*.json"):
             if time.time() - old.stat().st_mtime > KEPT:
                 old.unlink(missing_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=".names-", dir=folder)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        Path(name).replace(folder / f"names-{key[:32]}.json")
+        replace_file(folder / f"names-{key[:32]}.json", json.dumps(found).encode())
 
 
 # ---- the shells

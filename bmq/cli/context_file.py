@@ -8,64 +8,95 @@ therefore lose no entry, and a reader sees the file before or after an edit, nev
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from bmq._version import install
+from bmq.cli.files import replace_file
 from bmq.cli.messages import BadInput
 
-__all__ = ["Contexts", "check_name", "contexts_file", "edit", "read"]
+__all__ = ["Context", "Contexts", "check_name", "contexts_file", "edit", "read"]
 
-_Text: TypeAlias = str | msgspec.UnsetType
 _VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 #: Seconds to wait for another edit.
 PATIENCE = 10.0
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+class Context(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A named broker.
+
+    Attributes:
+        uri: addresses of the broker.
+        domain: domain of queues that are given by name alone.
+        user: user name.
+        password: password in clear text.
+        password_store: "keyring" for a password in the keyring of the system.
+        password_file: file that has the password.
+        password_env: environment variable that has the password.
+        password_command: command that prints the password.
+        ca: file with trusted certificates.
+        cert: file with the client's certificate.
+        key: file with the key of the certificate.
+        server_name: name in the broker's certificate.
+        mechanism: mechanism of authentication without a user.
+    """
+
     uri: str
-    ca: _Text = msgspec.UNSET
-    cert: _Text = msgspec.UNSET
-    key: _Text = msgspec.UNSET
-    server_name: _Text = msgspec.UNSET
-    mechanism: _Text = msgspec.UNSET
-    user: _Text = msgspec.UNSET
-    domain: _Text = msgspec.UNSET
-    password_file: _Text = msgspec.UNSET
-    password_env: _Text = msgspec.UNSET
-    password_command: _Text = msgspec.UNSET
-    password: _Text = msgspec.UNSET
-    password_store: _Text = msgspec.UNSET
+    domain: str | None = None
+    user: str | None = None
+    password: str | None = None
+    password_store: str | None = None
+    password_file: str | None = None
+    password_env: str | None = None
+    password_command: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+    mechanism: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Context({self.uri!r})"  # without a password
 
 
-class _File(msgspec.Struct):
-    version: int
-    current: str = ""
-    contexts: dict[str, _Entry] = msgspec.field(default_factory=dict[str, _Entry])
-
-
-@dataclass(slots=True)
-class Contexts:
+class Contexts(msgspec.Struct):
     """The content of the file.
 
     Attributes:
+        version: version of the form.
         current: name of the context that is used without an option; empty for none.
         entries: contexts by name.
     """
 
+    version: int
     current: str = ""
-    entries: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]], repr=False)
+    entries: dict[str, Context] = msgspec.field(name="contexts", default_factory=dict[str, Context])
+
+    def find(self, name: str, source: str = "") -> Context:
+        """Return the context of a name.
+
+        Args:
+            name: the name.
+            source: where the name comes from, for the error.
+
+        Raises:
+            BadInput: no context has the name.
+        """
+        if name in self.entries:
+            return self.entries[name]
+        known = ", ".join(sorted(self.entries)) or "none"
+        raise BadInput(
+            f"no context has the name {name!r}{source} (known names: {known}); bmq contexts add adds one, "
+            "and a URI looks like tcp://localhost:30114"
+        )
 
 
 def contexts_file() -> Path:
@@ -105,7 +136,7 @@ def read() -> Contexts:
             _check_private(path, os.fstat(file.fileno()))
             content = file.read()
     except FileNotFoundError:
-        return Contexts()
+        return Contexts(_VERSION)
     except OSError as error:
         raise BadInput(f"the contexts cannot be read: {error}") from error
     return _parse(path, content)
@@ -130,7 +161,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 
 def _parse(path: Path, content: bytes) -> Contexts:
     try:
-        found = msgspec.json.decode(content, type=_File)
+        found = msgspec.json.decode(content, type=Contexts)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # The text of the error has names of members at most, and no values.
         raise BadInput(f"{path}: {error}: correct the file or move it away") from None
@@ -139,9 +170,9 @@ def _parse(path: Path, content: bytes) -> Contexts:
             f"{path} has version {found.version}, and this bmq reads version {_VERSION}: upgrade bmq, or "
             "move the file away"
         )
-    if found.current not in ("", *found.contexts):
+    if found.current not in ("", *found.entries):
         raise BadInput(f"{path}: current is {found.current!r}, which is not a context: bmq contexts use NAME")
-    return Contexts(found.current, {name: msgspec.to_builtins(each) for name, each in found.contexts.items()})
+    return found
 
 
 @contextmanager
@@ -170,26 +201,9 @@ def edit() -> Generator[Contexts]:
     try:
         contexts = read()
         yield contexts
-        _write(path, contexts)
+        try:
+            replace_file(path, msgspec.json.format(msgspec.json.encode(contexts), indent=1) + b"\n")
+        except OSError as error:
+            raise BadInput(f"the contexts cannot be written: {error}") from error
     finally:
         lock.release()
-
-
-def _write(path: Path, contexts: Contexts) -> None:
-    """Replace the file; an interruption leaves the old content."""
-    content = {"version": _VERSION, "current": contexts.current, "contexts": contexts.entries}
-    whole = Path(os.path.realpath(path))  # a link stays a link
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=".contexts-", dir=whole.parent)  # of mode 0600
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(whole)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise BadInput(f"the contexts cannot be written: {error}") from error

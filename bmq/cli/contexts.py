@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from bmq.cli.consoles import out, table
-from bmq.cli.context_file import Contexts, check_name, contexts_file, edit, read
+from bmq.cli.context_file import Context, Contexts, check_name, contexts_file, edit, read
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import emit, note
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
-from bmq.cli.target import target_of
+from bmq.cli.target import given_password, target_of
 from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "SUBCOMMANDS", "command"]
@@ -73,29 +72,29 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
     return ExitStatus.OK
 
 
-def _record(name: str, entry: dict[str, str], current: str) -> dict[str, Any]:
+def _record(name: str, entry: Context, current: str) -> dict[str, Any]:
     """Return a context without its secrets: only where the password is."""
+    own = ("domain", "user", "ca", "cert", "key", "server_name", "mechanism")
     return {
         "name": name,
         "current": name == current,
-        "address": entry["uri"],
+        "address": entry.uri,
         "password": _place(entry),
-        **{key: entry.get(key) for key in ("domain", "user", "ca", "cert", "key", "server_name")},
-        "mechanism": entry.get("mechanism"),
+        **{member: getattr(entry, member) for member in own},
     }
 
 
-def _place(entry: dict[str, str]) -> str | None:
-    if file := entry.get("password_file"):
-        return f"the file {file}"
-    if "password_command" in entry:
+def _place(entry: Context) -> str | None:
+    if entry.password_file:
+        return f"the file {entry.password_file}"
+    if entry.password_command is not None:
         return "a command"
-    if "password" in entry:
+    if entry.password is not None:
         return "the file of the contexts"
-    if "password_store" in entry:
+    if entry.password_store is not None:
         return "the keyring"
-    if "user" in entry:
-        return f"the variable {entry.get('password_env', 'BMQ_PASSWORD')}, or a prompt"
+    if entry.user is not None:
+        return f"the variable {entry.password_env or 'BMQ_PASSWORD'}, or a prompt"
     return None
 
 
@@ -120,26 +119,14 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
     return ExitStatus.OK
 
 
-def _existing(name: str | None) -> tuple[str, dict[str, str], str]:
+def _existing(name: str | None) -> tuple[str, Context, str]:
     """Return the name and the entry of a context, by default of the one in use, and the name in use."""
     contexts = read()
     current = os.environ.get("BMQ_CONTEXT") or contexts.current
     wanted = name if name is not None else current
     if not wanted:
         raise BadInput("no context is in use: give a name, or choose one with bmq contexts use NAME")
-    return wanted, _own(contexts, wanted), current
-
-
-def _own(contexts: Contexts, name: str) -> dict[str, str]:
-    """Return a context of the file.
-
-    Raises:
-        BadInput: there is none.
-    """
-    if name in contexts.entries:
-        return contexts.entries[name]
-    known = ", ".join(sorted(contexts.entries)) or "none"
-    raise BadInput(f"no context has the name {name!r} (known names: {known}); bmq contexts add adds one")
+    return wanted, contexts.find(wanted), current
 
 
 @verb("contexts add", broker=False)
@@ -183,48 +170,70 @@ def add(
     $ bmq contexts add ci tcps://bmq1.example.com --user ci --password-env CI_PASSWORD
     """
     check_name(name)
-    texts = {
-        "password-file": password_file,
-        "password-env": password_env,
-        "password-command": password_command,
-        "ca": ca,
-        "cert": cert,
-        "key": key,
-        "server-name": server_name,
+    places = {
+        "password_file": password_file,
+        "password_env": password_env,
+        "password_command": password_command,
     }
-    for flag, text in texts.items():
+    for member, text in {**places, "ca": ca, "cert": cert, "key": key, "server_name": server_name}.items():
         if text is not None and not text.strip():
-            raise BadInput(f"--{flag} must not be empty: give a value, or leave the option out")
-    entry = _entry(address, domain, ca=ca, cert=cert, key=key, server_name=server_name)
-    places = {"file": password_file, "env": password_env, "command": password_command}
-    named = {f"password_{place}": value for place, value in places.items() if value is not None}
-    if password_file is not None:
-        named["password_file"] = _absolute(password_file)
+            raise BadInput(f"{_flag(member)} must not be empty: give a value, or leave the option out")
+    named = [member for member, value in places.items() if value is not None]
     if len(named) + password_stdin > 1:
         raise BadInput("give one of --password-stdin, --password-file, --password-env and --password-command")
     if store is not None and store not in _STORES:
         raise BadInput(f"--store must be keyring or file, not {store!r}")
     if store is not None and named:
-        raise BadInput(
-            f"--store {store} stores a password, and --{next(iter(named)).replace('_', '-')} does not"
-        )
+        raise BadInput(f"--store {store} stores a password, and {_flag(named[0])} does not")
     if user is None and (named or store or password_stdin):
         raise BadInput("a password needs a user: --user NAME")
     if user is not None and (not user or ":" in user):
         raise BadInput("--user must be a name without a colon")
+    entry = Context(
+        address,
+        domain=domain,
+        user=user,
+        password_file=_absolute(password_file),
+        password_env=password_env,
+        password_command=password_command,
+        ca=_absolute(ca),
+        cert=_absolute(cert),
+        key=_absolute(key),
+        server_name=server_name,
+    )
+    _check(entry)
     _check_free(read(), name, replace=replace)  # before anybody writes a password
-    password = None
-    if user is not None:
-        entry["user"] = user
-        entry |= named
-        if not named:
-            password = _password(user, stdin=password_stdin)
+    password = _password(user, stdin=password_stdin) if user is not None and not named else None
     _save(name, entry, password, store, use=use, replace=replace)
     return ExitStatus.OK
 
 
+def _flag(member: str) -> str:
+    return f"--{member.replace('_', '-')}"
+
+
+def _absolute(file: str | None) -> str | None:
+    """Return the path for use from every directory."""
+    return None if file is None else str(Path(file).expanduser().absolute())
+
+
+def _check(entry: Context) -> None:
+    """Refuse a wrong address, domain or certificate now, and not at the first use."""
+    import bmq
+    from bmq.client.address import parse_addresses
+
+    parse_addresses(entry.uri)
+    files = {"ca": entry.ca, "cert": entry.cert, "key": entry.key}
+    target_of("contexts", {"broker": entry.uri, **files}, timeout=1)
+    if entry.domain is not None:
+        try:
+            bmq.QueueUri.parse(f"bmq://{entry.domain}/queue")
+        except bmq.InvalidURI as error:
+            raise BadInput(f"--domain must be the name of a domain, not {entry.domain!r}: {error}") from None
+
+
 def _save(
-    name: str, entry: dict[str, str], password: str | None, store: str | None, *, use: bool, replace: bool
+    name: str, entry: Context, password: str | None, store: str | None, *, use: bool, replace: bool
 ) -> None:
     from bmq.cli import keyrings
 
@@ -236,20 +245,17 @@ def _save(
             note(f"bmq contexts: {reason}; the password goes into {contexts_file()}, which only you may read")
     with edit() as contexts:
         _check_free(contexts, name, replace=replace)
-        before = contexts.entries.get(name, {})
-        if password is not None:
-            if stored == "keyring":
-                keyrings.store(name, entry["user"], password)
-                entry["password_store"] = "keyring"
-            else:
-                entry["password"] = password
+        before = contexts.entries.get(name)
+        if password is not None and stored == "keyring":
+            assert entry.user is not None
+            keyrings.store(name, entry.user, password)
+            entry.password_store = "keyring"
+        else:
+            entry.password = password
         contexts.entries[name] = entry
         if use:
             contexts.current = name
-    if before.get("password_store") and (before.get("user"), "keyring") != (
-        entry.get("user"),
-        entry.get("password_store"),
-    ):
+    if before is not None and (before.user, before.password_store) != (entry.user, entry.password_store):
         _forget(name, before)
     note(f"context {name} added" + (", and in use from now on" if use else ""))
 
@@ -259,54 +265,14 @@ def _check_free(contexts: Contexts, name: str, *, replace: bool) -> None:
         raise BadInput(f"the context {name} exists: --replace replaces it")
 
 
-def _entry(
-    address: str,
-    domain: str | None,
-    *,
-    ca: str | None,
-    cert: str | None,
-    key: str | None,
-    server_name: str | None,
-) -> dict[str, str]:
-    import bmq
-    from bmq.client.address import parse_addresses
-
-    parse_addresses(address)
-    entry = {"uri": address}
-    files = {"ca": ca, "cert": cert, "key": key}
-    entry |= {option: _absolute(file) for option, file in files.items() if file is not None}
-    if server_name is not None:
-        entry["server_name"] = server_name
-    # The certificates are read once: an error should come now, not with the first use.
-    target_of("contexts", {"broker": address, **entry}, timeout=1)
-    if domain is not None:
-        try:
-            bmq.QueueUri.parse(f"bmq://{domain}/queue")
-        except bmq.InvalidURI as error:
-            raise BadInput(f"--domain must be the name of a domain, not {domain!r}: {error}") from None
-        entry["domain"] = domain
-    return entry
-
-
-def _absolute(file: str) -> str:
-    """Return the path for use from every directory."""
-    return str(Path(file).expanduser().absolute())
-
-
 def _password(user: str, *, stdin: bool) -> str:
     if stdin:
         password = sys.stdin.readline().rstrip("\r\n")
         if not password:
             raise BadInput("--password-stdin: standard input has no password")
         return password
-    if os.environ.get("BMQ_PASSWORD"):
-        return os.environ["BMQ_PASSWORD"]
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        return getpass.getpass(f"Password of {user}: ")
-    raise BadInput(
-        f"no password for {user}: set BMQ_PASSWORD, or give --password-stdin, --password-file, "
-        "--password-env or --password-command"
-    )
+    instead = "or give --password-stdin, --password-file, --password-env or --password-command"
+    return given_password(user, "BMQ_PASSWORD", instead)
 
 
 @verb("contexts use", broker=False)
@@ -325,7 +291,7 @@ def use(
         raise BadInput("give the name of a context, or --none")
     with edit() as contexts:
         if name is not None:
-            _own(contexts, name)
+            contexts.find(name)
         contexts.current = name or ""
     note(f"the context {name} is in use" if name else "no context is in use")
     for variable in ("BMQ_CONTEXT", "BMQ_BROKER_URI"):
@@ -344,7 +310,7 @@ def remove(name: _NAME) -> int:
     $ bmq contexts remove prod
     """
     with edit() as contexts:
-        entry = _own(contexts, name)
+        entry = contexts.find(name)
         del contexts.entries[name]
         was_current = contexts.current == name
         if was_current:
@@ -353,13 +319,13 @@ def remove(name: _NAME) -> int:
     return _forget(name, entry)
 
 
-def _forget(name: str, entry: dict[str, str]) -> int:
+def _forget(name: str, entry: Context) -> int:
     """Delete the password in the keyring; FAILED if the keyring keeps the password."""
     from bmq.cli import keyrings
 
-    if "password_store" not in entry or not (reason := keyrings.forget(name, entry["user"])):
+    if entry.password_store is None or not (reason := keyrings.forget(name, entry.user or "")):
         return ExitStatus.OK
-    note(f"bmq contexts: the keyring keeps the old password of {entry['user']} (bmq:{name}): {reason}")
+    note(f"bmq contexts: the keyring keeps the old password of {entry.user} (bmq:{name}): {reason}")
     return ExitStatus.FAILED
 
 
@@ -379,7 +345,7 @@ async def try_context(
 
     found, entry, _ = _existing(name)
     if output is Form.TABLE:
-        note(f"context {found}, {entry['uri']}")
+        note(f"context {found}, {entry.uri}")
     return await examine(target_of("contexts", {"context": found}, timeout=timeout), None, output)
 
 

@@ -36,10 +36,47 @@ _NAME = re.compile(r"[-a-zA-Z0-9._~]+")
 UNKNOWN = "?"
 
 
-class _Problems:
-    """Collects findings of one file."""
+# ---- the schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A number, a text or a truth value."""
+
+    what: str
+    legal: Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """An object with one member, whose name is the value; further settings are below the name."""
+
+    alternatives: Mapping[str, Mapping[str, _Member]]
+
+
+_Kind: TypeAlias = "_Value | _Choice | Mapping[str, _Member] | Callable[[_Reader, Any, str], None]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A member of an object.
+
+    Attributes:
+        kind: legal values.
+        default: value of a missing member; None for no value.
+        required: why a broker needs the member; None for an optional member.
+    """
+
+    kind: _Kind
+    default: Any = None
+    required: str | None = None
+
+
+class _Reader:
+    """Reads one file: the settings, and the problems."""
 
     def __init__(self) -> None:
+        self.settings: Settings = {}
         self.found: list[Finding] = []
 
     def error(self, where: str, message: str) -> None:
@@ -48,11 +85,55 @@ class _Problems:
     def warning(self, where: str, message: str) -> None:
         self.found.append(Finding("warning", where, message))
 
+    def has_error(self, prefix: str) -> bool:
+        return any(each.severity == "error" and each.where.startswith(prefix) for each in self.found)
 
-# ---- the schema
+    def read(self, kind: _Kind, value: Any, path: str) -> None:
+        """Check a value, and store the settings in the value."""
+        match kind:
+            case _Value(what, legal):
+                if legal(value):
+                    self.settings[path] = value
+                else:
+                    self.error(path, f"must be {what}, not {_shown(value)}")
+            case _Choice(alternatives):
+                chosen = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+                if chosen not in alternatives:
+                    names = " or ".join(f'{{"{name}": {{}}}}' for name in alternatives)
+                    self.error(path, f"must be {names}, not {_shown(value)}")
+                    return
+                self.settings[path] = chosen
+                self.read(alternatives[chosen], value[chosen], f"{path}.{chosen}")
+            case Mapping():
+                self._object(kind, value, path)
+            case _:
+                kind(self, value, path)
 
-# A reader checks a value, stores the value in the settings, and reports problems.
-_Reader: TypeAlias = Callable[[Any, str, Settings, _Problems], None]
+    def _object(self, members: Mapping[str, _Member], value: Any, path: str) -> None:
+        if not isinstance(value, dict):
+            self.error(path or "the file", f"must be an object, not {_shown(value)}")
+            return
+        given = cast("dict[str, Any]", value)
+        for name, content in given.items():
+            if name not in members:
+                self._unknown(f"{path}.{name}" if path else name, name, content, members)
+        for name, member in members.items():
+            where = f"{path}.{name}" if path else name
+            if name in given:
+                self.read(member.kind, given[name], _PLACES.get(where, where))
+            elif member.required is not None:
+                self.error(where, f"is missing{': ' if member.required else ''}{member.required}")
+            elif member.default is not None:
+                self.read(member.kind, member.default, where)
+
+    def _unknown(self, where: str, name: str, content: Any, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(name.lower(), {each.lower(): each for each in known}, 1)
+        if near:
+            right = next(each for each in known if each.lower() == near[0])
+            self.error(where, f"is unknown to brokers, which skip it: did you mean {right}?")
+            return
+        self.warning(where, "is unknown to the schema: brokers skip the member, unless they are newer")
+        self.settings[f"{UNKNOWN}{where}"] = content
 
 
 def _shown(value: Any) -> str:
@@ -60,182 +141,95 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _value(what: str, legal: Callable[[Any], bool], stored: Callable[[Any], Any] | None = None) -> _Reader:
-    def read(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-        if legal(value):
-            settings[path] = value if stored is None else stored(value)
-        else:
-            problems.error(path, f"must be {what}, not {_shown(value)}")
-
-    return read
+def _integer(high: int) -> _Value:
+    return _Value(f"an integer from 0 to {high}", lambda value: type(value) is int and 0 <= value <= high)
 
 
-def _integer(low: int, high: int) -> _Reader:
-    return _value(
-        f"an integer from {low} to {high}", lambda value: type(value) is int and low <= value <= high
-    )
-
-
-_ratio = _value("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1, float)
-_text = _value("a text", lambda value: isinstance(value, str))
-_flag = _value("true or false", lambda value: type(value) is bool)
-
-
-def _app_ids(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
+def _app_ids(reader: _Reader, value: Any, path: str) -> None:
     if type(value) is not list:
-        problems.error(path, f"must be a list of appIds, not {_shown(value)}")
+        reader.error(path, f"must be a list of appIds, not {_shown(value)}")
         return
-    items = _items(value)
+    items = cast("list[Any]", value)
     for index, each in enumerate(items):
         if not isinstance(each, str) or not each:
-            problems.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
+            reader.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
             return
         if each in items[:index]:
-            problems.error(f"{path}[{index}]", f"{each!r} is listed twice")
+            reader.error(f"{path}[{index}]", f"{each!r} is listed twice")
             return
     if not items:
-        problems.warning(path, "no application: each message is deleted at once")
-    settings[path] = sorted(cast("list[str]", items))
+        reader.warning(path, "no application: each message is deleted at once")
+    reader.settings[path] = sorted(items)
 
 
-def _items(value: Any) -> list[Any]:
-    return cast("list[Any]", value)
+def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
+    """Store the expressions by appId; :func:`check_domain` judges the entries."""
+    if type(value) is not list:
+        reader.error(path, f"must be a list, not {_shown(value)}")
+        return
+    for each in cast("list[Any]", value):
+        entry = _members(each)
+        text: Any = _members(entry.get("expression")).get("text", "")
+        reader.settings[f"{path}[{entry.get('appId', '')}]"] = text
 
 
 def _members(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _subscriptions(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-    """Store the expressions by appId; :func:`check_domain` judges the entries."""
-    if type(value) is not list:
-        problems.error(path, f"must be a list, not {_shown(value)}")
-        return
-    for each in _items(value):
-        entry = _members(each)
-        text: Any = _members(entry.get("expression")).get("text", "")
-        settings[f"{path}[{entry.get('appId', '')}]"] = text
-
-
-@dataclass(frozen=True)
-class _Member:
-    read: _Reader
-    default: Any = None
-    required: bool = False
-    #: Why a broker needs a required member.
-    missing: str = ""
-
-
-def _object(members: dict[str, _Member]) -> _Reader:
-    def read(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-        if not isinstance(value, dict):
-            problems.error(path or "the file", f"must be an object, not {_shown(value)}")
-            return
-        given = cast("dict[str, Any]", value)
-        for name, content in given.items():
-            if name not in members:
-                _unknown(name, content, path, members, settings, problems)
-        for name, member in members.items():
-            where = f"{path}.{name}" if path else name
-            if name in given:
-                member.read(given[name], where, settings, problems)
-            elif member.required:
-                problems.error(where, f"is missing{': ' if member.missing else ''}{member.missing}")
-            elif member.default is not None:
-                member.read(member.default, where, settings, problems)
-
-    return read
-
-
-def _unknown(
-    name: str, content: Any, path: str, known: Iterable[str], settings: Settings, problems: _Problems
-) -> None:
-    where = f"{path}.{name}" if path else name
-    near = difflib.get_close_matches(name.lower(), {each.lower(): each for each in known}, 1)
-    if near:
-        right = next(each for each in known if each.lower() == near[0])
-        problems.error(where, f"is unknown to brokers, which skip it: did you mean {right}?")
-        return
-    problems.warning(where, "is unknown to the schema: brokers skip the member, unless they are newer")
-    settings[f"{UNKNOWN}{where}"] = content
-
-
-def _choice(alternatives: dict[str, dict[str, _Member]]) -> _Reader:
-    """Read an object with one member, whose name is the value; further settings are below the name."""
-    readers = {name: _object(members) for name, members in alternatives.items()}
-
-    def read(value: Any, path: str, settings: Settings, problems: _Problems) -> None:
-        chosen: list[str] = [*cast("dict[str, Any]", value)] if isinstance(value, dict) else []
-        if len(chosen) != 1 or chosen[0] not in readers:
-            names = " or ".join(f'{{"{name}": {{}}}}' for name in readers)
-            problems.error(path, f"must be {names}, not {_shown(value)}")
-            return
-        settings[path] = chosen[0]
-        readers[chosen[0]](value[chosen[0]], f"{path}.{chosen[0]}", settings, problems)
-
-    return read
-
-
-_COUNT = _Member(_integer(0, _INT32), default=0)
-_LIMITS = _object(
-    {
-        "messages": _Member(_integer(0, _INT64), required=True, missing="a broker takes 0, a single message"),
-        "messagesWatermarkRatio": _Member(_ratio, default=0.8),
-        "bytes": _Member(_integer(0, _INT64), required=True, missing="a broker takes 0, a single message"),
-        "bytesWatermarkRatio": _Member(_ratio, default=0.8),
-    }
-)
-_PARAMETERS: dict[str, _Member] = {
-    "name": _Member(_text),
-    "mode": _Member(
-        _choice(
-            {
-                "fanout": {
-                    "appIDs": _Member(_app_ids, required=True),
-                    "publishAppIdMetrics": _Member(_flag, default=True),
-                },
-                "priority": {},
-                "broadcast": {},
-            }
-        ),
-        required=True,
-    ),
+_RATIO = _Value("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
+_TEXT = _Value("a text", lambda value: isinstance(value, str))
+_FLAG = _Value("true or false", lambda value: type(value) is bool)
+_COUNT = _Member(_integer(_INT32), default=0)
+_LIMITS = {
+    "messages": _Member(_integer(_INT64), required="a broker takes 0, a single message"),
+    "messagesWatermarkRatio": _Member(_RATIO, default=0.8),
+    "bytes": _Member(_integer(_INT64), required="a broker takes 0, a single message"),
+    "bytesWatermarkRatio": _Member(_RATIO, default=0.8),
+}
+_FANOUT = {
+    "appIDs": _Member(_app_ids, required=""),
+    "publishAppIdMetrics": _Member(_FLAG, default=True),
+}
+_PARAMETERS = {
+    "name": _Member(_TEXT),
+    "mode": _Member(_Choice({"fanout": _FANOUT, "priority": {}, "broadcast": {}}), required=""),
     "storage": _Member(
-        _object(
-            {
-                "domainLimits": _Member(_LIMITS, required=True),
-                "queueLimits": _Member(_LIMITS, required=True),
-                "config": _Member(_choice({"inMemory": {}, "fileBacked": {}}), required=True),
-            }
-        ),
-        required=True,
+        {
+            "domainLimits": _Member(_LIMITS, required=""),
+            "queueLimits": _Member(_LIMITS, required=""),
+            "config": _Member(_Choice({"inMemory": {}, "fileBacked": {}}), required=""),
+        },
+        required="",
     ),
     "maxConsumers": _COUNT,
     "maxProducers": _COUNT,
     "maxQueues": _COUNT,
     "msgGroupIdConfig": _Member(
-        _object(
-            {
-                "rebalance": _Member(_flag, default=False),
-                "maxGroups": _Member(_integer(0, _INT32), default=_INT32),
-                "ttlSeconds": _Member(_integer(0, _INT64), default=0),
-            }
-        )
+        {
+            "rebalance": _Member(_FLAG, default=False),
+            "maxGroups": _Member(_integer(_INT32), default=_INT32),
+            "ttlSeconds": _Member(_integer(_INT64), default=0),
+        }
     ),
     "maxIdleTime": _COUNT,
-    "messageTtl": _Member(
-        _integer(0, _INT64), required=True, missing="a broker takes 0 and deletes messages after a second"
-    ),
-    "maxDeliveryAttempts": _Member(_integer(0, _MOST_ATTEMPTS), default=0),
-    "deduplicationTimeMs": _Member(_integer(0, _INT32), default=300_000),
+    "messageTtl": _Member(_integer(_INT64), required="a broker takes 0 and deletes messages after a second"),
+    "maxDeliveryAttempts": _Member(_integer(_MOST_ATTEMPTS), default=0),
+    "deduplicationTimeMs": _Member(_integer(_INT32), default=300_000),
     "consistency": _Member(
-        _choice({"eventual": {}, "strong": {}}),
-        required=True,
-        missing="a broker takes eventual, and no longer shows the domain's configuration",
+        _Choice({"eventual": {}, "strong": {}}),
+        required="a broker takes eventual, and no longer shows the domain's configuration",
     ),
     "subscriptions": _Member(_subscriptions),
 }
-_read_parameters = _object(_PARAMETERS)
+_DOCUMENT = {
+    "definition": _Member(
+        {"location": _Member(_TEXT, required=""), "parameters": _Member(_PARAMETERS, required="")}
+    ),
+    "redirect": _Member(_TEXT),
+}
+# Settings have these paths in place of the paths in the file.
+_PLACES = {"definition.location": "location", "definition.parameters": ""}
 
 
 # ---- files
@@ -292,25 +286,22 @@ def read_domains(path: Path) -> list[DomainFile]:
 
 def read_domain(path: Path) -> DomainFile:
     """Read the file of one domain; problems are findings."""
-    problems = _Problems()
-    settings: Settings = {}
-    name = path.stem
+    reader = _Reader()
+    name, content = path.stem, b""
     if not _NAME.fullmatch(name):
-        problems.error("the file's name", f"{name!r} cannot be a domain: it has other characters than a URI")
+        reader.error("the file's name", f"{name!r} cannot be a domain: it has other characters than a URI")
     try:
         content = path.read_bytes()
-    except OSError as error:
-        problems.error("the file", f"cannot be read: {error.strerror}")
-        return DomainFile(name, path, b"", {}, tuple(problems.found))
-    try:
         document = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except OSError as error:
+        reader.error("the file", f"cannot be read: {error.strerror}")
     except RecursionError:
-        problems.error("the file", "is nested too deeply")
+        reader.error("the file", "is nested too deeply")
     except ValueError as error:
-        problems.error("the file", f"is not JSON: {error}")
+        reader.error("the file", f"is not JSON: {error}")
     else:
-        _read_document(name, document, settings, problems)
-    return DomainFile(name, path, content, settings, tuple(problems.found))
+        _read_document(name, document, reader)
+    return DomainFile(name, path, content, reader.settings, tuple(reader.found))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -326,72 +317,46 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def _read_document(name: str, document: Any, settings: Settings, problems: _Problems) -> None:
-    if not isinstance(document, dict) or len(cast("dict[str, Any]", document).keys() & _TOP) != 1:
-        problems.error("the file", 'must have either "definition" or "redirect"')
+def _read_document(name: str, document: Any, reader: _Reader) -> None:
+    if not isinstance(document, dict) or len(cast("dict[str, Any]", document).keys() & _DOCUMENT) != 1:
+        reader.error("the file", 'must have either "definition" or "redirect"')
         return
-    content = cast("dict[str, Any]", document)
-    for other in content:
-        if other not in _TOP:
-            _unknown(other, content[other], "", _TOP, settings, problems)
-    if "redirect" in content:
-        _text(content["redirect"], "redirect", settings, problems)
-        if settings.get("redirect") in ("", name):
-            problems.error("redirect", "must be the name of another domain")
-        return
-    definition = content["definition"]
-    if not isinstance(definition, dict):
-        problems.error("definition", f"must be an object, not {_shown(definition)}")
-        return
-    members = cast("dict[str, Any]", definition)
-    for required in ("location", "parameters"):
-        if required not in members:
-            problems.error(f"definition.{required}", "is missing")
-    for other in members:
-        if other not in ("location", "parameters"):
-            _unknown(other, members[other], "definition", ("location", "parameters"), settings, problems)
-    if "location" in members:
-        _text(members["location"], "location", settings, problems)
-    if "parameters" in members:
-        _read_parameters(members["parameters"], "", settings, problems)
-        _check_parameters(name, members["parameters"], settings, problems)
+    reader.read(_DOCUMENT, document, "")
+    if reader.settings.get("redirect") in ("", name):
+        reader.error("redirect", "must be the name of another domain")
+    parameters = _members(_members(document.get("definition")).get("parameters"))  # pyright: ignore[reportUnknownMemberType]
+    if parameters:
+        _check_parameters(name, parameters, reader)
 
 
-_TOP = frozenset({"definition", "redirect"})
-
-
-def _check_parameters(name: str, parameters: Any, settings: Settings, problems: _Problems) -> None:
+def _check_parameters(name: str, parameters: Mapping[str, Any], reader: _Reader) -> None:
     """Report values that are legal alone and wrong together."""
+    settings = reader.settings
     if settings.pop("name", name) != name:
-        problems.error("name", f"must be the file's name, {name!r}: brokers find a domain by its file")
+        reader.error("name", f"must be the file's name, {name!r}: brokers find a domain by its file")
     mode = settings.get("mode")
     if mode == "broadcast" and settings.get("storage.config") == "fileBacked":
-        problems.error(
+        reader.error(
             "storage.config", "must be inMemory in a broadcast domain: brokers refuse to open its queues"
         )
     if mode == "broadcast" and settings.get("consistency") == "strong":
-        problems.warning("consistency", "brokers take a broadcast domain as eventual")
+        reader.warning("consistency", "brokers take a broadcast domain as eventual")
     if settings.get("storage.config") == "inMemory" and settings.get("consistency") == "strong":
-        problems.warning("consistency", "a broker acknowledges no post to a strong domain in memory")
+        reader.warning("consistency", "a broker acknowledges no post to a strong domain in memory")
     if settings.get("messageTtl") == 0:
-        problems.warning("messageTtl", "0 deletes messages after a second at most")
+        reader.warning("messageTtl", "0 deletes messages after a second at most")
     for unit in ("messages", "bytes"):
         queue, domain = f"storage.queueLimits.{unit}", f"storage.domainLimits.{unit}"
         if settings.get(queue, 0) > settings.get(domain, 0):
-            problems.warning(queue, f"has no effect: the limit of the whole domain is {settings.get(domain)}")
-    if mode is not None and isinstance(parameters, dict) and not _has_error(problems, "subscriptions"):
-        checked = cast("dict[str, Any]", parameters)
-        problems.found += [each for each in check_domain(checked) if each.where.startswith("subscriptions")]
-
-
-def _has_error(problems: _Problems, prefix: str) -> bool:
-    return any(each.severity == "error" and each.where.startswith(prefix) for each in problems.found)
+            reader.warning(queue, f"has no effect: the limit of the whole domain is {settings.get(domain)}")
+    if mode is not None and not reader.has_error("subscriptions"):
+        checked = check_domain(dict(parameters))
+        reader.found += [each for each in checked if each.where.startswith("subscriptions")]
 
 
 def running_settings(configuration: Mapping[str, Any], location: str) -> Settings:
     """Return the settings of a running domain; members of newer brokers are below ``?``."""
-    settings: Settings = {}
-    _read_parameters(dict(configuration), "", settings, _Problems())
-    settings.pop("name", None)
-    settings["location"] = location
-    return settings
+    reader = _Reader()
+    reader.read(_PARAMETERS, dict(configuration), "")
+    reader.settings.pop("name", None)
+    return reader.settings | {"location": location}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +16,10 @@ from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domai
 if TYPE_CHECKING:
     from bmq.admin import Admin, DomainInfo
 
-__all__ = ["DomainStep", "Plan", "make_plan", "running_domain"]
+__all__ = ["ACTIONS", "DomainStep", "Plan", "make_plan", "running_domain"]
 
+#: The actions of steps.
+ACTIONS = ("none", "change", "create", "refused", "invalid")
 # Number of queues in a domain with counts by age or application. Each queue costs some commands.
 _QUEUES_COUNTED = 200
 
@@ -28,7 +30,7 @@ class DomainStep:
 
     Attributes:
         file: the wanted domain.
-        action: ``none``, ``change``, ``create``, ``refused`` or ``invalid``.
+        action: one of :data:`ACTIONS`.
         changes: differences of the running domain, or of the broker's file without a broker.
         writes: whether the broker's file has to be written.
         notes: further facts for people.
@@ -57,21 +59,16 @@ class Plan:
 
     steps: tuple[DomainStep, ...]
     unmanaged: tuple[str, ...] = ()
-    brokers: tuple[str, ...] = field(default=())
+    brokers: tuple[str, ...] = ()
 
     def by(self, *actions: str) -> list[DomainStep]:
         """Return the steps with the given actions."""
         return [step for step in self.steps if step.action in actions]
 
     @property
-    def wrong(self) -> bool:
-        """Whether a file is invalid, or a change would be refused."""
-        return bool(self.by("refused", "invalid"))
-
-    @property
-    def changes(self) -> bool:
-        """Whether a broker or a file has to change."""
-        return bool(self.by("change", "create"))
+    def summary(self) -> dict[str, int]:
+        """The number of steps, by action."""
+        return {action: len(self.by(action)) for action in ACTIONS}
 
 
 async def running_domain(admin: Admin, name: str) -> DomainInfo | None:
@@ -126,16 +123,11 @@ async def _step(
         return DomainStep(file, "refused", notes=(f"the broker has no cluster {location}, but {known}",))
     there = _file_of(config_dir, file.name)
     writes = config_dir is not None and (there is None or there.content != file.content)
-    if not nodes:
+    if not nodes or "redirect" in file.settings:  # a broker shows only the target of a redirection
+        if nodes and config_dir is None:
+            unseen = "brokers do not show redirections: only the file is checked"
+            return DomainStep(file, "none", notes=(unseen,))
         before = None if there is None else there.settings
-        return _judged(file, before, None, writes, notes, unknown=True)
-    if "redirect" in file.settings:
-        # A broker shows only the target of a redirection.
-        before = None if there is None else there.settings
-        if config_dir is None:
-            return DomainStep(
-                file, "none", notes=("brokers do not show redirections: only the file is checked",)
-            )
         return _judged(file, before, None, writes, notes, unknown=True)
     before, facts, lacking = None, None, 0
     for broker, admin in nodes.items():
@@ -158,9 +150,9 @@ async def _step(
     if lacking and before is not None:
         notes.append(f"{lacking} of {len(nodes)} brokers have not loaded the domain")
     step = _judged(file, before, facts, writes, notes, unknown=False)
-    return (
-        replace(step, action="change") if lacking and before is not None and step.action == "none" else step
-    )
+    if lacking and before is not None and step.action == "none":
+        return replace(step, action="change")
+    return step
 
 
 def _judged(

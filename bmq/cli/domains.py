@@ -9,10 +9,8 @@ in the wrong folder.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,6 +23,7 @@ from bmq.cli.domain_changes import change_lines, compare, shown_value
 from bmq.cli.domain_diff import diff
 from bmq.cli.domain_files import DomainFile, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import DomainStep, Plan, make_plan, running_domain
+from bmq.cli.files import replace_file
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
@@ -78,7 +77,9 @@ async def plan_changes(
     """
     async with _planned(target, folder, config_dir, offline=offline) as (plan, _):
         _show(plan, output)
-        return ExitStatus.FAILED if plan.wrong else _CHANGES if plan.changes else ExitStatus.OK
+        if plan.by("refused", "invalid"):
+            return ExitStatus.FAILED
+        return _CHANGES if plan.by("change", "create") else ExitStatus.OK
 
 
 @verb("domains apply")
@@ -133,27 +134,17 @@ def _read_files(folder: Path, config_dir: Path | None) -> list[DomainFile]:
 async def _planned(
     target: BrokerTarget, folder: Path, config_dir: Path | None, *, offline: bool = False
 ) -> AsyncGenerator[tuple[Plan, dict[str, Admin]]]:
-    files = _read_files(folder, config_dir)
-    async with _brokers(target, offline=offline) as (nodes, whole):
-        yield await make_plan(files, nodes, config_dir, whole), nodes
-
-
-@asynccontextmanager
-async def _brokers(
-    target: BrokerTarget, *, offline: bool
-) -> AsyncGenerator[tuple[dict[str, Admin], Admin | None]]:
     """Connect to each address, because each node of a cluster has a separate configuration."""
-    if offline:
-        yield {}, None
-        return
+    files = _read_files(folder, config_dir)
     async with AsyncExitStack() as stack:
         nodes: dict[str, Admin] = {}
         for uri in dict.fromkeys(each.strip() for each in target.uri.split(",") if each.strip()):
-            nodes[uri] = await stack.enter_async_context(replace(target, uri=uri).admin())
-        whole = next(iter(nodes.values()))
+            if not offline:
+                nodes[uri] = await stack.enter_async_context(replace(target, uri=uri).admin())
+        whole = next(iter(nodes.values()), None)
         if len(nodes) > 1:
             whole = await stack.enter_async_context(target.admin())
-        yield nodes, whole
+        yield await make_plan(files, nodes, config_dir, whole), nodes
 
 
 # ---- showing
@@ -167,8 +158,8 @@ _HEADS = {
 }
 
 
-def _step_lines(step: DomainStep, unchanged: bool) -> list[str]:
-    if step.action == "none" and not (unchanged or step.notes or step.file.findings):
+def _step_lines(step: DomainStep) -> list[str]:
+    if step.action == "none" and not (step.notes or step.file.findings):
         return []
     lines = [f"{step.name}: {_HEADS[step.action]}"]
     lines += [f"    {finding}" for finding in step.file.findings]
@@ -182,13 +173,16 @@ def _step_lines(step: DomainStep, unchanged: bool) -> list[str]:
     return lines
 
 
-def _summary(plan: Plan) -> dict[str, int]:
-    return {action: len(plan.by(action)) for action in _HEADS}
-
-
 def _show(plan: Plan, output: Form) -> None:
     if output is Form.JSON:
-        emit_json(_plan_object(plan))
+        emit_json(
+            {
+                "summary": plan.summary,
+                "brokers": plan.brokers,
+                "domains": [_step_object(step) for step in plan.steps],
+                "unmanaged": plan.unmanaged,
+            }
+        )
     elif output is Form.CSV:
         records = Records(output, FIELDS)
         for step in plan.steps:
@@ -199,22 +193,13 @@ def _show(plan: Plan, output: Form) -> None:
 
 
 def _plan_lines(plan: Plan) -> list[str]:
-    lines = [line for step in plan.steps for line in _step_lines(step, unchanged=False)]
+    lines = [line for step in plan.steps for line in _step_lines(step)]
     if plan.unmanaged:
         lines.append(f"left alone, without a file: {', '.join(plan.unmanaged)}")
-    counts = _summary(plan)
+    counts = plan.summary
     parts = [f"{counts['change']} to change", f"{counts['create']} new", f"{counts['none']} without changes"]
     parts += [f"{counts[each]} {each}" for each in ("refused", "invalid") if counts[each]]
     return [*lines, f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}"]
-
-
-def _plan_object(plan: Plan) -> dict[str, Any]:
-    return {
-        "summary": _summary(plan),
-        "brokers": plan.brokers,
-        "domains": [_step_object(step) for step in plan.steps],
-        "unmanaged": plan.unmanaged,
-    }
 
 
 def _step_object(step: DomainStep) -> dict[str, Any]:
@@ -326,17 +311,5 @@ def _write(path: Path, content: bytes | None) -> None:
     """Replace a file at once: a broker never reads half a file. None deletes the file."""
     if content is None:
         path.unlink(missing_ok=True)
-        return
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    else:
+        replace_file(path, content, path.stat().st_mode & 0o777 if path.exists() else 0o644)

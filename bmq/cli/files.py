@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input from files and from standard input, without blocking the event loop."""
+"""Input from files and from standard input, without blocking the event loop; and files replaced at once."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-__all__ = ["STDIN", "chunks", "lines", "whole"]
+__all__ = ["STDIN", "lines", "replace_file", "whole"]
 
 STDIN = "-"
 _CHUNK = 64 * 1024
@@ -18,7 +19,7 @@ _CHUNK = 64 * 1024
 _AHEAD = 16
 
 
-async def chunks(name: str) -> AsyncIterator[bytes]:
+async def _chunks(name: str) -> AsyncIterator[bytes]:
     """Iterate over the bytes of a file or of standard input.
 
     Raises:
@@ -63,7 +64,7 @@ async def chunks(name: str) -> AsyncIterator[bytes]:
 async def lines(name: str) -> AsyncIterator[bytes]:
     """Iterate over the lines of a file or of standard input, with their line ends, if any."""
     left = b""
-    async for data in chunks(name):
+    async for data in _chunks(name):
         *complete, left = (left + data).split(b"\n")
         for line in complete:
             yield line + b"\n"
@@ -73,4 +74,24 @@ async def lines(name: str) -> AsyncIterator[bytes]:
 
 async def whole(name: str) -> bytes:
     """Return the whole content of a file or of standard input."""
-    return b"".join([data async for data in chunks(name)])
+    return b"".join([data async for data in _chunks(name)])
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file at once: a reader sees the old content or the new, and an interruption leaves the old.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    whole = Path(os.path.realpath(path))  # a link stays a link
+    descriptor, name = tempfile.mkstemp(prefix=f".{whole.name}.", suffix=".new", dir=whole.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(mode)
+        Path(name).replace(whole)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

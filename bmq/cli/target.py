@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import shlex
 import ssl as ssl_module
 import subprocess
 import sys
@@ -11,19 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from bmq.cli import context_file
+from bmq.cli.context_file import Context
 from bmq.cli.messages import BadInput
 
 if TYPE_CHECKING:
     import bmq
     from bmq.admin import connect as AdminConnect
 
-__all__ = ["DEFAULT_URI", "BrokerTarget", "target_of"]
+__all__ = ["DEFAULT_URI", "BrokerTarget", "given_password", "target_of"]
 
 DEFAULT_URI = "tcp://localhost:30114"
 _VARIABLE = "BMQ_BROKER_URI"
 _CONTEXT_VARIABLE = "BMQ_CONTEXT"
 # Options that take the place of a context's members.
+_FILES = ("ca", "cert", "key")
 _GIVEN = ("user", "password_file", "ca", "cert", "key", "server_name")
 
 
@@ -88,32 +94,26 @@ class BrokerTarget:
 # ---- the choice of the broker
 
 
-def _find(broker: str | None, context: str | None = None) -> tuple[str, dict[str, str]]:
-    """Return the name and the entry of the broker; an address has no name.
+def _find(broker: str | None, context: str | None = None) -> tuple[str, Context]:
+    """Return the name and the context of the broker; an address has no name.
 
     The broker comes from the options, from the variables, from the contexts, or is the default.
     """
     if broker is not None and context is not None:
         raise BadInput(f"give one broker: --broker {broker} or --context {context}")
     if broker is not None and "://" in broker:
-        return "", {"uri": broker}
+        return "", Context(broker)
     name, source = (broker if broker is not None else context), ""
     if name is None and os.environ.get(_CONTEXT_VARIABLE):
         name, source = os.environ[_CONTEXT_VARIABLE], f" ({_CONTEXT_VARIABLE} has this name)"
     if name is None and os.environ.get(_VARIABLE):
-        return "", {"uri": os.environ[_VARIABLE]}
+        return "", Context(os.environ[_VARIABLE])
     contexts = context_file.read()
     if name is None:
         name = contexts.current
         if not name:
-            return "", {"uri": DEFAULT_URI}
-    if name not in contexts.entries:
-        known = ", ".join(sorted(contexts.entries)) or "none"
-        raise BadInput(
-            f"no context has the name {name!r}{source} (known names: {known}); bmq contexts add adds one, "
-            f"and a URI looks like {DEFAULT_URI}"
-        )
-    return name, contexts.entries[name]
+            return "", Context(DEFAULT_URI)
+    return name, contexts.find(name, source)
 
 
 def target_of(
@@ -133,62 +133,60 @@ def target_of(
     broker, context = options.get("broker"), options.get("context")
     name, entry = _find(broker, context)
     user = options.get("user")
-    if user is not None and user != entry.get("user"):
+    if user is not None and user != entry.user:
         # The stored password belongs to another user.
-        entry = {key: value for key, value in entry.items() if key not in ("password", "password_store")}
-    entry = entry | {key: options[key] for key in _GIVEN if options.get(key) is not None}
+        entry = structs.replace(entry, password=None, password_store=None)
+    given = {key: options[key] for key in _GIVEN if options.get(key) is not None}
+    entry = structs.replace(entry, **given)
     ssl = _ssl(entry)
-    if ssl is not None and "tcps://" not in entry["uri"]:
-        raise BadInput(f"certificates are for TLS: write tcps:// instead of {entry['uri']!r}")
+    if ssl is not None and "tcps://" not in entry.uri:
+        raise BadInput(f"certificates are for TLS: write tcps:// instead of {entry.uri!r}")
     return BrokerTarget(
-        uri=entry["uri"],
+        uri=entry.uri,
         name=f"bmq {verb_name}",
         timeout=timeout,
         ssl=ssl,
-        server_hostname=entry.get("server_name"),
+        server_hostname=entry.server_name,
         credentials=_credentials(entry, name, keyring=keyring),
         named=broker is not None or context is not None,
-        domain=entry.get("domain", ""),
+        domain=entry.domain or "",
         context=name,
     )
 
 
-def _ssl(entry: dict[str, str]) -> ssl_module.SSLContext | None:
-    if "key" in entry and "cert" not in entry:
+def _ssl(entry: Context) -> ssl_module.SSLContext | None:
+    if entry.key is not None and entry.cert is None:
         raise BadInput("a key needs a certificate: --cert")
-    if "ca" not in entry and "cert" not in entry:
+    files = {name: value for name in _FILES if (value := getattr(entry, name)) is not None}
+    if not files:
         return None
+    ca, cert, key = (str(Path(files[name]).expanduser()) if name in files else None for name in _FILES)
     try:
-        ca = entry.get("ca")
-        context = ssl_module.create_default_context(cafile=str(Path(ca).expanduser()) if ca else None)
-        if cert := entry.get("cert"):
-            key = entry.get("key")
-            context.load_cert_chain(Path(cert).expanduser(), Path(key).expanduser() if key else None)
+        context = ssl_module.create_default_context(cafile=ca)
+        if cert is not None:
+            context.load_cert_chain(cert, key)
     except (OSError, ssl_module.SSLError) as error:
-        given = ", ".join(f"{option} {entry[option]}" for option in ("ca", "cert", "key") if option in entry)
+        given = ", ".join(f"{option} {file}" for option, file in files.items())
         raise BadInput(f"the certificates cannot be used ({given}): {error}") from error
     return context
 
 
-def _credentials(entry: dict[str, str], name: str, *, keyring: bool) -> bmq.Credentials | None:
+def _credentials(entry: Context, name: str, *, keyring: bool) -> bmq.Credentials | None:
     import bmq
 
-    user = entry.get("user") or os.environ.get("BMQ_USER")
+    user = entry.user or os.environ.get("BMQ_USER")
     if not user:
-        mechanism = entry.get("mechanism")
-        return bmq.Credentials(mechanism) if mechanism else None
+        return bmq.Credentials(entry.mechanism) if entry.mechanism else None
     return bmq.Credentials.basic(user, _password(entry, user, name, keyring=keyring))
 
 
-def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> str:
-    if file := entry.get("password_file"):
+def _password(entry: Context, user: str, name: str, *, keyring: bool) -> str:
+    if entry.password_file:
         try:
-            return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+            return Path(entry.password_file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, ValueError) as error:
             raise BadInput(f"the password cannot be read: {error}") from error
-    if command := entry.get("password_command"):
-        import shlex
-
+    if command := entry.password_command:
         try:
             # Windows takes a command as one text, and shlex would remove the backslashes of its paths.
             words = command if os.name == "nt" else shlex.split(command)
@@ -196,21 +194,26 @@ def _password(entry: dict[str, str], user: str, name: str, *, keyring: bool) -> 
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise BadInput(f"password_command failed: {error}") from error
         return done.stdout.rstrip("\r\n")
-    if "password" in entry:
-        return entry["password"]
-    if entry.get("password_store") == "keyring":
+    if entry.password is not None:
+        return entry.password
+    if entry.password_store == "keyring":
         if not keyring:
             raise BadInput("the keyring is not asked here")
         from bmq.cli.keyrings import load
 
         return load(name, user)
-    variable = entry.get("password_env", "BMQ_PASSWORD")
+    instead = "give --password-file, or set password_command in a context"
+    return given_password(user, entry.password_env or "BMQ_PASSWORD", instead)
+
+
+def given_password(user: str, variable: str, instead: str) -> str:
+    """Return a password from a variable or from a prompt.
+
+    Raises:
+        BadInput: the variable is not set, and there is no terminal; the error has the alternatives.
+    """
     if variable in os.environ:
         return os.environ[variable]
     if sys.stdin.isatty() and sys.stderr.isatty():
-        import getpass
-
         return getpass.getpass(f"Password of {user}: ")
-    raise BadInput(
-        f"no password for {user}: set {variable}, give --password-file, or set password_command in a context"
-    )
+    raise BadInput(f"no password for {user}: set {variable}, {instead}")
