@@ -7,41 +7,24 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-
-from rich.progress import BarColumn, Progress, TextColumn
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import bmq
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues
-from bmq.cli.consoles import stderr
+from bmq.cli.dialog import progress_bar
 from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 from bmq.cli.workload import run_workload
 
 __all__ = ["FIELDS", "command"]
-
-#: Fields of the record; a phase that was not measured has no field.
-FIELDS = (
-    "broker",
-    "queue",
-    "size",
-    "properties",
-    "loop",
-    "python",
-    "bmq",
-    "produce",
-    "consume",
-    "ack_seconds",
-    "push_seconds",
-)
 
 _DOMAIN = "bmq.test.mem.priority"
 _PHASES = ("produce", "consume", "roundtrip")
@@ -59,6 +42,27 @@ class _PhaseRate:
     messages_per_second: float
     bytes_per_second: float
     cpu_seconds: float
+
+
+@dataclass(slots=True)
+class _Result:
+    """The figures of all phases; a phase that was not measured has no figures."""
+
+    broker: str
+    queue: str
+    size: int
+    properties: int
+    loop: str
+    python: str
+    bmq: str
+    produce: _PhaseRate = ABSENT
+    consume: _PhaseRate = ABSENT
+    ack_seconds: dict[str, float] = ABSENT
+    push_seconds: dict[str, float] = ABSENT
+
+
+#: Fields of the record.
+FIELDS = fields_of(_Result)
 
 
 @verb("bench")
@@ -121,41 +125,37 @@ async def command(
     message = bmq.PutMessage(
         os.urandom(payload), {f"property{index}": index for index in range(properties)} or None
     )
-    results: dict[str, object] = {
-        "broker": target.uri,
-        "queue": uri,
-        "size": payload,
-        "properties": properties,
-        "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-        "python": sys.version.split()[0],
-        "bmq": bmq.__version__,
-    }
-    rates: dict[str, _PhaseRate] = {}
+    result = _Result(
+        broker=target.uri,
+        queue=uri,
+        size=payload,
+        properties=properties,
+        loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        python=sys.version.split()[0],
+        bmq=bmq.__version__,
+    )
     acks: list[float] = []
     pushes: list[float] = []
     if queue is not None and chosen != ["produce"]:
         await _refuse_used(target, uri)
-    with _progress() as progress:
-        if "produce" in chosen:
-            rates["produce"] = await _produce(target, uri, message, messages, progress)
-        if "consume" in chosen:
-            rates["consume"] = await _consume(target, uri, payload, messages, progress)
-        if "roundtrip" in chosen:
-            acks, pushes = await _round_trips(target, uri, message, rounds, progress)
-    results.update({phase: asdict(rate) for phase, rate in rates.items()})
+    if "produce" in chosen:
+        result.produce = await _produce(target, uri, message, messages)
+    if "consume" in chosen:
+        result.consume = await _consume(target, uri, payload, messages)
     if "roundtrip" in chosen:
-        results["ack_seconds"] = percentiles(acks)
-        results["push_seconds"] = percentiles(pushes)
+        acks, pushes = await _round_trips(target, uri, message, rounds)
+        result.ack_seconds, result.push_seconds = percentiles(acks), percentiles(pushes)
     if output is not Form.TABLE:
-        Records(output, FIELDS).write(results)
+        show(output, FIELDS, [result], {})
         return ExitStatus.OK
-    for phase, rate in rates.items():
-        _show_rate(phase, rate)
+    for phase in ("produce", "consume"):
+        if phase in chosen:
+            _show_rate(phase, getattr(result, phase))
     if "roundtrip" in chosen:
         _show_latency("post to acknowledgement", acks)
         _show_latency("post to delivery", pushes)
     what = f"{number(messages)} messages of {size(payload)}, {properties} properties"
-    note(f"{target.uri}, {what}, {results['loop']}")
+    note(f"{target.uri}, {what}, {result.loop}")
     return ExitStatus.OK
 
 
@@ -173,68 +173,49 @@ async def _refuse_used(target: BrokerTarget, uri: str) -> None:
         )
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
-        console=stderr(),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-        # Drawing takes time from the measurement.
-        refresh_per_second=2,
-    )
-
-
-def _rate(messages: int, payload: int, seconds: float, cpu: float) -> _PhaseRate:
+def _rate(messages: int, payload: int, started: tuple[float, float]) -> _PhaseRate:
+    seconds, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
     return _PhaseRate(messages, seconds, messages / seconds, messages * payload / seconds, cpu)
 
 
-async def _produce(
-    target: BrokerTarget, uri: str, message: bmq.PutMessage, count: int, progress: Progress
-) -> _PhaseRate:
-    task = progress.add_task("produce", total=count)
-
-    def items() -> Iterator[bmq.PutMessage]:
+async def _produce(target: BrokerTarget, uri: str, message: bmq.PutMessage, count: int) -> _PhaseRate:
+    def items(show: Callable[[int], None]) -> Iterator[bmq.PutMessage]:
         for start in range(0, count, _TURN):
             turn = min(_TURN, count - start)
             yield from [message] * turn
-            progress.update(task, completed=start + turn)
+            show(start + turn)
 
     async with target.connect() as session:
         opened = await session.open_queue(uri, write=True)
-        started, cpu = time.perf_counter(), time.process_time()
-        report = await opened.post_many(items())
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        with progress_bar("produce", count, quiet=False) as show:
+            started = time.perf_counter(), time.process_time()
+            report = await opened.post_many(items(show))
+            rate = _rate(count, len(message.data), started)
     report.raise_for_failures()
-    return _rate(count, len(message.data), seconds, cpu)
+    return rate
 
 
-async def _consume(
-    target: BrokerTarget, uri: str, payload: int, count: int, progress: Progress
-) -> _PhaseRate:
-    task = progress.add_task("consume", total=count)
+async def _consume(target: BrokerTarget, uri: str, payload: int, count: int) -> _PhaseRate:
     async with target.connect() as session:
         opened = await session.open_queue(
             uri, read=True, max_unconfirmed_messages=_WINDOW, max_unconfirmed_bytes=_WINDOW_BYTES
         )
-        started, cpu = time.perf_counter(), time.process_time()
-        left = count
-        while left > 0:
-            batch = await opened.receive_many(_TURN, target.timeout)
-            batch.confirm()
-            left -= len(batch)
-            progress.update(task, completed=count - left)
-        await opened.close()
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return _rate(count, payload, seconds, cpu)
+        with progress_bar("consume", count, quiet=False) as show:
+            started = time.perf_counter(), time.process_time()
+            left = count
+            while left > 0:
+                batch = await opened.receive_many(_TURN, target.timeout)
+                batch.confirm()
+                left -= len(batch)
+                show(count - left)
+            await opened.close()
+            return _rate(count, payload, started)
 
 
 async def _round_trips(
-    target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int, progress: Progress
+    target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int
 ) -> tuple[list[float], list[float]]:
     """Return the seconds from each post to the acknowledgement, and to the delivery."""
-    task = progress.add_task("roundtrip", total=rounds)
     acks: list[float] = []
     pushes: list[float] = []
     clock = time.perf_counter
@@ -244,7 +225,7 @@ async def _round_trips(
         def acknowledged(_: asyncio.Future[bmq.Ack]) -> None:
             acks.append(clock() - started)
 
-        for index in range(rounds):
+        for _ in range(rounds):
             started = clock()
             posted = opened.post_nowait(message.data, properties=message.properties)
             posted.add_done_callback(acknowledged)
@@ -255,8 +236,6 @@ async def _round_trips(
                     f"{uri} has other messages, or other consumers: bench cannot measure round trips"
                 )
             received.confirm()
-            if not index % 100:
-                progress.update(task, completed=index)
     return acks, pushes
 
 

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import bmq
 from bmq import _world
 from bmq.admin import Admin
 from bmq.admin.watch import BrokerView, BrokerWatch
-from bmq.cli.broker_metrics import families
+from bmq.cli.broker_metrics import families, gauge
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import Address
@@ -181,64 +181,63 @@ class Exporter(Collector):
         yield from families([view for view in views if view is not None], _world.now(), self._max_apps)
 
     def _of_brokers(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("bmq_broker_up", "Whether a broker answered the last round", labels=["broker"])
-        info = GaugeMetricFamily(
+        # Another thread replaces the views.
+        brokers = [(broker, broker.view) for broker in self._brokers]
+        views = [(broker.address, view) for broker, view in brokers if view is not None]
+        for name, what, value in _GAUGES:
+            samples = (([broker.address], value(broker, view)) for broker, view in brokers)
+            yield gauge(f"bmq_{name}", what, ("broker",), samples)
+        yield gauge(
             "bmq_broker_info",
             "1 for the name and role of a broker in a cluster",
-            labels=["broker", "cluster", "node", "role"],
+            ("broker", "cluster", "node", "role"),
+            (
+                ([address, each.cluster, view.label(each.cluster), each.role], 1)
+                for address, view in views
+                for each in view.clusters
+            ),
         )
-        seconds = GaugeMetricFamily(
-            "bmq_exporter_round_seconds", "Duration of the last round of commands", labels=["broker"]
-        )
-        at = GaugeMetricFamily(
-            "bmq_exporter_last_success_timestamp_seconds", "Time of the last answers", labels=["broker"]
-        )
-        stale = GaugeMetricFamily(
-            "bmq_exporter_oldest_details_seconds",
-            "Age of the oldest answer about one queue",
-            labels=["broker"],
-        )
-        commands = CounterMetricFamily(
-            "bmq_exporter_commands", "Admin commands sent", labels=["broker", "command"]
-        )
-        unreadable = GaugeMetricFamily(
-            "bmq_exporter_unreadable",
-            "Queues and domains whose answers could not be read in the last round",
-            labels=["broker"],
-        )
-        failures = CounterMetricFamily(
-            "bmq_exporter_failed_rounds", "Rounds without a complete answer", labels=["broker", "error"]
-        )
-        for broker in self._brokers:
-            view = broker.view
-            up.add_metric([broker.address], view is not None)
-            seconds.add_metric([broker.address], broker.seconds)
-            unreadable.add_metric([broker.address], len(broker.watch.unreadable))
-            for name, count in list(broker.watch.commands.items()):
-                commands.add_metric([broker.address, name], count)
-            for name, count in list(broker.failures.items()):
-                failures.add_metric([broker.address, name], count)
-            if view is not None:
-                at.add_metric([broker.address], view.time.timestamp())
-                stale.add_metric([broker.address], view.stale)
-                for each in view.clusters:
-                    info.add_metric([broker.address, each.cluster, view.label(each.cluster), each.role], 1)
-        yield from (up, info, seconds, at, stale, unreadable, commands, failures)
+        for name, what, label, counts in (
+            ("commands", "Admin commands sent", "command", lambda broker: broker.watch.commands),
+            ("failed_rounds", "Rounds without a complete answer", "error", lambda broker: broker.failures),
+        ):
+            counter = CounterMetricFamily(f"bmq_exporter_{name}", what, labels=["broker", label])
+            for broker in self._brokers:
+                for key, count in list(counts(broker).items()):
+                    counter.add_metric([broker.address, key], count)
+            yield counter
         apps = sum(
             max(0, len(queue.inside.apps) - self._max_apps)
-            for broker in self._brokers
-            if broker.view is not None
-            for queue in broker.view.queues
+            for _, view in views
+            for queue in view.queues
             if queue.inside is not None
         )
-        for name, count in (
-            ("queues", self._queues.left_out),
-            ("domains", self._domains.left_out),
-            ("apps", apps),
-        ):
-            yield GaugeMetricFamily(
-                f"bmq_exporter_left_out_{name}", f"Number of {name} without series", value=count
-            )
+        left_out = {"queues": self._queues.left_out, "domains": self._domains.left_out, "apps": apps}
+        for name, count in left_out.items():
+            what = f"Number of {name} without series"
+            yield gauge(f"bmq_exporter_left_out_{name}", what, (), [([], count)])
+
+
+# Gauges by broker: name, description, and value; None for no sample.
+_GAUGES: tuple[tuple[str, str, Callable[[_Broker, BrokerView | None], float | None]], ...] = (
+    ("broker_up", "Whether a broker answered the last round", lambda _, view: view is not None),
+    ("exporter_round_seconds", "Duration of the last round of commands", lambda broker, _: broker.seconds),
+    (
+        "exporter_last_success_timestamp_seconds",
+        "Time of the last answers",
+        lambda _, view: view and view.time.timestamp(),
+    ),
+    (
+        "exporter_oldest_details_seconds",
+        "Age of the oldest answer about one queue",
+        lambda _, view: view and view.stale,
+    ),
+    (
+        "exporter_unreadable",
+        "Queues and domains whose answers could not be read in the last round",
+        lambda broker, _: len(broker.watch.unreadable),
+    ),
+)
 
 
 def _left_out(broker: str, name: str, error: bmq.ProtocolError) -> None:

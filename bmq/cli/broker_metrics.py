@@ -16,10 +16,9 @@ from datetime import datetime
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bmq.admin.explanation import Obstacle
-from bmq.admin.results import Usage
-from bmq.admin.watch import AppFigures, BrokerQueue, BrokerView, ClusterView, node_name
+from bmq.admin.watch import AppFigures, BrokerDomain, BrokerQueue, BrokerView, ClusterView, node_name
 
-__all__ = ["families"]
+__all__ = ["families", "gauge"]
 
 _NANOSECONDS = 1e9
 _STATES = ("LEADER", "FOLLOWER", "CANDIDATE", "DORMANT")
@@ -71,6 +70,13 @@ _GAUGES: tuple[tuple[str, str, Callable[[BrokerQueue], float | None]], ...] = (
     ("producers", "Openings for writing", lambda view: _openings(view, "producers")),
     ("consumers", "Openings for reading", lambda view: _openings(view, "consumers")),
 )
+_DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[BrokerDomain], float]], ...] = (
+    ("content_msgs", "Messages of the domain", lambda domain: domain.info.usage.messages),
+    ("content_bytes", "Bytes of the domain", lambda domain: domain.info.usage.bytes),
+    ("cfg_msgs", "Quota of the domain in messages", lambda domain: domain.info.usage.message_limit),
+    ("cfg_bytes", "Quota of the domain in bytes", lambda domain: domain.info.usage.byte_limit),
+    ("queues", "Queues whose primary is the node, all queues", lambda domain: domain.queues),
+)
 _APP_GAUGES: tuple[tuple[str, str, Callable[[AppFigures], float]], ...] = (
     ("app_content_msgs", "Messages that wait for an application", lambda app: app.messages),
     ("app_consumers", "Consumers of an application", lambda app: app.consumers),
@@ -121,95 +127,77 @@ def _labels(node: str, view: BrokerQueue) -> list[str]:
     return [view.cluster, view.domain, view.uri, node, view.role]
 
 
+def gauge(
+    name: str, what: str, labels: tuple[str, ...], samples: Iterable[tuple[list[str], float | None]]
+) -> Metric:
+    """Return a gauge with the samples that have a value."""
+    family = GaugeMetricFamily(name, what, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
 def _of_queues(queues: list[tuple[str, BrokerQueue]], now: datetime) -> Iterable[Metric]:
+    rows = [(_labels(node, view), view) for node, view in queues]
+    counted = [(labels, view.statistics.values) for labels, view in rows if view.statistics is not None]
     for name, what, value in _GAUGES:
-        family = GaugeMetricFamily(f"bmq_queue_{name}", what, labels=_QUEUE)
-        for node, view in queues:
-            found = value(view)
-            if found is not None:
-                family.add_metric(_labels(node, view), found)
-        yield family
+        yield gauge(f"bmq_queue_{name}", what, _QUEUE, ((labels, value(view)) for labels, view in rows))
     for name, key, what in _COUNTERS:
         counter = CounterMetricFamily(f"bmq_queue_{name}", what, labels=_QUEUE)
-        for node, view in queues:
-            if view.statistics is not None:
-                counter.add_metric(_labels(node, view), view.statistics.values.get(key, 0))
+        for labels, values in counted:
+            counter.add_metric(labels, values.get(key, 0))
         yield counter
     for name, what in _TIMES:
-        family = GaugeMetricFamily(f"bmq_queue_{name}_seconds", what, labels=_QUEUE)
-        for node, view in queues:
-            if view.statistics is not None:
-                nanoseconds = view.statistics.values.get(f"queue_{name}", 0)
-                family.add_metric(_labels(node, view), nanoseconds / _NANOSECONDS)
-        yield family
-    yield from _ages(queues, now)
-
-
-def _ages(queues: list[tuple[str, BrokerQueue]], now: datetime) -> Iterable[Metric]:
-    age = GaugeMetricFamily(
-        "bmq_queue_oldest_message_age_seconds", "Time since the arrival of the oldest message", labels=_QUEUE
+        times = ((labels, values.get(f"queue_{name}", 0) / _NANOSECONDS) for labels, values in counted)
+        yield gauge(f"bmq_queue_{name}_seconds", what, _QUEUE, times)
+    ages = [
+        (labels, view.ttl, max(0.0, (now - view.inside.oldest.arrival).total_seconds()))
+        for labels, view in rows
+        if view.inside is not None and view.inside.oldest is not None
+    ]
+    yield gauge(
+        "bmq_queue_oldest_message_age_seconds",
+        "Time since the arrival of the oldest message",
+        _QUEUE,
+        ((labels, seconds) for labels, _, seconds in ages),
     )
-    left = GaugeMetricFamily(
-        "bmq_queue_oldest_message_ttl_seconds", "Time until the oldest message expires", labels=_QUEUE
+    yield gauge(
+        "bmq_queue_oldest_message_ttl_seconds",
+        "Time until the oldest message expires",
+        _QUEUE,
+        ((labels, max(0.0, ttl - seconds)) for labels, ttl, seconds in ages if ttl is not None),
     )
-    whole = GaugeMetricFamily("bmq_queue_ttl_seconds", "Time that the queue keeps a message", labels=_QUEUE)
-    for node, view in queues:
-        if view.ttl is not None:
-            whole.add_metric(_labels(node, view), view.ttl)
-        if view.inside is not None and view.inside.oldest is not None:
-            seconds = max(0.0, (now - view.inside.oldest.arrival).total_seconds())
-            age.add_metric(_labels(node, view), seconds)
-            if view.ttl is not None:
-                left.add_metric(_labels(node, view), max(0.0, view.ttl - seconds))
-    return age, left, whole
+    whole = "Time that the queue keeps a message"
+    yield gauge("bmq_queue_ttl_seconds", whole, _QUEUE, ((labels, view.ttl) for labels, view in rows))
 
 
 def _of_apps(queues: list[tuple[str, BrokerQueue]], max_apps: int) -> Iterable[Metric]:
     apps = [
-        (_labels(node, view), app)
+        ([*_labels(node, view), app.app_id], app)
         for node, view in queues
         if view.inside is not None
         for app in view.inside.apps[:max_apps]
     ]
     for name, what, value in _APP_GAUGES:
-        family = GaugeMetricFamily(f"bmq_queue_{name}", what, labels=_APP)
-        for labels, app in apps:
-            family.add_metric([*labels, app.app_id], value(app))
-        yield family
-    family = GaugeMetricFamily(
+        yield gauge(f"bmq_queue_{name}", what, _APP, ((labels, value(app)) for labels, app in apps))
+    yield gauge(
         "bmq_queue_app_undelivered_msgs",
         f"Messages without a delivery, by reason: {', '.join(Obstacle)}",
-        labels=(*_APP, "reason"),
+        (*_APP, "reason"),
+        (([*labels, app.obstacle.value], app.undelivered) for labels, app in apps if app.undelivered),
     )
-    for labels, app in apps:
-        if app.undelivered:
-            family.add_metric([*labels, app.app_id, app.obstacle.value], app.undelivered)
-    yield family
 
 
 def _of_domains(views: list[BrokerView]) -> Iterable[Metric]:
-    gauges: tuple[tuple[str, str, Callable[[Usage], int]], ...] = (
-        ("content_msgs", "Messages of the domain", lambda usage: usage.messages),
-        ("content_bytes", "Bytes of the domain", lambda usage: usage.bytes),
-        ("cfg_msgs", "Quota of the domain in messages", lambda usage: usage.message_limit),
-        ("cfg_bytes", "Quota of the domain in bytes", lambda usage: usage.byte_limit),
-    )
     domains = [
         ([domain.info.cluster, domain.info.name, view.label(domain.info.cluster)], domain)
         for view in views
         for domain in view.domains
     ]
-    for name, what, value in gauges:
-        family = GaugeMetricFamily(f"bmq_domain_{name}", what, labels=_DOMAIN)
-        for labels, domain in domains:
-            family.add_metric(labels, value(domain.info.usage))
-        yield family
-    family = GaugeMetricFamily(
-        "bmq_domain_queues", "Queues whose primary is the node, all queues", labels=_DOMAIN
-    )
-    for labels, domain in domains:
-        family.add_metric(labels, domain.queues)
-    yield family
+    for name, what, value in _DOMAIN_GAUGES:
+        samples = ((labels, value(domain)) for labels, domain in domains)
+        yield gauge(f"bmq_domain_{name}", what, _DOMAIN, samples)
 
 
 def _of_clusters(clusters: list[tuple[BrokerView, ClusterView]]) -> Iterable[Metric]:

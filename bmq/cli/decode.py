@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
@@ -27,17 +28,9 @@ __all__ = ["FIELDS", "command"]
 #: Fields of the records.
 FIELDS = ("stream", "event", "parts")
 
+# Pieces of text in one call of a console, because each call is expensive.
+_AT_ONCE = 500
 _HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
-_LINES_AT_ONCE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """Bytes of one side, complete events or not."""
-
-    title: str
-    events: tuple[bytes, ...] = ()
-    data: bytes = b""
 
 
 @verb("decode", broker=False)
@@ -64,30 +57,33 @@ async def command(
         raise BadInput("give hexadecimal digits, or a file")
     writer = Records(output, FIELDS) if output is not Form.TABLE else None
     wrong = False
-    async for stream in _streams(texts or [], file):
-        if stream.title and writer is None:
-            out().print(Text(printable(stream.title), style="bold"))
-        events, complaint = _cut(stream)
-        with _Printer() as printer:
-            for number, event in enumerate(events, 1):
-                parts = list(dissect(event))
-                wrong = wrong or any(part.error for part in parts)
-                if writer is not None:
-                    whole = {"stream": stream.title, "event": number, "parts": list(map(asdict, parts))}
-                    writer.write(whole)
-                elif brief:
-                    printer.add(printable(f"{number:>5}  {summary(event, parts)}"))
-                else:
-                    _show(printer, number, parts)
+    async for title, events, complaint in _streams(texts or [], file):
+        if title and writer is None:
+            out().print(Text(printable(title), style="bold"))
+        pieces: list[tuple[str, str]] = []
+        for number, event in enumerate(events, 1):
+            parts = list(dissect(event))
+            wrong = wrong or any(part.error for part in parts)
+            if writer is not None:
+                writer.write({"stream": title, "event": number, "parts": list(map(asdict, parts))})
+            elif brief:
+                pieces.append((printable(f"{number:>5}  {summary(event, parts)}") + "\n", ""))
+            else:
+                pieces += _pieces(number, parts)
+            if len(pieces) >= _AT_ONCE:
+                _print(pieces)
+                pieces = []
+        _print(pieces)
         if complaint:
             wrong = True
-            note(f"bmq decode: {stream.title or 'the input'}: {complaint}")
+            note(f"bmq decode: {title or 'the input'}: {complaint}")
     return ExitStatus.FAILED if wrong else ExitStatus.OK
 
 
-async def _streams(texts: list[str], file: str | None) -> AsyncIterator[_Stream]:
+async def _streams(texts: list[str], file: str | None) -> AsyncIterator[tuple[str, list[bytes], str]]:
+    """Iterate over the streams of one side: title, events, and the error of the rest."""
     if file is None:
-        yield _Stream("", data=_unhex("".join(texts), "the argument"))
+        yield "", *_cut(_unhex("".join(texts), "the argument"))
         return
     data = await files.whole(file)
     if data[:1] == b"{" and file != files.STDIN:
@@ -95,14 +91,14 @@ async def _streams(texts: list[str], file: str | None) -> AsyncIterator[_Stream]
         if complaint:
             note(f"bmq decode: {complaint}")
         for title, chosen in _turns(events):
-            yield _Stream(title, events=chosen)
+            yield title, chosen, ""
     elif data and set(data) <= _HEXADECIMAL:
-        yield _Stream("", data=_unhex(data.decode(), file))
+        yield "", *_cut(_unhex(data.decode(), file))
     else:
-        yield _Stream("", data=data)
+        yield "", *_cut(data)
 
 
-def _turns(events: list[Recorded]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
+def _turns(events: list[Recorded]) -> Iterator[tuple[str, list[bytes]]]:
     """Group successive events of one side."""
     for (connection, direction), group in groupby(events, key=lambda each: (each.connection, each.direction)):
         chosen = tuple(group)
@@ -110,7 +106,7 @@ def _turns(events: list[Recorded]) -> Iterator[tuple[str, tuple[bytes, ...]]]:
         end = "" if chosen[-1].data else ", which ends here"
         yield (
             f"connection {connection}, {chosen[0].seconds:.4f} s, {arrow}{end}",
-            tuple(event.data for event in chosen if event.data),
+            [event.data for event in chosen if event.data],
         )
 
 
@@ -122,12 +118,10 @@ def _unhex(text: str, where: str) -> bytes:
         raise BadInput(f"{where}: no hexadecimal digits: {error}{hint}") from None
 
 
-def _cut(stream: _Stream) -> tuple[list[bytes], str]:
+def _cut(data: bytes) -> tuple[list[bytes], str]:
     """Return the events of a stream, and the error of the rest."""
-    if stream.events:
-        return list(stream.events), ""
     events: list[bytes] = []
-    data, start = stream.data, 0
+    start = 0
     while start < len(data):
         if len(data) - start < LENGTH.size:
             rest = len(data) - start
@@ -147,46 +141,24 @@ def _cut(stream: _Stream) -> tuple[list[bytes], str]:
     return events, ""
 
 
-class _Printer:
-    """Prints lines of styled pieces, many at a time, because each call of a console is expensive."""
-
-    def __init__(self) -> None:
-        self._console = out()
-        self._styled = self._console.is_terminal
-        self._lines: list[tuple[tuple[str, str], ...]] = []
-
-    def __enter__(self) -> _Printer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._flush()
-
-    def add(self, *pieces: str | tuple[str, str]) -> None:
-        """Print a line: pieces of printable text, each with its style or without."""
-        self._lines.append(tuple((piece, "") if isinstance(piece, str) else piece for piece in pieces))
-        if len(self._lines) >= _LINES_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
-        lines, self._lines = self._lines, []
-        if not lines:
-            return
-        if not self._styled:
-            emit(*("".join(text for text, _ in pieces) for pieces in lines))
-            return
-        whole = Text.assemble(*((text, style) for pieces in lines for text, style in (*pieces, ("\n", ""))))
-        self._console.print(whole, soft_wrap=True, end="")
-
-
-def _show(printer: _Printer, number: int, parts: list[Part]) -> None:
-    printer.add((f"event {number}", "bold"))
+def _pieces(number: int, parts: list[Part]) -> list[tuple[str, str]]:
+    """Return the lines of an event as texts with styles."""
+    pieces = [(f"event {number}\n", "bold")]
     width = max((len(part.name) + 2 * part.depth for part in parts), default=0)
     for part in parts:
-        offset = (f"{part.offset:>6}  ", "dim")
         name = printable("  " * part.depth + part.name)
+        pieces.append((f"{part.offset:>6}  ", "dim"))
         if part.error:
-            printer.add(offset, (f"{name:<{width}}  !! {printable(part.value)}", "bold red"))
+            pieces.append((f"{name:<{width}}  !! {printable(part.value)}\n", "bold red"))
         elif part.value:
-            printer.add(offset, f"{name:<{width}}  ", (printable(part.value), "cyan"))
+            pieces += [(f"{name:<{width}}  ", ""), (f"{printable(part.value)}\n", "cyan")]
         else:
-            printer.add(offset, (name, "bold"))
+            pieces.append((f"{name}\n", "bold"))
+    return pieces
+
+
+def _print(pieces: list[tuple[str, str]]) -> None:
+    if sys.stdout.isatty():
+        out().print(Text.assemble(*pieces), soft_wrap=True, end="")
+    elif pieces:
+        emit("".join(text for text, _ in pieces).removesuffix("\n"))

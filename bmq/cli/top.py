@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 import bmq
-from bmq.admin import Admin, Internals, QueueStatistics, Statistics
+from bmq.admin import Admin, Client, QueueStatistics, Statistics
 from bmq.admin.watch import RateHistory, Rates
 from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues_or_domains
@@ -25,76 +25,64 @@ from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import printable
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 
 __all__ = ["FIELDS", "command"]
 
-#: Fields of the records.
-FIELDS = (
-    *("time", "uri", "messages", "bytes", "posted", "confirmed", "posted_per_second", "confirmed_per_second"),
-    *("writers", "readers", "unconfirmed", "gap"),
-)
-
 _SPARK = 12
-_SORTS: dict[str, Callable[[_Line], float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One queue at the time of a query."""
+
+    time: float
+    uri: str
+    messages: int
+    bytes: int
+    posted: int
+    confirmed: int
+    posted_per_second: float
+    confirmed_per_second: float
+    writers: int
+    readers: int
+    unconfirmed: int
+    gap: str = ABSENT
+
+
+#: Fields of the records.
+FIELDS = fields_of(_Row)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One queue at the time of a query."""
+    """One queue on the screen."""
 
-    statistics: QueueStatistics
-    internals: Internals | None
+    row: _Row
     history: RateHistory
-
-    # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
-
-    @property
-    def messages(self) -> int:
-        """Messages in the queue."""
-        return self.statistics.messages if self.internals is None else self.internals.depth.messages
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of these messages."""
-        return self.statistics.bytes if self.internals is None else self.internals.depth.bytes
-
-    def openings(self, kind: str) -> int:
-        """Number of times the queue is open: for ``readers`` or for ``writers``."""
-        clients = self.internals.clients if self.internals is not None else ()
-        return sum(getattr(client, kind) for client in clients)
-
-    @property
-    def unconfirmed(self) -> int:
-        """Messages delivered and not confirmed."""
-        clients = self.internals.clients if self.internals is not None else ()
-        return sum(stream.unconfirmed or 0 for client in clients for stream in client.streams)
+    clients: tuple[Client, ...]
 
 
-_SORTS.update(
-    {
-        "rate": lambda line: line.history.posting + line.history.confirming,
-        "depth": lambda line: line.messages,
-        "bytes": lambda line: line.bytes,
-        "unconfirmed": lambda line: line.unconfirmed,
-    }
-)
-
-
+_SORTS: dict[str, Callable[[_Line], float]] = {
+    "rate": lambda line: line.history.posting + line.history.confirming,
+    "depth": lambda line: line.row.messages,
+    "bytes": lambda line: line.row.bytes,
+    "unconfirmed": lambda line: line.row.unconfirmed,
+}
 #: Columns of a queue. Names with ``>`` at the end hold numbers; names of ``~`` and spaces have no title.
 _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
-    "queue": lambda line: line.statistics.uri,
-    "depth>": lambda line: number(line.messages),
+    "queue": lambda line: line.row.uri,
+    "depth>": lambda line: number(line.row.messages),
     "~": lambda line: Text(sparkline(line.history.depth, _SPARK), style="blue", no_wrap=True),
-    "bytes>": lambda line: size(line.bytes),
+    "bytes>": lambda line: size(line.row.bytes),
     "post/s>": lambda line: number(line.history.posting),
     "~ ": lambda line: Text(sparkline([*line.history.posted][1:], _SPARK), style="green", no_wrap=True),
     "conf/s>": lambda line: number(line.history.confirming),
-    "writers>": lambda line: number(line.openings("writers")),
-    "readers>": lambda line: number(line.openings("readers")),
-    "unconf>": lambda line: number(line.unconfirmed),
+    "writers>": lambda line: number(line.row.writers),
+    "readers>": lambda line: number(line.row.readers),
+    "unconf>": lambda line: number(line.row.unconfirmed),
 }
 #: Columns that a narrow terminal lacks first.
 _EXPENDABLE = [[*_COLUMNS].index(name) for name in ("writers>", "bytes>", "readers>", "~", "~ ")]
@@ -149,7 +137,7 @@ async def command(
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if writer is not None:
                         for line in lines:
-                            writer.write(_object(line) | ({"gap": watch.gap} if watch.gap else {}))
+                            writer.write({name: getattr(line.row, name) for name in FIELDS})
                         view = ""
                     else:
                         view = _view(head, lines, watch, clients=bool(queue and "://" in queue))
@@ -186,29 +174,43 @@ class _Watch:
         self._rates.begin()
         wanted = [each for each in self.statistics.queues if self._only in (None, each.uri, each.domain)]
         self._histories = {each.uri: self._histories.get(each.uri) or RateHistory() for each in wanted}
-        lines: list[_Line] = []
-        for each in wanted:
-            line = _Line(each, await _internals(admin, each.uri), self._histories[each.uri])
-            self._rates.add(line.history, each.uri, line.messages, each.posted, each.confirmed)
-            lines.append(line)
-        return lines
+        return [await self._line(admin, each) for each in wanted]
 
-
-async def _internals(admin: Admin, uri: str) -> Internals | None:
-    try:
-        return await admin.queue(uri).internals()
-    except (bmq.errors.AdminError, bmq.ProtocolError):
-        return None  # the queue is gone, but still in the statistics; or its answer cannot be read
+    async def _line(self, admin: Admin, each: QueueStatistics) -> _Line:
+        # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
+        messages, held, clients = each.messages, each.bytes, ()
+        try:
+            internals = await admin.queue(each.uri).internals()
+        except (bmq.errors.AdminError, bmq.ProtocolError):
+            pass  # the queue is gone, but still in the statistics; or its answer cannot be read
+        else:
+            messages, held = internals.depth.messages, internals.depth.bytes
+            clients = internals.clients
+        history = self._histories[each.uri]
+        self._rates.add(history, each.uri, messages, each.posted, each.confirmed)
+        row = _Row(
+            time=time.time(),
+            uri=each.uri,
+            messages=messages,
+            bytes=held,
+            posted=each.posted,
+            confirmed=each.confirmed,
+            posted_per_second=round(history.posting, 1),
+            confirmed_per_second=round(history.confirming, 1),
+            writers=sum(client.writers for client in clients),
+            readers=sum(client.readers for client in clients),
+            unconfirmed=sum(stream.unconfirmed or 0 for client in clients for stream in client.streams),
+            gap=self.gap or ABSENT,
+        )
+        return _Line(row, history, clients)
 
 
 def _head(lines: list[_Line], broker: str, watch: _Watch) -> Text:
     """Return the totals over all queues, also over those without a line."""
     assert watch.statistics is not None
-    posting, confirming = (
-        sum(line.history.posting for line in lines),
-        sum(line.history.confirming for line in lines),
-    )
-    held = sum(line.messages for line in lines)
+    posting = sum(line.history.posting for line in lines)
+    confirming = sum(line.history.confirming for line in lines)
+    held = sum(line.row.messages for line in lines)
     return Text.assemble(
         (printable(broker), "bold"),
         f"  {watch.statistics.time:%T} UTC  {several(len(lines), 'queue')}  {several(held, 'message')}  ",
@@ -224,11 +226,11 @@ def _view(head: Text, lines: list[_Line], watch: _Watch, *, clients: bool) -> Re
         table([name.strip("~ ") for name in _COLUMNS], rows, expendable=_EXPENDABLE),
     ]
     if clients:
-        parts.extend(_clients(line.internals) for line in lines if line.internals is not None)
+        parts.extend(_clients(line.clients) for line in lines)
     return Group(*parts)
 
 
-def _clients(internals: Internals) -> RenderableType:
+def _clients(clients: tuple[Client, ...]) -> RenderableType:
     rows = [
         (
             each.description + ("" if each is client else f" (behind {client.description})"),
@@ -238,25 +240,8 @@ def _clients(internals: Internals) -> RenderableType:
             number(sum(window.max_messages for window in stream.windows)),
             Text("full", style="bold red") if any(window.full for window in stream.windows) else "",
         )
-        for client in internals.clients
+        for client in clients
         for each in client.behind or (client,)
         for stream in each.streams
     ]
     return table(["client", "application", "subscriptions>", "unconfirmed>", "limit>", ""], rows)
-
-
-def _object(line: _Line) -> dict[str, object]:
-    each = line.statistics
-    return {
-        "time": time.time(),
-        "uri": each.uri,
-        "messages": line.messages,
-        "bytes": line.bytes,
-        "posted": each.posted,
-        "confirmed": each.confirmed,
-        "posted_per_second": round(line.history.posting, 1),
-        "confirmed_per_second": round(line.history.confirming, 1),
-        "writers": line.openings("writers"),
-        "readers": line.openings("readers"),
-        "unconfirmed": line.unconfirmed,
-    }

@@ -14,7 +14,7 @@ import json
 import time
 import tomllib
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -27,7 +27,7 @@ from bmq.admin.words import number
 from bmq.cli.consoles import out, table
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.output import emit, note
-from bmq.cli.records import Form, Records
+from bmq.cli.records import Form, fields_of, show
 from bmq.cli.status import ExitStatus
 from bmq.cli.template import Template
 
@@ -39,11 +39,6 @@ __all__ = ["WORKLOAD_FIELDS", "run_workload"]
 
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9, 99.99)
 _LATENCIES: Final = ("ack_ms", "delivery_ms")
-#: Fields of the result; ``ack_ms`` and ``delivery_ms`` are objects with p50 to p99.99, max, mean and count.
-WORKLOAD_FIELDS: Final = (
-    *("workload", "broker", "bmq", "seconds", "posted", "accepted", "refused", "delivered"),
-    *("posted_per_second", "delivered_per_second", "behind_ms", *_LATENCIES),
-)
 #: Property with the time at which a message was due, and property with the name of the run.
 _DUE, _RUN = "bmqLoadDue", "bmqLoadRun"
 _LONGEST: Final = 7 * 86_400.0
@@ -85,12 +80,12 @@ class _Workload(Struct, forbid_unknown_fields=True):
 
 
 @dataclass(slots=True)
-class _Figures:
+class _Run:
     """What one run measures; ``behind`` is the largest delay in seconds of a post behind its schedule."""
 
+    name: str
     ack: Any
     delivery: Any
-    run: str
     measured_from: float = 0.0
     posted: int = 0
     accepted: int = 0
@@ -99,47 +94,78 @@ class _Figures:
     behind: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    workload: str
+    broker: str
+    bmq: str
+    seconds: float
+    posted: int
+    accepted: int
+    refused: int
+    delivered: int
+    posted_per_second: float
+    delivered_per_second: float
+    behind_ms: float
+    ack_ms: dict[str, float]
+    delivery_ms: dict[str, float]
+
+
+#: Fields of the result; ``ack_ms`` and ``delivery_ms`` are objects with p50 to p99.99, max, mean and count.
+WORKLOAD_FIELDS: Final = fields_of(_Result)
+
+
 async def run_workload(
     target: BrokerTarget, file: str, save: str | None, compare: str | None, output: Form
 ) -> ExitStatus:
     """Run the workload of a file, and show its figures; FAILED if a message was refused."""
+    import bmq
+
     workload = _read(file, target.domain)
     earlier = _earlier(compare) if compare is not None else None
     _check_folder(save)
-    figures = _Figures(_histogram(), _histogram(), _world.token_hex(8))
+    run = _Run(_world.token_hex(8), _histogram(), _histogram())
     try:
-        seconds = await _run(target, workload, figures)
-    except ExceptionGroup as failures:
-        raise _first(failures) from None  # the other producers and consumers have ended, too
-    result = _result(figures, file, target.uri, seconds)
-    _write(save, result)
+        await _run(target, workload, run)
+    except ExceptionGroup as failures:  # the other producers and consumers have ended, too
+        failure: Exception = failures
+        while isinstance(failure, ExceptionGroup):
+            failure = cast("ExceptionGroup[Exception]", failure).exceptions[0]
+        raise failure from None
+    seconds = workload.duration - workload.warmup
+    result = _Result(
+        workload=Path(file).name,
+        broker=target.uri,
+        bmq=bmq.__version__,
+        seconds=seconds,
+        posted=run.posted,
+        accepted=run.accepted,
+        refused=run.refused,
+        delivered=run.delivered,
+        posted_per_second=round(run.posted / seconds, 1),
+        delivered_per_second=round(run.delivered / seconds, 1),
+        behind_ms=round(run.behind * 1000, 3),
+        ack_ms=_latency(run.ack),
+        delivery_ms=_latency(run.delivery),
+    )
+    if save is not None:
+        content = json.dumps(asdict(result), indent=1) + "\n"
+        await asyncio.to_thread(Path(save).write_text, content, encoding="utf-8")
     if output is not Form.TABLE:
-        Records(output, WORKLOAD_FIELDS).write(result)
+        show(output, WORKLOAD_FIELDS, [result], {})
     else:
         _show(result, earlier)
-    if figures.behind > 0.1:
+    if run.behind > 0.1:
         note(
-            f"bmq bench: posts left up to {figures.behind:.1f} s behind their schedule, because this process "
+            f"bmq bench: posts left up to {run.behind:.1f} s behind their schedule, because this process "
             "or the broker is too slow for the rates; the latencies include the delay"
         )
-    return ExitStatus.FAILED if figures.refused else ExitStatus.OK
-
-
-def _first(failures: ExceptionGroup[Exception]) -> Exception:
-    nested: Any = failures
-    while isinstance(nested, ExceptionGroup):
-        nested = nested.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return cast("Exception", nested)
+    return ExitStatus.FAILED if run.refused else ExitStatus.OK
 
 
 def _check_folder(save: str | None) -> None:
     if save is not None and not Path(save).absolute().parent.is_dir():
         raise BadInput(f"--save {save}: the folder does not exist")
-
-
-def _write(save: str | None, result: dict[str, Any]) -> None:
-    if save is not None:
-        Path(save).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 # ---- the workload
@@ -191,46 +217,38 @@ def _record(histogram: Any, seconds: float) -> None:
     histogram.record_value(min(_HIGHEST, max(1, round(seconds * 1e6))))
 
 
-async def _run(target: BrokerTarget, workload: _Workload, figures: _Figures) -> float:
-    """Run the workload; return the measured seconds."""
+async def _run(target: BrokerTarget, workload: _Workload, run: _Run) -> None:
     async with AsyncExitStack() as stack:
+
+        async def connect() -> bmq.Session:
+            return await stack.enter_async_context(target.connect(reconnect_timeout=target.timeout))
+
         readers: list[asyncio.Task[None]] = []
         async with asyncio.TaskGroup() as reading:
             for consumer in workload.consumers:
                 for _ in range(consumer.count):
-                    session = await stack.enter_async_context(
-                        target.connect(reconnect_timeout=target.timeout)
-                    )
-                    queue = await session.open_queue(
+                    queue = await (await connect()).open_queue(
                         consumer.queue, read=True, max_unconfirmed_messages=consumer.max_unconfirmed
                     )
                     chosen = queue.subscribe(consumer.expression) if consumer.expression else queue
-                    readers.append(reading.create_task(_consume(chosen, figures)))
+                    readers.append(reading.create_task(_consume(chosen, run)))
             writers = [
-                (producer, await _writer(stack, target, producer))
+                (producer, await (await connect()).open_queue(producer.queue, write=True))
                 for producer in workload.producers
                 for _ in range(producer.count)
             ]
             begin = time.perf_counter() + 0.05
-            figures.measured_from = begin + workload.warmup
+            run.measured_from = begin + workload.warmup
             async with asyncio.TaskGroup() as writing:
                 for producer, queue in writers:
-                    writing.create_task(_produce(queue, producer, begin, workload.duration, figures))
+                    writing.create_task(_produce(queue, producer, begin, workload.duration, run))
             if readers:
-                await _drain(figures)
+                await _drain(run)
             for task in readers:
                 task.cancel()
-    return workload.duration - workload.warmup
 
 
-async def _writer(stack: AsyncExitStack, target: BrokerTarget, producer: _Producer) -> bmq.Queue:
-    session = await stack.enter_async_context(target.connect(reconnect_timeout=target.timeout))
-    return await session.open_queue(producer.queue, write=True)
-
-
-async def _produce(
-    queue: bmq.Queue, producer: _Producer, begin: float, duration: float, figures: _Figures
-) -> None:
+async def _produce(queue: bmq.Queue, producer: _Producer, begin: float, duration: float, run: _Run) -> None:
     """Post by the schedule, whatever the broker answers; then wait for all answers."""
     import bmq
 
@@ -242,19 +260,19 @@ async def _produce(
         waiting.discard(future)
         if future.cancelled():
             return
-        measured = due >= figures.measured_from
+        measured = due >= run.measured_from
         if future.exception() is not None:
-            figures.refused += 1
+            run.refused += 1
         elif measured:
-            figures.accepted += 1
-            _record(figures.ack, time.perf_counter() - due)
+            run.accepted += 1
+            _record(run.ack, time.perf_counter() - due)
 
     for place in range(int(duration * producer.rate)):
         due = begin + place / producer.rate
         if (early := due - time.perf_counter()) > 0:
             await asyncio.sleep(early)
         properties = parse_properties([each.fill(place, {}) for each in templates])
-        properties |= {_DUE: int(due * 1e9), _RUN: figures.run}
+        properties |= {_DUE: int(due * 1e9), _RUN: run.name}
         while True:
             try:
                 future = queue.post_nowait(payload, properties=properties)
@@ -262,9 +280,9 @@ async def _produce(
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 continue
             break
-        if due >= figures.measured_from:
-            figures.posted += 1
-            figures.behind = max(figures.behind, time.perf_counter() - due)
+        if due >= run.measured_from:
+            run.posted += 1
+            run.behind = max(run.behind, time.perf_counter() - due)
         waiting.add(future)
         future.add_done_callback(partial(answered, due))
         if not place % 100:
@@ -273,26 +291,26 @@ async def _produce(
         await asyncio.wait(waiting)
 
 
-async def _consume(consumer: bmq.Queue | bmq.Consumer, figures: _Figures) -> None:
+async def _consume(consumer: bmq.Queue | bmq.Consumer, run: _Run) -> None:
     while True:
         batch = await consumer.receive_many(1000)
         now = time.perf_counter()
         for message in batch:
             due = message.properties.get(_DUE)
-            mine = message.properties.get(_RUN) == figures.run
-            if mine and isinstance(due, int) and due >= int(figures.measured_from * 1e9):
-                figures.delivered += 1
-                _record(figures.delivery, now - due / 1e9)
+            mine = message.properties.get(_RUN) == run.name
+            if mine and isinstance(due, int) and due >= int(run.measured_from * 1e9):
+                run.delivered += 1
+                _record(run.delivery, now - due / 1e9)
         batch.confirm()
 
 
-async def _drain(figures: _Figures) -> None:
+async def _drain(run: _Run) -> None:
     """Wait until the consumers have all messages, or receive none for a second."""
     end = time.perf_counter() + _PATIENCE
     before, quiet = -1, 0
     while time.perf_counter() < end and quiet < 10:
-        quiet = quiet + 1 if figures.delivered == before else 0
-        before = figures.delivered
+        quiet = quiet + 1 if run.delivered == before else 0
+        before = run.delivered
         await asyncio.sleep(0.1)
 
 
@@ -312,26 +330,6 @@ def _latency(histogram: Any) -> dict[str, float]:
     return {**found, "max": round(highest / 1000, 3), "mean": round(mean / 1000, 3), "count": count}
 
 
-def _result(figures: _Figures, file: str, broker: str, seconds: float) -> dict[str, Any]:
-    import bmq
-
-    return {
-        "workload": Path(file).name,
-        "broker": broker,
-        "bmq": bmq.__version__,
-        "seconds": seconds,
-        "posted": figures.posted,
-        "accepted": figures.accepted,
-        "refused": figures.refused,
-        "delivered": figures.delivered,
-        "posted_per_second": round(figures.posted / seconds, 1),
-        "delivered_per_second": round(figures.delivered / seconds, 1),
-        "behind_ms": round(figures.behind * 1000, 3),
-        "ack_ms": _latency(figures.ack),
-        "delivery_ms": _latency(figures.delivery),
-    }
-
-
 def _earlier(name: str) -> dict[str, Any]:
     try:
         decoded: Any = json.loads(Path(name).read_text(encoding="utf-8"))
@@ -343,19 +341,20 @@ def _earlier(name: str) -> dict[str, Any]:
     return found
 
 
-def _show(result: dict[str, Any], earlier: dict[str, Any] | None) -> None:
-    refused = f", {number(result['refused'])} refused" if result["refused"] else ""
+def _show(result: _Result, earlier: dict[str, Any] | None) -> None:
+    refused = f", {number(result.refused)} refused" if result.refused else ""
     emit(
-        f"{number(result['posted'])} messages posted in {result['seconds']:g} s "
-        f"({number(result['posted_per_second'])} a second), {number(result['accepted'])} accepted{refused}, "
-        f"{number(result['delivered'])} delivered"
+        f"{number(result.posted)} messages posted in {result.seconds:g} s "
+        f"({number(result.posted_per_second)} a second), {number(result.accepted)} accepted{refused}, "
+        f"{number(result.delivered)} delivered"
     )
     rows: list[list[str]] = []
     for kind, title in zip(_LATENCIES, ("due to acknowledgement", "due to delivery"), strict=True):
-        for name, value in result[kind].items():
+        latency: dict[str, float] = getattr(result, kind)
+        for name, value in latency.items():
             if name == "count":
                 continue
-            row = ["" if rows and rows[-1] and name != "p50" else title, name, f"{value:,.3f}"]
+            row = [title if name == "p50" else "", name, f"{value:,.3f}"]
             if earlier is not None:
                 before: Any = earlier[kind].get(name)
                 known = isinstance(before, int | float) and before > 0
