@@ -192,7 +192,6 @@ class Figures:
         quota_of: whose quota this is: queue or domain.
         full: whether the quota is reached, and posts are refused.
         expired: messages whose time to live ended; None before the broker counts the queue.
-        current: whether the numbers of openings are current; a broker's statistics show new queues late.
     """
 
     uri: str
@@ -207,7 +206,6 @@ class Figures:
     quota: float = 0.0
     quota_of: str = ""
     full: bool = False
-    current: bool = False
     expired: int | None = None
 
 

@@ -197,15 +197,18 @@ class Exporter(Collector):
                 for each in view.clusters
             ),
         )
-        for name, what, label, counts in (
-            ("commands", "Admin commands sent", "command", lambda broker: broker.watch.commands),
-            ("failed_rounds", "Rounds without a complete answer", "error", lambda broker: broker.failures),
-        ):
-            counter = CounterMetricFamily(f"bmq_exporter_{name}", what, labels=["broker", label])
-            for broker in self._brokers:
-                for key, count in list(counts(broker).items()):
-                    counter.add_metric([broker.address, key], count)
-            yield counter
+        commands = CounterMetricFamily(
+            "bmq_exporter_commands", "Admin commands sent", labels=["broker", "command"]
+        )
+        failures = CounterMetricFamily(
+            "bmq_exporter_failed_rounds", "Rounds without a complete answer", labels=["broker", "error"]
+        )
+        for broker in self._brokers:
+            for name, count in list(broker.watch.commands.items()):
+                commands.add_metric([broker.address, name], count)
+            for name, count in list(broker.failures.items()):
+                failures.add_metric([broker.address, name], count)
+        yield from (commands, failures)
         apps = sum(
             max(0, len(queue.inside.apps) - self._max_apps)
             for _, view in views
@@ -225,12 +228,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[_Broker, BrokerView | None], float | No
     (
         "exporter_last_success_timestamp_seconds",
         "Time of the last answers",
-        lambda _, view: view and view.time.timestamp(),
+        lambda _, view: view.time.timestamp() if view is not None else None,
     ),
     (
         "exporter_oldest_details_seconds",
         "Age of the oldest answer about one queue",
-        lambda _, view: view and view.stale,
+        lambda _, view: view.stale if view is not None else None,
     ),
     (
         "exporter_unreadable",

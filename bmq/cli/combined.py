@@ -122,7 +122,7 @@ class CombinedHealth:
             "troubles": [],
         }
         if answer is not None:
-            return condition | json.loads(answer[1])
+            return {**condition, **json.loads(answer[1])}
         if slot.state is not SlotState.FINISHED:
             what = {
                 SlotState.STARTING: f"the {self._kind} is starting",

@@ -97,13 +97,14 @@ class _Reader:
                 else:
                     self.error(path, f"must be {what}, not {_shown(value)}")
             case _Choice(alternatives):
-                chosen = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-                if chosen not in alternatives:
+                given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+                chosen = next(iter(given), "")
+                if len(given) != 1 or chosen not in alternatives:
                     names = " or ".join(f'{{"{name}": {{}}}}' for name in alternatives)
                     self.error(path, f"must be {names}, not {_shown(value)}")
                     return
                 self.settings[path] = chosen
-                self.read(alternatives[chosen], value[chosen], f"{path}.{chosen}")
+                self.read(alternatives[chosen], given[chosen], f"{path}.{chosen}")
             case Mapping():
                 self._object(kind, value, path)
             case _:
@@ -149,7 +150,7 @@ def _app_ids(reader: _Reader, value: Any, path: str) -> None:
     if type(value) is not list:
         reader.error(path, f"must be a list of appIds, not {_shown(value)}")
         return
-    items = cast("list[Any]", value)
+    items: list[Any] = value
     for index, each in enumerate(items):
         if not isinstance(each, str) or not each:
             reader.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
@@ -167,7 +168,7 @@ def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
     if type(value) is not list:
         reader.error(path, f"must be a list, not {_shown(value)}")
         return
-    for each in cast("list[Any]", value):
+    for each in value:
         entry = _members(each)
         text: Any = _members(entry.get("expression")).get("text", "")
         reader.settings[f"{path}[{entry.get('appId', '')}]"] = text

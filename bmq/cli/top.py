@@ -178,7 +178,8 @@ class _Watch:
 
     async def _line(self, admin: Admin, each: QueueStatistics) -> _Line:
         # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
-        messages, held, clients = each.messages, each.bytes, ()
+        messages, held = each.messages, each.bytes
+        clients: tuple[Client, ...] = ()
         try:
             internals = await admin.queue(each.uri).internals()
         except (bmq.errors.AdminError, bmq.ProtocolError):

@@ -94,8 +94,6 @@ def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterat
             "Look inside: each dead letter names its queue and its error. Repair the cause, then post the "
             "messages again.",
         )
-    elif figures.current and not figures.consumers and figures.mode != "broadcast":
-        yield _no_readers(figures.messages, "")
 
 
 def inside(

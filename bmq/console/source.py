@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl as ssl_module
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 
 import bmq
-from bmq import _checks, _world
+from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin
-from bmq.admin.parsing import limits_of
 from bmq.admin.taking import objection
-from bmq.admin.watch import Figures, Limits, figures_of, use_of
+from bmq.admin.watch import Figures, figures_of
 from bmq.client.message import beginning_of
 from bmq.wire.control import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES
@@ -27,11 +26,6 @@ MOST_HELD = 1000
 _MOST_BYTES = 64 * 1024 * 1024
 #: Bytes of a payload to show, and of its properties. Data beyond the limit is never decompressed.
 MOST_SHOWN = 256 * 1024
-# Queues for whose figures one turn of the event loop has time.
-_TURN = 200
-# Seconds after which the limits of a domain are asked for again.
-_LIMITS_KEPT = 10.0
-_NO_LIMITS: Limits = ((0, 0), (0, 0))
 #: Seconds without a message after which no more messages are expected.
 _IDLE = 1.0
 
@@ -203,11 +197,9 @@ class Embedded(RemoteBroker):
             context.verify_mode = ssl_module.CERT_NONE
         super().__init__(broker.uri, credentials=credentials, ssl=context)
         self._broker = broker
-        self._limits: dict[str, Limits] = {}
-        self._limits_at = 0.0
 
     async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue, a few hundred queues at a time.
+        """Return the figures of every queue.
 
         Raises:
             ConnectionFailed: the broker was stopped.
@@ -216,48 +208,7 @@ class Embedded(RemoteBroker):
             raise bmq.ConnectionFailed(
                 f"could not connect to {self.name}: this process has stopped the broker"
             )
-        found: list[Figures] = []
-        totals: dict[str, tuple[int, int]] = {}
-        for number, (uri, queue) in enumerate(self._broker.queues.items()):
-            if not number % _TURN:
-                await asyncio.sleep(0)
-            counted = queue.stats()
-            found.append(
-                Figures(
-                    uri,
-                    queue.domain,
-                    queue.mode,
-                    counted.messages,
-                    counted.bytes,
-                    counted.producers,
-                    counted.consumers,
-                    counted.posted,
-                    counted.confirmed,
-                    expired=counted.expired,
-                )
-            )
-            messages, size = totals.get(queue.domain, (0, 0))
-            totals[queue.domain] = messages + counted.messages, size + counted.bytes
-        await self._learn_limits(admin, totals)
-        for number, each in enumerate(found):
-            if not number % _TURN:
-                await asyncio.sleep(0)
-            limits = self._limits.get(each.domain, _NO_LIMITS)
-            quota, owner, full = use_of((each.messages, each.bytes), totals[each.domain], limits)
-            found[number] = replace(each, quota=quota, quota_of=owner, full=full, current=True)
-        return found
-
-    async def _learn_limits(self, admin: Admin, domains: Iterable[str]) -> None:
-        """Ask for the limits of new domains at once, and of all domains again after some seconds."""
-        now = _world.monotonic()
-        if now - self._limits_at > _LIMITS_KEPT:
-            self._limits, self._limits_at = {}, now
-        for name in domains:
-            if name not in self._limits:
-                try:
-                    self._limits[name] = limits_of((await admin.domain(name)).configuration)
-                except (bmq.errors.AdminError, bmq.ProtocolError):
-                    self._limits[name] = _NO_LIMITS  # the domain has gone meanwhile, or cannot be read
+        return await super().figures(admin)
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages from the broker's store, unnoticed by clients."""

@@ -74,7 +74,7 @@ class _Sight(RateHistory):
 
     def report(self, figures: Figures, dead: DeadLetters) -> None:
         """Choose the most severe problem, and keep its start."""
-        if not figures.messages or (figures.current and not figures.consumers):
+        if not figures.messages:
             self.found = self.suspected = None
         found = [*at_a_glance(figures, dead, self.expired), *([self.found] if self.found else [])]
         seen = worst(found)
@@ -273,11 +273,7 @@ class Watch:
         """
         now = _world.monotonic()
         again = min(_ASKED_AGAIN, self._interval)
-        waiting = [
-            each
-            for each in figures
-            if each.messages and (each.consumers or not each.current) and each.mode != "broadcast"
-        ]
+        waiting = [each for each in figures if each.messages and each.mode != "broadcast"]
         due = [each for each in waiting if now - seen[each.uri].asked >= again]
         due.sort(key=lambda each: seen[each.uri].urgency(each, now), reverse=True)
         # The configuration of a domain comes with all its queues: one question is enough for a poll.

@@ -36,7 +36,6 @@ def test_an_empty_or_moving_queue_has_no_problem() -> None:
 
 def test_late_statistics_do_not_show_that_nobody_reads() -> None:
     assert _kinds(messages=3) == []
-    assert _kinds(messages=3, current=True) == ["unread"]
 
 
 def test_a_quota_is_reported_from_eighty_percent_on() -> None:
@@ -46,7 +45,7 @@ def test_a_quota_is_reported_from_eighty_percent_on() -> None:
 
 def test_expired_messages_are_reported_of_an_empty_queue_too() -> None:
     assert _kinds(expired=3) == ["expired"]
-    assert _kinds(expired=3, messages=1, current=True) == ["expired", "unread"]
+    assert _kinds(expired=3, messages=1) == ["expired"]
 
 
 def test_expired_messages_are_counted_from_poll_to_poll() -> None:
