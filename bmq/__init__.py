@@ -164,8 +164,9 @@ __all__ = [
     "run",
 ]
 
-# The module of each public name. A name is imported on first use: a program imports only the needed modules,
-# and a run of pytest, which loads the plugin wherever bmq is installed, imports no module.
+# The module of each public name; the other names are errors. A name is imported on first use: a program
+# imports only the needed modules, and a run of pytest, which loads the plugin wherever bmq is installed,
+# imports no module.
 _NAMES = {
     "bmq.client.attempt": ["Attempt"],
     "bmq.client.connect": ["connect", "run"],
@@ -178,32 +179,6 @@ _NAMES = {
     "bmq.client.session": ["CloseReport", "Session"],
     "bmq.client.typed": ["TypedMessage", "TypedQueue"],
     "bmq.codecs": ["CloudEvent", "Codec", "Property"],
-    "bmq.errors": [
-        "AckStatus",
-        "AuthenticationError",
-        "BufferFull",
-        "ConfigureQueueError",
-        "ConnectionFailed",
-        "Error",
-        "ExpressionWarning",
-        "InvalidExpression",
-        "InvalidPayload",
-        "InvalidProperty",
-        "InvalidURI",
-        "NegotiationError",
-        "OpenQueueError",
-        "PostError",
-        "ProtocolError",
-        "QueueClosed",
-        "RequestError",
-        "RequestFailed",
-        "RequestTimeout",
-        "SessionClosed",
-        "StateError",
-        "TimedOut",
-        "Undecodable",
-        "UsageError",
-    ],
     "bmq.protocol.client.core": ["SessionState"],
     "bmq.protocol.client.queue": ["QueueState"],
     "bmq.subscriptions": ["Expression", "P", "TagFilter"],
@@ -224,7 +199,8 @@ _NAMES = {
         "consume",
     ],
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF = dict.fromkeys(__all__, "bmq.errors")
+_MODULE_OF.update({name: module for module, names in _NAMES.items() for name in names})
 _MODULES = (
     "admin",
     "arrow",

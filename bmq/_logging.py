@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
+from typing import Any
 
 from bmq import _world
 
@@ -38,7 +39,7 @@ _MOST_WAITING = 1000
 _AT_EXIT = 1.0
 
 
-class Log:
+class Log(logging.LoggerAdapter[logging.Logger]):
     """A logger of the standard library, for the modules of bmq.
 
     Args:
@@ -49,91 +50,28 @@ class Log:
         logger: logger of the standard library.
     """
 
-    __slots__ = ("_later", "logger")
-
     def __init__(self, name: str, *, later: bool = False) -> None:
-        self.logger = logging.getLogger(name)
+        super().__init__(logging.getLogger(name))
         self._later = later
-
-    def isEnabledFor(self, level: int) -> bool:
-        """Whether lines of a level are logged."""
-        return self.logger.isEnabledFor(level)
-
-    def debug(self, message: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
-        """Log a line for the developers of a program."""
-        self._log(logging.DEBUG, message, args, None, extra)
-
-    def info(self, message: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
-        """Log a line about normal operation."""
-        self._log(logging.INFO, message, args, None, extra)
-
-    def warning(
-        self,
-        message: str,
-        *args: object,
-        exc_info: bool | BaseException | None = None,
-        extra: Mapping[str, object] | None = None,
-    ) -> None:
-        """Log a warning."""
-        self._log(logging.WARNING, message, args, exc_info, extra)
-
-    def error(
-        self,
-        message: str,
-        *args: object,
-        exc_info: bool | BaseException | None = None,
-        extra: Mapping[str, object] | None = None,
-    ) -> None:
-        """Log an error."""
-        self._log(logging.ERROR, message, args, exc_info, extra)
-
-    def exception(
-        self,
-        message: str,
-        *args: object,
-        exc_info: bool | BaseException = True,
-        extra: Mapping[str, object] | None = None,
-    ) -> None:
-        """Log an error with the present exception."""
-        self._log(logging.ERROR, message, args, exc_info, extra)
-
-    def critical(
-        self,
-        message: str,
-        *args: object,
-        exc_info: bool | BaseException | None = None,
-        extra: Mapping[str, object] | None = None,
-    ) -> None:
-        """Log an error that ends a session."""
-        self._log(logging.CRITICAL, message, args, exc_info, extra)
 
     def log(
         self,
         level: int,
-        message: str,
+        msg: object,
         *args: object,
-        exc_info: bool | BaseException | None = None,
+        exc_info: Any = None,
         extra: Mapping[str, object] | None = None,
+        **other: object,
     ) -> None:
-        """Log a line."""
-        self._log(level, message, args, exc_info, extra)
-
-    def _log(
-        self,
-        level: int,
-        message: str,
-        args: tuple[object, ...],
-        exc_info: bool | BaseException | None,
-        extra: Mapping[str, object] | None,
-    ) -> None:
+        """Log a line; all other methods of the base class end here."""
         logger = self.logger
         if not logger.isEnabledFor(level):
             return
         error = sys.exception() if exc_info is True else exc_info or None
         about = (type(error), error, error.__traceback__) if error is not None else None
-        path, line, function, _ = logger.findCaller(stacklevel=3)
+        path, line, function, _ = logger.findCaller(stacklevel=2)
         try:
-            record = logger.makeRecord(logger.name, level, path, line, message, args, about, function, extra)
+            record = logger.makeRecord(logger.name, level, path, line, msg, args, about, function, extra)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as fault:  # the application's record factory

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from bmq import _world
 from bmq._logging import Log, elsewhere
@@ -29,6 +29,7 @@ __all__ = [
     "replaced_threads",
     "running_loop",
     "timeout",
+    "weakly",
 ]
 
 T = TypeVar("T")
@@ -43,6 +44,18 @@ def has_running_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def weakly(method: Callable[[], object]) -> Callable[[], None]:
+    """Return a callback for a timer that does not keep the object of a method alive."""
+    reference = WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    return call
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from bmq._links import page
+from bmq._version import page
 
 __all__ = [
     "AckStatus",

@@ -55,7 +55,7 @@ import bmq.taskiq
 import bmq.typed
 import bmq.types
 from bmq._json import orjson
-from bmq.client.consumer_life import ConsumerLife
+from bmq.client.buffer import ConsumerLife
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.groups._protocol import Candidate, Seat
 from bmq.protocol.broker.session import BrokerSession

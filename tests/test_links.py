@@ -12,7 +12,7 @@ from importlib import metadata
 import pytest
 
 import bmq
-from bmq import _links
+from bmq import _version
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> None:
     found["Project-URL"] = "Source, https://example.org/bmq"
     found["Project-URL"] = "Documentation, https://example.org/docs/"
     monkeypatch.setattr(metadata, "metadata", lambda name: found)
-    monkeypatch.setattr(_links, "_site", _links._site.__wrapped__)
+    monkeypatch.setattr(_version, "_site", _version._site.__wrapped__)
 
 
 def printed(error: BaseException) -> str:
@@ -62,5 +62,5 @@ def test_foreign_notes_are_kept() -> None:
 
 
 def test_without_an_address_there_is_no_note() -> None:
-    assert _links.page("api/Error") == ""
+    assert _version.page("api/Error") == ""
     assert printed(bmq.UsageError("wrong")).endswith("wrong\n")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bmq._waiting import WaitingLine, ended
+from bmq._turn import WaitingLine, ended
 from tests.performance.server import counted
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from bmq import _checks
 from bmq._json import orjson
 from bmq._live import live
-from bmq._local import is_loopback
 from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.admin import parsing
@@ -120,7 +119,7 @@ class connect:
         anonymous = isinstance(credentials, Credentials) and credentials.data is None
         if credentials is not None and ssl is None and not anonymous:
             for address in target.addresses:
-                if not address.tls and not is_loopback(address.host):
+                if not address.tls and not address.is_loopback:
                     logger.warning("credentials are sent to %s unencrypted: use a tcps:// address", address)
         self._admin = Admin(target.addresses, credentials, ssl, server_hostname, timeout, process_name)
 

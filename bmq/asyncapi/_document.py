@@ -47,7 +47,7 @@ _KINDS: Final[Mapping[type, dict[str, str]]] = {
 _OTHERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _BYTES: Final = "bytes"
 _PROBLEM: Final = "problem"
-#: The failure of a request, as bmq.client.problem writes it.
+#: The failure of a request, as bmq.client.requests writes it.
 _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
     "title": _PROBLEM,
     "description": "A failed request, in the form of RFC 9457.",

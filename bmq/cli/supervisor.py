@@ -38,13 +38,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bmq import _world
-from bmq._backoff import backoff
 from bmq._logging import Log
 from bmq.cli.child import FORCED_AFTER, NUMBER
 from bmq.cli.combined import LONGEST_ANSWER, CombinedHealth
 from bmq.cli.output import LogFormatter
 from bmq.cli.process import OUTPUT, Process, Slot, SlotState, Worker
 from bmq.cli.status import ExitStatus
+from bmq.protocol.deadlines import backoff
 from bmq.workers.probe import HealthAddressError, PageServer
 
 __all__ = ["Pauses", "Supervisor"]

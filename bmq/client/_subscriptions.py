@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client._definition import Definition, Numbered, RoutedMessage
-from bmq.client.buffer import ReceiveBuffer
-from bmq.client.consumer_life import ConsumerInput, ConsumerState
+from bmq.client.buffer import ConsumerInput, ConsumerState, ReceiveBuffer
 from bmq.client.counting import size_of
 from bmq.client.in_hand import InHand
 from bmq.client.receive_limit import ReceiveLimit

@@ -63,6 +63,11 @@ class Address:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the address, or its usual name, always means this machine."""
+        return self.host in ("localhost", "::1", "0.0.0.0", "::") or self.host.startswith("127.")
+
 
 def parse_addresses(text: str) -> list[Address]:
     """Parse an address, or several separated by commas.

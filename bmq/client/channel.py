@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from bmq._logging import Log
 from bmq._loop import change_protocol, of_uvloop
-from bmq._waiting import ended
+from bmq._turn import ended
 
 try:
     from fcntl import ioctl as _ioctl

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._live import live
-from bmq._local import is_loopback
 from bmq._logging import Log
 from bmq._loop import check_greenlets, has_running_loop, new_event_loop, running_loop
 from bmq._signals import on_interrupts, on_signals
@@ -223,7 +222,7 @@ def _check_clear_text(credentials: CredentialsSource, addresses: list[Address]) 
             + ", ".join(map(str, addresses))
         )
     for address in addresses:
-        if not address.tls and not is_loopback(address.host):
+        if not address.tls and not address.is_loopback:
             logger.warning(
                 "credentials are sent to %s unencrypted: use a tcps:// address",
                 address,

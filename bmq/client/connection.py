@@ -14,19 +14,18 @@ A bug in this library ends the session through the table: the session is CLOSED 
 from __future__ import annotations
 
 import asyncio
-import weakref
 from asyncio import get_running_loop
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from bmq import _world
 from bmq._logging import Log
-from bmq._loop import running_loop
+from bmq._loop import running_loop, weakly
 from bmq.client.channel import Channel
 from bmq.client.counting import Confirming
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
-from bmq.protocol.client.greeting import Greeting
+from bmq.protocol.client.handshake import Greeting
 
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
@@ -166,7 +165,7 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        self._timer = self.loop.call_at(deadline, _tick, weakref.ref[Connection](self))
+        self._timer = self.loop.call_at(deadline, weakly(self.on_timer))
 
     def on_timer(self) -> None:
         """Perform due actions."""
@@ -356,8 +355,3 @@ class Connection:
     def bytes_received(self) -> int:
         """Number of bytes received, on all channels."""
         return self._received_before + (self._channel.bytes_received if self._channel else 0)
-
-
-def _tick(connection: weakref.ref[Connection]) -> None:
-    if (alive := connection()) is not None:
-        alive.on_timer()

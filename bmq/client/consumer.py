@@ -16,8 +16,7 @@ from bmq.client._definition import (
     check_expression_input,
     compile_expression_input,
 )
-from bmq.client.buffer import ReceiveBuffer
-from bmq.client.consumer_life import ConsumerState
+from bmq.client.buffer import ConsumerState, ReceiveBuffer
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import UsageError

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from bmq._backoff import backoff
 from bmq._checks import INT32_MAX
 from bmq.client.message import Message
 from bmq.client.posts import QueueBase
@@ -31,6 +30,7 @@ from bmq.conventions import (
     is_guid,
 )
 from bmq.errors import PostError, ProtocolError, UsageError
+from bmq.protocol.deadlines import backoff
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties

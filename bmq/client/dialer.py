@@ -29,7 +29,6 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from bmq._backoff import backoff
 from bmq._logging import Log
 from bmq._loop import create_connection
 from bmq.client.address import Address, race, violation_in
@@ -39,8 +38,8 @@ from bmq.client.options import CredentialsSource, SessionOptions, Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
-from bmq.protocol.client.greeting import Greeting
-from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.handshake import Credentials, Greeting
+from bmq.protocol.deadlines import backoff
 
 if TYPE_CHECKING:
     from bmq.client.trace import Tracer

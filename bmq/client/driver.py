@@ -19,12 +19,11 @@ from bmq.client.address import Address
 from bmq.client.connection import Connection
 from bmq.client.counting import ReceiveCounts, distinct
 from bmq.client.dialer import Dialer
-from bmq.client.event_stream import EventStream
 from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
 from bmq.client.options import CredentialsSource, SessionOptions, introduce
 from bmq.client.posts import settle
 from bmq.client.receive_limit import ReceiveLimit
-from bmq.client.reporting import Reporter
+from bmq.client.reporting import EventStream, Reporter
 from bmq.client.send_window import SendWindow
 from bmq.errors import SessionClosed
 from bmq.protocol.client.core import ClientCore, CoreOptions, SessionState

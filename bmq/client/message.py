@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import TracebackType
@@ -69,8 +70,35 @@ def beginning_of(message: Message, most: int) -> Beginning:
     )
 
 
+class _Handled:
+    """``async with`` a message or a batch."""
+
+    __slots__ = ()
+
+    _buffer: ReceiveBuffer
+
+    @abstractmethod
+    def confirm(self) -> None:
+        """Confirm to the broker."""
+
+    async def __aenter__(self) -> Self:
+        queue = self._buffer.queue
+        queue._connection.check_loop()
+        queue._handlers.enter(self)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            if exc_type is None:
+                self.confirm()
+        finally:
+            self._buffer.queue._handlers.leave(self)
+
+
 @live
-class Message:
+class Message(_Handled):
     """A message as delivered by the broker (one PUSH message).
 
     The application owns the message until :meth:`confirm`. An unconfirmed message is redelivered, to this or
@@ -269,27 +297,12 @@ class Message:
             if buffer.hooks.confirming:
                 buffer.hooks.confirmed(buffer.consumer, (self,))
 
-    async def __aenter__(self) -> Self:
-        queue = self._buffer.queue
-        queue._connection.check_loop()
-        queue._handlers.enter(self)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        try:
-            if exc_type is None:
-                self.confirm()
-        finally:
-            self._buffer.queue._handlers.leave(self)
-
     def __repr__(self) -> str:
         return f"<bmq.Message {self.guid} from {self.queue_uri}, {len(self._push[DATA])} bytes>"
 
 
 @live
-class MessageBatch(Sequence[Message]):
+class MessageBatch(_Handled, Sequence[Message]):
     """Messages received together; :meth:`confirm` confirms the whole batch at once.
 
     ``async with batch:`` confirms on a clean exit. :meth:`column` reads a property of all messages.
@@ -360,21 +373,6 @@ class MessageBatch(Sequence[Message]):
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
-
-    async def __aenter__(self) -> Self:
-        queue = self._buffer.queue
-        queue._connection.check_loop()
-        queue._handlers.enter(self)
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        try:
-            if exc_type is None:
-                self.confirm()
-        finally:
-            self._buffer.queue._handlers.leave(self)
 
     def __repr__(self) -> str:
         return f"<bmq.MessageBatch of {len(self._messages)} from {self._buffer.queue.uri}>"

@@ -11,10 +11,10 @@ from itertools import count
 from typing import TypedDict
 
 from bmq import _checks, _world
-from bmq._backoff import backoff
 from bmq._version import __version__
 from bmq.errors import UsageError
 from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.deadlines import backoff
 from bmq.wire.compression import DEFAULT_LEVEL
 from bmq.wire.constants import (
     COMPRESSION_THRESHOLD,

@@ -35,7 +35,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from bmq import _checks
-from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.dead_letters import DeadLetter, Failure, described
@@ -52,6 +51,7 @@ from bmq.errors import (
     Undecodable,
     UsageError,
 )
+from bmq.protocol.deadlines import backoff
 from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 

@@ -27,8 +27,8 @@ from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
 from bmq._pace import paced
+from bmq._turn import ended
 from bmq._version import install
-from bmq._waiting import ended
 from bmq.client._deadline import within
 from bmq.client._definition import Definition
 from bmq.client._handlers import Handlers

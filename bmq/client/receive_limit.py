@@ -29,10 +29,10 @@ have no limits.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from bmq._loop import weakly
 from bmq.client.connection import Connection
 from bmq.client.options import SessionOptions
 from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
@@ -176,16 +176,14 @@ class ReceiveLimit:
 
     def _begin_watch(self) -> None:
         self._seen = self._in_line()
-        self._watch = self._connection.loop.call_later(
-            _STANDSTILL, _look_again, weakref.ref[ReceiveLimit](self)
-        )
+        self._watch = self._connection.loop.call_later(_STANDSTILL, weakly(self._look_again))
 
     def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def look_again(self) -> None:
+    def _look_again(self) -> None:
         """Check a pause after a moment: resume reading if no progress is possible before an answer."""
         self._watch = None
         core = self._connection.core
@@ -209,14 +207,12 @@ class ReceiveLimit:
     def _be_patient(self, wanted: bool) -> None:
         """Start or stop waiting for a consumer."""
         if wanted and self._patience is None:
-            self._patience = self._connection.loop.call_later(
-                _PATIENCE, _give_up, weakref.ref[ReceiveLimit](self)
-            )
+            self._patience = self._connection.loop.call_later(_PATIENCE, weakly(self._give_up))
         elif not wanted and self._patience is not None:
             self._patience.cancel()
             self._patience = None
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         """Resume reading without a consumer, and keep no further unmatched messages."""
         self._patience = None
         if self._in_vain:
@@ -228,13 +224,3 @@ class ReceiveLimit:
 
     def _half(self, messages: int, size: int) -> bool:
         return messages * 2 <= self._max_messages and size * 2 <= self._max_bytes
-
-
-def _look_again(limit: weakref.ref[ReceiveLimit]) -> None:
-    if (alive := limit()) is not None:
-        alive.look_again()
-
-
-def _give_up(limit: weakref.ref[ReceiveLimit]) -> None:
-    if (alive := limit()) is not None:
-        alive.give_up()

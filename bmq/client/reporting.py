@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a session: a line at the beginning and at the end of each problem.
+"""What a session reports: its log, and its events for the application.
+
+The log has a line at the beginning and at the end of each problem.
 
 Both lines have the level WARNING, to appear in a program without a logging configuration. Continuing and
 repeated problems are logged rarely. Records have attributes for the subject: ``broker``, ``queue``.
@@ -10,10 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
+from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq._loop import weakly
+from bmq._turn import turn_of
 from bmq.protocol.client.events import (
     ClientDeprecated,
     Connected,
@@ -39,7 +46,7 @@ from bmq.protocol.client.events import (
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
 
-__all__ = ["Reporter"]
+__all__ = ["EventStream", "Reporter"]
 
 logger = Log("bmq.client", later=True)
 
@@ -50,6 +57,8 @@ _RARELY = 600.0
 _SLOW_EVERY = 60.0
 # Losses of the connection, and stalls of the same cause, are logged at most once in this many seconds.
 _SAME_EVERY = 60.0
+# Maximum number of events kept for an iterator that does not keep up.
+_MAX_WAITING = 1000
 _MOVES = {
     "silence": "sends data again",
     "answers": "answers again",
@@ -94,7 +103,6 @@ class Reporter:
     def attach(self, driver: Driver) -> None:
         """Report for a session, which the reporter does not keep alive."""
         self._driver = weakref.ref(driver)
-        self._self = weakref.ref[Reporter](self)
 
     def note(self, event: SessionEvent) -> None:
         """Log an event, if relevant."""
@@ -199,10 +207,10 @@ class Reporter:
         self._arm(driver)
 
     def _arm(self, driver: Driver) -> None:
-        self._timer = driver.connection.loop.call_later(self._interval, _remind, self._self)
+        self._timer = driver.connection.loop.call_later(self._interval, weakly(self._remind))
         self._interval = min(_RARELY, self._interval * 2)
 
-    def remind(self) -> None:
+    def _remind(self) -> None:
         """Log a continuing outage."""
         driver = self._driver()
         if driver is None or self._down_since is None:
@@ -317,11 +325,6 @@ class Reporter:
             self._slow_since = None
 
 
-def _remind(reporter: weakref.ref[Reporter]) -> None:
-    if (alive := reporter()) is not None:
-        alive.remind()
-
-
 def _about(driver: Driver, queue: str | None = None) -> dict[str, str]:
     about = {"broker": driver.dialer.address.text}
     return about if queue is None else {**about, "queue": queue}
@@ -337,3 +340,81 @@ def _seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+@live
+class _Subscriber(AsyncIterator[SessionEvent]):
+    def __init__(self, ended: bool) -> None:
+        self._waiting: deque[SessionEvent] = deque(maxlen=_MAX_WAITING)
+        self._wakeup: asyncio.Event = asyncio.Event()
+        self._ended = ended
+
+    def put(self, event: SessionEvent) -> None:
+        self._waiting.append(event)
+        self._wakeup.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._wakeup.set()
+
+    async def __anext__(self) -> SessionEvent:
+        turn = turn_of(asyncio.get_running_loop())
+        while True:
+            while not self._waiting:
+                if self._ended:
+                    raise StopAsyncIteration
+                self._wakeup.clear()
+                await self._wakeup.wait()
+            if turn.clock() < turn.until:
+                break
+            await turn.wait()
+            if self._waiting:
+                break  # false if another loop over the same iterator was faster
+        return self._waiting.popleft()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+class EventStream:
+    """Passes each event to all live subscribers.
+
+    Args:
+        callback: called with each event, in the event loop. Exceptions of the callback are logged;
+            KeyboardInterrupt and SystemExit also end the event loop, in the next turn.
+    """
+
+    def __init__(self, callback: Callable[[SessionEvent], None] | None) -> None:
+        self._callback = callback
+        self._subscribers: weakref.WeakKeyDictionary[_Subscriber, None] = weakref.WeakKeyDictionary()
+        self._ended = False
+
+    def subscribe(self) -> AsyncIterator[SessionEvent]:
+        """Return an iterator over the events from now on."""
+        subscriber = _Subscriber(self._ended)
+        if not self._ended:
+            self._subscribers[subscriber] = None
+        return subscriber
+
+    def publish(self, event: SessionEvent) -> None:
+        """Pass an event to the subscribers."""
+        for subscriber in list(self._subscribers):
+            subscriber.put(event)
+        if self._callback is not None:
+            try:
+                self._callback(event)
+            except (KeyboardInterrupt, SystemExit) as error:
+                # These exceptions end the event loop, as from any other callback, but outside the client's
+                # own code.
+                asyncio.get_running_loop().call_soon(_raise, error)
+            except BaseException:
+                # Includes CancelledError: the callback may have awaited a cancelled future.
+                logger.exception("the session event callback failed on %r", event)
+
+    def end(self) -> None:
+        """End the iterators of all subscribers after the last event."""
+        self._ended = True
+        for subscriber in list(self._subscribers):
+            subscriber.end()
+        self._subscribers.clear()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
-from bmq._waiting import ended
+from bmq._turn import ended
 from bmq.client.address import Address
 from bmq.client.consumer import Subscription
 from bmq.client.driver import Driver
@@ -117,7 +117,7 @@ class Session:
     ) -> None:
         self._hooks = Hooks(interceptors)
         if options.log_stats_every:
-            from bmq.client._stats_log import StatsLog  # few programs need the module
+            from bmq.client.stats import StatsLog  # few programs need the module
 
             on_event = StatsLog(self, options.log_stats_every, on_event).note
         self._driver: Driver = Driver(

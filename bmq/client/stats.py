@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
 from weakref import WeakKeyDictionary, ref
 
 from bmq import _checks
+from bmq._logging import Log
+from bmq._loop import weakly
 from bmq.client.counting import ReceiveCounts
 from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
+from bmq.protocol.client.events import Connected, Disconnected, SessionEvent
 
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
+    from bmq.client.session import Session
     from bmq.protocol.client.queue import QueueCore
 
 __all__ = [
@@ -24,11 +29,15 @@ __all__ = [
     "Histogram",
     "QueueStats",
     "SessionStats",
+    "StatsLog",
     "consumer_stats",
     "members",
     "queue_stats",
     "session_stats",
+    "stats_line",
 ]
+
+logger = Log("bmq.stats", later=True)
 
 #: The member of a group that reads a queue: from :class:`bmq.Queue` to :class:`bmq.groups.Group`.
 members: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
@@ -335,3 +344,86 @@ def session_stats(driver: Driver) -> SessionStats:
         revived_messages=revived,
         **driver.ages(),
     )
+
+
+def stats_line(stats: SessionStats) -> str:
+    """Return statistics as one line; names and order stay within a minor release."""
+    ack = stats.ack_seconds.quantile(0.5)
+    values: dict[str, object] = {
+        "queues": stats.queues,
+        "posted": stats.posted,
+        "acknowledged": stats.acknowledged,
+        "refused": sum(stats.refused.values()),
+        "retransmitted": stats.retransmitted,
+        "unacked": stats.unacked_messages,
+        "received": stats.received,
+        "confirmed": stats.confirmed,
+        "redelivered": stats.redelivered,
+        "unconfirmed": stats.unconfirmed,
+        "buffered": stats.buffered_messages,
+        "bytes_sent": stats.bytes_sent,
+        "bytes_received": stats.bytes_received,
+        "reconnects": stats.reconnects,
+        "seconds_disconnected": f"{stats.seconds_disconnected:.3f}",
+        "ack_seconds_p50": "-" if ack is None else f"{ack:.6f}",
+    }
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+class StatsLog:
+    """Logs the statistics of one session. Keeps neither the session nor its event loop alive.
+
+    Args:
+        session: the session.
+        every: seconds between two lines.
+        on_event: the application's callback for session events, called first.
+    """
+
+    def __init__(
+        self, session: Session, every: float, on_event: Callable[[SessionEvent], None] | None
+    ) -> None:
+        self._session = ref(session)
+        self._every = every
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, event: SessionEvent) -> None:
+        """Begin at the first connection, and end with the session."""
+        try:
+            if self._on_event is not None:
+                self._on_event(event)
+        finally:
+            self._note(event)
+
+    def _note(self, event: SessionEvent) -> None:
+        if isinstance(event, Connected):
+            if self._timer is None:
+                self._wait()
+        elif isinstance(event, Disconnected):
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._log("final statistics")
+
+    def _wait(self) -> None:
+        self._timer = self._loop.call_later(self._every, weakly(self._next))
+
+    def _next(self) -> None:
+        """Log a line, and wait for the next."""
+        if self._log("statistics"):
+            self._wait()
+
+    def _log(self, what: str) -> bool:
+        session = self._session()
+        if session is None:
+            return False
+        stats, address = session.stats(), session.address
+        logger.info(
+            "%s of the session with %s: %s",
+            what,
+            address,
+            stats_line(stats),
+            extra={"broker": address, "statistics": stats},
+        )
+        return True

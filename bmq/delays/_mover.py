@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final
 
 from bmq import _checks, _world
-from bmq._backoff import backoff
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -43,6 +42,7 @@ from bmq.errors import (
     QueueClosed,
     SessionClosed,
 )
+from bmq.protocol.deadlines import backoff
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Mover"]

@@ -15,8 +15,7 @@ from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import timeout
-from bmq._turn import turn_of
-from bmq._waiting import ended
+from bmq._turn import ended, turn_of
 from bmq.client.message import Message
 from bmq.client.stats import members
 from bmq.conventions import BUCKET

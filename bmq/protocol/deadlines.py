@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines of many keys, ordered by time."""
+"""Deadlines of many keys, ordered by time, and pauses that grow from attempt to attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Deadlines"]
+__all__ = ["Deadlines", "backoff"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -80,3 +80,11 @@ class Deadlines(Generic[K]):
         while heap and live.get(heap[0][2]) != heap[0][1]:
             heapq.heappop(heap)
         self.first = heap[0][0] if heap else None
+
+
+def backoff(attempt: int, first: float, cap: float, factor: float = 2.0) -> float:
+    """Return the pause in seconds after a number of failed attempts: ``first`` after one, at most ``cap``."""
+    try:
+        return min(cap, first * float(factor) ** (attempt - 1))
+    except OverflowError:
+        return cap

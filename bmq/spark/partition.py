@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from bmq import _checks
-from bmq._backoff import backoff
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace, checked_rate
@@ -28,6 +27,7 @@ from bmq.client.posts import FailedPost, PostReport
 from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
+from bmq.protocol.deadlines import backoff
 from bmq.spark.connection import Seconds, Secret, SharedSession, session_thread
 from bmq.spark.guids import GuidMaker, GuidMode, IdGuids, SourceGuids, guid_maker
 from bmq.spark.invalid_rows import (

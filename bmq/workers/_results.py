@@ -29,9 +29,8 @@ from bmq.client.dead_letters import described, origin_of
 from bmq.client.message import Message
 from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
 from bmq.client.posts import PutMessage
-from bmq.client.problem import problem_of
 from bmq.client.queue import Queue
-from bmq.client.requests import deadline
+from bmq.client.requests import deadline, problem_of
 from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
 from bmq.errors import Error, InvalidPayload, PostError, QueueClosed, RequestFailed, StateError, UsageError

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 from bmq import _checks
-from bmq._backoff import backoff
 from bmq._checks import INT32_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -19,6 +18,7 @@ from bmq.client.poison import Poison, guid_of, integer_of
 from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
 from bmq.errors import Error, ProtocolError, UsageError
+from bmq.protocol.deadlines import backoff
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import bmq
-from bmq.client.consumer_life import ConsumerInput, ConsumerLife, ConsumerState
+from bmq.client.buffer import ConsumerInput, ConsumerLife, ConsumerState
 from bmq.errors import StateError
 from bmq.protocol.client.events import ConfirmedAgain
 from bmq.testing import FaultProxy

@@ -64,7 +64,7 @@ PLACES = {
     "testing/_app.py: TestApp.failures": "what a test did",
     "client/requests.py: Requests._waiting": "requests of the application",
     # For one connection.
-    "protocol/client/greeting.py: Greeting.rest": "what is read in one turn of the event loop",
+    "protocol/client/handshake.py: Greeting.rest": "what is read in one turn of the event loop",
     "protocol/broker/session.py: BrokerSession._rest": "what is read in one turn of the event loop",
     "protocol/client/events.py: Pushed.deliveries": "what is read in one turn of the event loop",
     "protocol/client/events.py: PushedColumns.deliveries": "what is read in one turn of the event loop",

@@ -29,8 +29,7 @@ from bmq.protocol.client.events import (
     Skipped,
     StreamConfigured,
 )
-from bmq.protocol.client.greeting import Greeting
-from bmq.protocol.client.handshake import Credentials
+from bmq.protocol.client.handshake import Credentials, Greeting
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.ack import encode_ack

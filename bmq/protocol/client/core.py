@@ -41,8 +41,7 @@ from bmq.protocol.client.events import (
     StateRestored,
     Unsendable,
 )
-from bmq.protocol.client.greeting import Greeting
-from bmq.protocol.client.handshake import BrokerInfo, Credentials, Handshake, Renewal
+from bmq.protocol.client.handshake import BrokerInfo, Credentials, Greeting, Handshake, Renewal
 from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.ports import Columns, QueueOwner
 from bmq.protocol.client.posts import PostWindow

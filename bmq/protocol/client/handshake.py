@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a connection, client role: optional authentication, then negotiation; renewed credentials."""
+"""The start of a connection, client role: optional authentication, then negotiation; renewed credentials.
+
+The kernel of a hung broker still accepts connections: a client with several addresses negotiates with the
+next address concurrently. The session's core takes no part: the dialer hands the first finished candidate to
+:meth:`bmq.protocol.client.core.ClientCore.channel_opened`, with the events behind the broker's answer, and
+closes the other candidates.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,7 @@ from bmq.errors import (
     StatusCategory,
     UsageError,
 )
+from bmq.protocol.framing import Framer
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
@@ -32,13 +39,14 @@ from bmq.wire.control import (
     parse_features,
 )
 from bmq.wire.control_event import decode_event, encode_event, request_id
-from bmq.wire.event import Event, read_event
+from bmq.wire.event import HEARTBEAT_RSP, Event, read_event
 from bmq.wire.notice import Notice
 from bmq.wire.printable import printable
 
 __all__ = [
     "BrokerInfo",
     "Credentials",
+    "Greeting",
     "Handshake",
     "HandshakeInput",
     "HandshakeState",
@@ -54,6 +62,10 @@ _SHORT = 2 * _MARGIN
 # After a failed attempt, try again after half of the remaining time, but not more often than this, in
 # seconds.
 _MIN_RETRY = 0.1
+
+
+# Maximum number of distinct skipped elements to report.
+_MOST_SKIPPED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +321,67 @@ class Handshake(Machine):
         (_S.NEGOTIATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.DONE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
     }
+
+
+class Greeting:
+    """A connection up to the end of the negotiation: bytes in, bytes out. A session may try several.
+
+    Args:
+        identity: client's identity in the negotiation.
+        max_incoming_event: largest event accepted, in bytes.
+
+    Attributes:
+        handshake: state and results of the handshake.
+        framer: splits the stream into events; belongs to the connection.
+        error: failure of the handshake, or None.
+        rest: events after the broker's answer.
+        skipped: elements sent only by newer brokers, each once.
+    """
+
+    __slots__ = ("error", "framer", "handshake", "rest", "skipped")
+
+    def __init__(self, identity: ClientIdentity, max_incoming_event: int) -> None:
+        self.handshake = Handshake(identity)
+        self.framer = Framer(max_incoming_event)
+        self.error: Error | None = None
+        self.rest: list[Event] = []
+        self.skipped: dict[str, None] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether the connection is negotiated."""
+        return self.error is None and self.handshake.state is HandshakeState.DONE
+
+    def begin(self, credentials: Credentials | None) -> bytes:
+        """Return the event to send first."""
+        return self.handshake.connected(credentials)
+
+    def receive(self, data: bytes) -> bytes:
+        """Process bytes from the broker; return bytes to send. Never raises: see :attr:`error`."""
+        if self.error is not None:
+            return b""
+        events, broken = self.framer.feed(data)
+        answers = b""
+        for event in events:
+            if self.handshake.state is HandshakeState.DONE:
+                self.rest.append(event)
+            elif event.type == EventType.HEARTBEAT_REQ:
+                answers = answers or HEARTBEAT_RSP
+            else:
+                try:
+                    answers += self.handshake.receive(event, self._notice)
+                except Error as error:
+                    self.error = error
+                self.error = self.error or self.handshake.error
+                if self.error is not None:
+                    return b""
+        if broken is not None and not self.done:
+            self.error = not_a_broker(broken)
+        return answers
+
+    def _notice(self, what: str) -> None:
+        if len(self.skipped) < _MOST_SKIPPED:
+            self.skipped[what] = None
 
 
 class Renewal:

@@ -43,7 +43,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from bmq._backoff import backoff
 from bmq.errors import (
     AckStatus,
     CloseQueueError,
@@ -81,6 +80,7 @@ from bmq.protocol.client.subscription import (
     SubscriptionOptions,
     SubscriptionSet,
 )
+from bmq.protocol.deadlines import backoff
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.control import (
     DEFAULT_APP_ID,
