@@ -9,12 +9,16 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from ssl import SSLContext
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from bmq import _checks
 from bmq._logging import Log
 from bmq.errors import ConnectionFailed, InvalidURI, ProtocolError, UsageError
+
+if TYPE_CHECKING:
+    from bmq.client.options import CredentialsSource
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -22,7 +26,7 @@ __all__ = [
     "ENVIRONMENT_VARIABLE",
     "FROM_ENVIRONMENT",
     "Address",
-    "BrokerTarget",
+    "BrokerAccess",
     "find_broker",
     "parse_addresses",
     "race",
@@ -111,23 +115,29 @@ def _address_text(value: object) -> str:
         raise InvalidURI(str(error)) from None
 
 
-class BrokerTarget(NamedTuple):
-    """The broker to connect to.
+class BrokerAccess(NamedTuple):
+    """The broker to connect to, and the proofs of identity of both sides.
 
     Attributes:
         addresses: addresses of the broker.
         from_environment: whether the address comes from BMQ_BROKER_URI.
+        credentials: client's credentials, or a function returning credentials.
+        ssl: TLS context for all addresses; if None, only ``tcps://`` uses TLS, with the defaults.
+        server_hostname: name in the broker's certificate, if different from the address.
     """
 
     addresses: list[Address]
     from_environment: bool = False
+    credentials: CredentialsSource | None = None
+    ssl: SSLContext | None = None
+    server_hostname: str | None = None
 
     def __str__(self) -> str:
         where = ", ".join(map(str, self.addresses))
         return f"{where} ({FROM_ENVIRONMENT})" if self.from_environment else where
 
 
-def find_broker(broker: str | None) -> BrokerTarget:
+def find_broker(broker: str | None) -> BrokerAccess:
     """Return the broker to connect to.
 
     An address in the program has priority: two addresses in one program are two brokers, whatever the
@@ -140,12 +150,12 @@ def find_broker(broker: str | None) -> BrokerTarget:
         InvalidURI: the address is not legal.
     """
     if broker is not None:
-        return BrokerTarget(parse_addresses(broker))
+        return BrokerAccess(parse_addresses(broker))
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     if not named:
-        return BrokerTarget(parse_addresses(DEFAULT_ADDRESS))
+        return BrokerAccess(parse_addresses(DEFAULT_ADDRESS))
     try:
-        return BrokerTarget(parse_addresses(named), from_environment=True)
+        return BrokerAccess(parse_addresses(named), from_environment=True)
     except InvalidURI as error:
         raise InvalidURI(f"{ENVIRONMENT_VARIABLE}: {error}") from None
 

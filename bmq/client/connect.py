@@ -92,12 +92,9 @@ class connect:
         target = find_broker(broker)
         if credentials is not None and ssl is None:
             _check_clear_text(credentials, target.addresses)
-        self._target = target
+        self._broker = target._replace(credentials=credentials, ssl=ssl, server_hostname=server_hostname)
         options = options or SessionOptions()
         self._options = replace(options, **fields) if fields else options
-        self._credentials = credentials
-        self._ssl = ssl
-        self._server_hostname = server_hostname
         self._on_event = on_event
         self._host_health = host_health
         self._interceptors = check_interceptors(interceptors)
@@ -110,11 +107,8 @@ class connect:
                 "the session was started before: call bmq.connect(...) again for another session"
             )
         self._session = session = Session(
-            self._target.addresses,
+            self._broker,
             self._options,
-            credentials=self._credentials,
-            ssl=self._ssl,
-            server_hostname=self._server_hostname,
             on_event=self._on_event,
             host_health=self._host_health,
             interceptors=self._interceptors,
@@ -123,7 +117,7 @@ class connect:
             with session._hooks.operation("session.start", session):
                 await session._driver.connect()
         except ConnectionFailed as error:
-            if self._target.from_environment:
+            if self._broker.from_environment:
                 error.args = (f"{error} ({FROM_ENVIRONMENT})",)
             raise
         return session

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bmq._logging import Log
 from bmq._loop import create_connection
-from bmq.client.address import Address, race, violation_in
+from bmq.client.address import Address, BrokerAccess, race, violation_in
 from bmq.client.channel import Channel
 from bmq.client.connection import Connection
-from bmq.client.options import CredentialsSource, SessionOptions, Trace
+from bmq.client.options import SessionOptions, Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
@@ -75,10 +75,7 @@ class Dialer:
         options: delays and timeouts.
         publish: passes an event to the application.
         not_connected_yet: called after a failed attempt of the first connect, if further attempts follow.
-        addresses: addresses of the broker.
-        credentials: client's credentials, or a function returning credentials.
-        ssl: TLS context for all addresses; if None, only ``tcps://`` uses TLS, with the defaults.
-        server_hostname: name in the broker's certificate, if different from the address.
+        broker: addresses of the broker, and credentials.
 
     Attributes:
         target: addresses as text.
@@ -93,20 +90,14 @@ class Dialer:
         options: SessionOptions,
         publish: Callable[[SessionEvent], None],
         not_connected_yet: Callable[[Exception], None],
-        addresses: list[Address],
-        credentials: CredentialsSource | None,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
+        broker: BrokerAccess,
     ) -> None:
         self._connection = connection
         self._options = options
         self._publish = publish
         self._not_connected_yet = not_connected_yet
-        self._addresses = addresses
-        self.target = ", ".join(map(str, addresses))
-        self._credentials = credentials
-        self._ssl = ssl
-        self._server_hostname = server_hostname
+        self._broker = broker
+        self.target = ", ".join(map(str, broker.addresses))
         # Content of the wire trace, and the number of events still to be logged; None for no limit.
         self._trace = options.trace
         self._trace_left: int | None = None
@@ -231,7 +222,7 @@ class Dialer:
             ConnectionFailed: the function failed.
             UsageError: the function returned something else.
         """
-        source = self._credentials
+        source = self._broker.credentials
         if source is None or isinstance(source, Credentials):
             return source
         try:
@@ -462,7 +453,7 @@ class Dialer:
 
     def _in_order(self) -> list[Address]:
         """Return the addresses, the latest failure last."""
-        return sorted(self._addresses, key=lambda address: self._failed.get(address, 0))
+        return sorted(self._broker.addresses, key=lambda address: self._failed.get(address, 0))
 
     def _put_last(self, address: Address, host: str | None = None) -> None:
         if len(self._failed) > _MOST_FAILURES:
@@ -473,7 +464,7 @@ class Dialer:
 
     async def open_channel(self, attempt: _ConnectionAttempt) -> Channel:
         """Open a TCP or TLS connection for an attempt."""
-        ssl, address = self._ssl, attempt.address
+        ssl, address = self._broker.ssl, attempt.address
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         tracer = self._tracer(address)
@@ -482,13 +473,13 @@ class Dialer:
             attempt.host,
             address.port,
             ssl=ssl,
-            server_hostname=(self._server_hostname or address.host) if ssl is not None else None,
+            server_hostname=(self._broker.server_hostname or address.host) if ssl is not None else None,
         )
         return cast("Channel", channel)
 
     def uses_tls(self, address: Address) -> bool:
         """Whether connections to an address use TLS."""
-        return address.tls or self._ssl is not None
+        return address.tls or self._broker.ssl is not None
 
     async def _resolve(self, address: Address) -> list[str]:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl as ssl_module
 import weakref
 from asyncio import get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import turn_of
-from bmq.client.address import Address
+from bmq.client.address import BrokerAccess
 from bmq.client.connection import Connection
 from bmq.client.counting import ReceiveCounts, distinct
 from bmq.client.dialer import Dialer
 from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
-from bmq.client.options import CredentialsSource, SessionOptions, introduce
+from bmq.client.options import SessionOptions, introduce
 from bmq.client.posts import settle
 from bmq.client.receive_limit import ReceiveLimit
 from bmq.client.reporting import EventStream, Reporter
@@ -100,11 +99,8 @@ class Driver:
 
     def __init__(
         self,
-        addresses: list[Address],
+        broker: BrokerAccess,
         options: SessionOptions,
-        credentials: CredentialsSource | None,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
         on_event: Callable[[SessionEvent], None] | None,
         host_health: HostHealthMonitor | None,
     ) -> None:
@@ -137,10 +133,7 @@ class Driver:
             options,
             self.publish,
             self._reporter.not_connected_yet,
-            addresses,
-            credentials,
-            ssl,
-            server_hostname,
+            broker,
         )
         self.queues: dict[QueueCore, Queue] = {}
         self._over_because = ""

@@ -123,7 +123,7 @@ async def connect_beside(session: Session) -> Session:
         ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
     """
     options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
-    beside = session._again(options, interceptors=None)
+    beside = type(session)(session._broker, options, interceptors=None)
     await beside._driver.connect()
     return beside
 

@@ -945,8 +945,7 @@ class Queue(QueueBase):
         return self._default_consumer().batches(max_messages, max_wait)
 
     def _default_consumer(self) -> Consumer:
-        if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
+        self._check_readable()
         default = self._default
         if default is None:
             raise UsageError(
@@ -1013,8 +1012,7 @@ class Queue(QueueBase):
             UsageError: the queue was not opened for reading, or a limit is out of range.
             InvalidExpression: the expression is not legal.
         """
-        if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
+        self._check_readable()
         subscription = Subscription(
             expression,
             discard_unmatched=discard_unmatched,
@@ -1039,8 +1037,7 @@ class Queue(QueueBase):
                 that properties do not support.
             InvalidExpression: the expression is not legal.
         """
-        if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: open_queue(..., read=True)")
+        self._check_readable()
         with _importing_arrow():
             from bmq.arrow.tables import Tables
         return Tables(self, expression, **options)
@@ -1098,8 +1095,7 @@ class Queue(QueueBase):
             UsageError: an argument is neither, or the queue was not opened for reading; nothing was
                 confirmed.
         """
-        if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: it has no messages to confirm")
+        self._check_readable("it has no messages to confirm")
         guids: list[bytes] = []
         seen: dict[ReceiveBuffer, dict[Message, None]] = {}
         for each in messages:
@@ -1129,8 +1125,7 @@ class Queue(QueueBase):
 
         After a cancellation, the broker may or may not have the new options.
         """
-        if not self._core.readable:
-            raise UsageError(f"queue {self.uri} was not opened for reading: it has no subscription")
+        self._check_readable("it has no subscription")
         self._check_open()
         options = checked_limits(limits, self._options)
         self._options = options
@@ -1273,6 +1268,10 @@ class Queue(QueueBase):
         self._driver.check_open()
         if self.closed:
             raise self._core.closed_error("closed")
+
+    def _check_readable(self, why: str = "open_queue(..., read=True)") -> None:
+        if not self._core.readable:
+            raise UsageError(f"queue {self.uri} was not opened for reading: {why}")
 
     async def __aenter__(self) -> Queue:
         return self

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import ssl as ssl_module
 import threading
 import warnings
 import weakref
@@ -20,14 +19,14 @@ from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
 from bmq._turn import ended
-from bmq.client.address import Address
+from bmq.client.address import BrokerAccess
 from bmq.client.consumer import Subscription
 from bmq.client.driver import Driver
 from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message
-from bmq.client.options import CredentialsSource, SessionOptions, Trace, check_compression
+from bmq.client.options import SessionOptions, Trace, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
     DEFAULT_MAX_UNCONFIRMED_MESSAGES,
@@ -105,12 +104,9 @@ class Session:
 
     def __init__(
         self,
-        addresses: list[Address],
+        broker: BrokerAccess,
         options: SessionOptions,
         *,
-        credentials: CredentialsSource | None = None,
-        ssl: ssl_module.SSLContext | None = None,
-        server_hostname: str | None = None,
         on_event: Callable[[SessionEvent], None] | None = None,
         host_health: HostHealthMonitor | None = None,
         interceptors: Iterable[Interceptor] | None = (),
@@ -120,13 +116,8 @@ class Session:
             from bmq.client.stats import StatsLog  # few programs need the module
 
             on_event = StatsLog(self, options.log_stats_every, on_event).note
-        self._driver: Driver = Driver(
-            addresses, options, credentials, ssl, server_hostname, on_event, host_health
-        )
-        # Makes a further session with these arguments.
-        self._again = partial(
-            Session, [*addresses], credentials=credentials, ssl=ssl, server_hostname=server_hostname
-        )
+        self._broker = broker
+        self._driver: Driver = Driver(broker, options, on_event, host_health)
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
         self._requests: Requests | None = None
