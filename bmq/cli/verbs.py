@@ -31,6 +31,5 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("bmq.cli.run", "Run an app of workers, until a signal."),
     "new": ("bmq.cli.new", "Create a project: a service, a pipeline of Spark, or tests."),
     "docs": ("bmq.cli.docs", "Print the AsyncAPI document of an app."),
-    "spark": ("bmq.cli.spark", "Repair the checkpoint of a Spark query."),
     "broker": ("bmq.cli.broker", "Run the embedded broker, for development and tests."),
 }

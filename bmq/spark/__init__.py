@@ -13,7 +13,6 @@ from bmq._version import install
 
 if TYPE_CHECKING:
     from bmq.spark.batch_reader import confirm
-    from bmq.spark.checkpoint import repair
     from bmq.spark.datasource import BmqDataSource
     from bmq.spark.guids import GuidMode
     from bmq.spark.java import check_java
@@ -31,7 +30,6 @@ __all__ = [
     "Summary",
     "check_java",
     "confirm",
-    "repair",
     "summary_accumulator",
     "write",
     "write_partition",
@@ -61,7 +59,6 @@ if not TYPE_CHECKING:
         "Summary": "summary",
         "check_java": "java",
         "confirm": "batch_reader",
-        "repair": "checkpoint",
         "summary_accumulator": "writer",
         "write": "writer",
         "write_partition": "partition",

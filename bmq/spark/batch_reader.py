@@ -15,11 +15,10 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import numpy as np
+import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bmq import _checks
@@ -34,7 +33,6 @@ from bmq.spark.log import (
     LogPartition,
     RowMaker,
     cut,
-    guid_array,
     guid_keys,
     read_partition,
     texts_of,
@@ -46,6 +44,7 @@ from bmq.spark.receiver import (
     SourceReceiver,
     confirm_guids,
     look_for_others,
+    new_messages,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ __all__ = [
     "BatchReader",
     "Drain",
     "Reads",
-    "RepeatedRows",
     "application_of_planner",
     "confirm",
 ]
@@ -76,7 +74,6 @@ _ROWS = 10_000
 _PATIENCE = 600.0
 # Number of confirmed reads whose GUIDs are remembered: a confirmation can be lost with the connection.
 _REMEMBERED = 8
-_OPEN, _CONFIRMED = "open", "confirmed"
 _GONE_TEMPORARY = (
     "a read without the option checkpointLocation stores its rows in a folder of the driver's machine, "
     "which other machines cannot reach, and which is removed at the end of the application. On a cluster "
@@ -86,11 +83,9 @@ _GONE = (
     "this read was confirmed, and the next read removed its rows; or this machine cannot reach the folder "
     "of option checkpointLocation"
 )
-# An odd number with multiples spread over all 64 bits.
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Application(NamedTuple):
+class Application(msgspec.Struct, frozen=True):
     """A Spark application.
 
     Attributes:
@@ -107,17 +102,6 @@ class Application(NamedTuple):
     def of(cls, process: int) -> Application:
         """Return the application of a process on this machine."""
         return cls(socket.gethostname(), process, _started(process))
-
-    @classmethod
-    def noted(cls, document: object) -> Application | None:
-        """Return the application of a stored :meth:`_asdict`; None for a different document."""
-        if not isinstance(document, dict):
-            return None
-        given = cast("dict[str, Any]", document)
-        try:
-            return cls(str(given["host"]), int(given["process"]), int(given["started"]))
-        except (KeyError, TypeError, ValueError):
-            return None
 
     @property
     def runs(self) -> bool:
@@ -180,8 +164,7 @@ def _started(process: int) -> int:
     return -1 if stat is None or stat[1][0] in "ZX" else int(stat[1][19])
 
 
-@dataclass(slots=True)
-class _State:
+class _State(msgspec.Struct):
     """State of the reads of a checkpoint.
 
     Attributes:
@@ -195,7 +178,7 @@ class _State:
     """
 
     number: int = 0
-    status: str = _CONFIRMED
+    status: Literal["open", "confirmed"] = "confirmed"
     stored: bool = False
     what: dict[str, Any] | None = None
     parts: int = 0
@@ -234,7 +217,7 @@ class Reads:
         try:
             self._log.clear()
             state = self._state()
-            if state.status == _OPEN:
+            if state.status == "open":
                 self._check(state, options)
                 self._take_over(state, here)
                 batches = self._rows(state.number).batches()
@@ -265,7 +248,7 @@ class Reads:
             if not state.number:
                 return 0
             count = 0
-            if state.status == _OPEN:
+            if state.status == "open":
                 self._check(state, options, queues_alone=True)
                 if guids is None:
                     self._check_reader(state)
@@ -277,57 +260,14 @@ class Reads:
         finally:
             self._log.release()
 
-    def describe(self) -> tuple[int, int, bool] | None:
-        """Return number and messages of the unconfirmed read, and whether only the log has the messages.
-
-        None if all reads are confirmed.
-        """
-        state = self._state()
-        if state.status != _OPEN:
-            return None
-        messages = sum(each.end - each.start for each in self._rows(state.number).batches())
-        return state.number, messages, state.stored
-
-    def give_up(self) -> None:
-        """Forget the unconfirmed read: its messages are still in the queue, and will be read again.
-
-        Raises:
-            StateError: only the log has the messages; or the folder is in use.
-        """
-        self._log.acquire(_PATIENCE)
-        try:
-            state = self._state()
-            if state.status != _OPEN:
-                return
-            if state.stored:
-                raise StateError(
-                    f"the messages of read {state.number} were confirmed when they were stored, and exist "
-                    f"only in {self._rows(state.number).path}. Read and confirm them"
-                )
-            state.status = _CONFIRMED
-            self._note(state)
-        finally:
-            self._log.release()
-
     # state
 
     def _state(self) -> _State:
-        noted: Any = self._log.noted(_STATE)
-        if not isinstance(noted, dict):
-            return _State()
-        given = cast("dict[str, Any]", noted)
-        state = _State(given["read"], given["status"], given["stored"], given["what"], given["parts"])
-        state.told = given["told"]
-        state.reader = Application.noted(given["reader"])
-        return state
+        noted = self._log.noted(_STATE)
+        return _State() if noted is None else msgspec.convert(noted, _State)
 
     def _note(self, state: _State) -> None:
-        document = {"read": state.number, "status": state.status, "stored": state.stored}
-        reader = None if state.reader is None else state.reader._asdict()
-        self._log.note(
-            _STATE,
-            {**document, "what": state.what, "parts": state.parts, "told": state.told, "reader": reader},
-        )
+        self._log.note(_STATE, msgspec.to_builtins(state))
 
     def _rows(self, number: int) -> BatchLog:
         return BatchLog(f"{self._root}/{number:06d}")
@@ -336,10 +276,12 @@ class Reads:
         now, then = options.described(), state.what or {}
         # The options do not contain Spark's filters that became subscriptions.
         if now["queues"] != then.get("queues") or (not queues_alone and now != then):
+            # The folder of a stored read is the only place of its messages.
+            note = f"{self._root}/{_STATE}"
+            give_up = "" if state.stored else f", or delete {note} to leave its messages in the queue"
             raise StateError(
                 f"read {state.number} of {self._checkpoint} has other queues or subscriptions, and is not "
-                "confirmed: confirm the read with its original options (bmq.spark.confirm), or give up "
-                f"the read (bmq spark repair {self._checkpoint}), which leaves its messages in the queue"
+                f"confirmed: confirm the read with its original options (bmq.spark.confirm){give_up}"
             )
 
     def _take_over(self, state: _State, here: Application | None) -> None:
@@ -371,11 +313,8 @@ class Reads:
     # a new read
 
     def _read_on(self, state: _State, options: ReadOptions, here: Application | None) -> list[LoggedBatch]:
-        known: GuidSets = {}
         self._forget(state)
-        for name in self._log.files("confirmed-"):
-            for uri, keys in self._log.read_guids([name]).items():
-                known.setdefault(uri, set()).update(keys)
+        known = self._log.read_guids(self._log.files("confirmed-"))
         rows = self._rows(state.number + 1)
         rows.fs.create_dir(rows.root, recursive=True)
         for each in rows.batches():  # left by a driver that died before it could record the read
@@ -386,7 +325,7 @@ class Reads:
             batches = run(drain.run())
             if batches:
                 on_store = options.confirm is ReadConfirmation.ON_STORE
-                state = _State(state.number + 1, _OPEN, on_store, options.described(), reader=here)
+                state = _State(state.number + 1, "open", on_store, options.described(), reader=here)
                 self._note(state)
                 if on_store:
                     state.told = run(drain.confirm())
@@ -401,9 +340,7 @@ class Reads:
     def _forget(self, state: _State) -> None:
         """Remove the rows of confirmed reads, and old GUIDs."""
         for number in range(max(1, state.number - 1), state.number + 1):
-            rows = self._rows(number)
-            if rows.exists():
-                rows.drop()
+            self._rows(number).drop()
         for name in self._log.files("confirmed-"):
             if int(name.split("-")[1]) <= state.number - _REMEMBERED:
                 self._log.delete(name)
@@ -412,22 +349,7 @@ class Reads:
 
     def _note_confirmed(self, state: _State, wanted: set[bytes] | None) -> int:
         """Record durably which rows are confirmed, before the confirmations are sent."""
-        batches = self._rows(state.number).batches()
         name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
-        left = 0
-        if wanted is None and not state.parts:
-            count = sum(each.end - each.start for each in batches)
-            self._log.copy_guids(name, batches)
-            state.parts = 1
-        else:
-            count, left = self._note_some(state, name, wanted)
-        if not left:
-            state.status = _CONFIRMED
-        self._note(state)
-        return count
-
-    def _note_some(self, state: _State, name: str, wanted: set[bytes] | None) -> tuple[int, int]:
-        """Record the wanted unconfirmed rows; return their number, and the number of remaining rows."""
         before = self._log.read_guids(state.confirmed_files)
         rows = self._rows(state.number)
         confirmed: dict[str, list[bytes]] = {}
@@ -443,7 +365,10 @@ class Reads:
         if count:
             self._log.write_guids(name, confirmed)
             state.parts += 1
-        return count, left
+        if not left:
+            state.status = "confirmed"
+        self._note(state)
+        return count
 
 
 class Drain:
@@ -455,12 +380,12 @@ class Drain:
         known: GUIDs confirmed earlier, by the URI of their queue, which are confirmed once more.
     """
 
-    def __init__(self, options: ReadOptions, log: BatchLog, known: Mapping[str, set[bytes]]) -> None:
+    def __init__(self, options: ReadOptions, log: BatchLog, known: GuidSets) -> None:
         self._options = options
         self._log = log
-        self._known = known
-        self._arrivals = RepeatedRows()
-        self._bad: set[tuple[str, bytes]] = set()
+        # Messages that have a row, or must not have one; the latter are confirmed when they arrive again.
+        self._known: GuidSets = {uri: set(guids) for uri, guids in known.items()}
+        self._settled = known
         self._receiver = SourceReceiver(options)
         self._aside = DeadLetterWriter(options)
 
@@ -487,10 +412,6 @@ class Drain:
                     rows = await self._new(each)
                     if rows.num_rows:
                         file.write([rows])
-                        self._arrivals.add(each.queue.uri, guid_array(rows))
-            repeated = self._arrivals.repeated()
-            if len(repeated):  # after a lost connection, or the loss of a cluster's primary
-                file = file.without(repeated)
             if file.rows:
                 return [file.finish()]
         except BaseException:
@@ -500,19 +421,20 @@ class Drain:
         return []
 
     async def _new(self, arrived: ReceivedMessages) -> RecordBatch:
-        """Return the rows to store: without confirmed messages, and without those that are put aside."""
-        uri, known = arrived.queue.uri, self._known.get(arrived.queue.uri)
-        if not known and not self._options.dead_letter_queue:
+        """Return the rows to store: without repeated messages, and without those that are put aside.
+
+        Messages are repeated after a lost connection, or after the loss of a cluster's primary.
+        """
+        uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
+        fresh = new_messages(self._known.setdefault(uri, set()), guids)
+        bad = await self._aside.take(arrived, fresh)
+        if fresh is None and not bad:
             return arrived.batch
-        guids = guid_keys(arrived.batch)
-        gone = {guid for guid in guids if (known and guid in known) or (uri, guid) in self._bad}
-        places = [place for place, guid in enumerate(guids) if guid not in gone]
-        bad = await self._aside.take(arrived, places)
-        self._bad |= {(uri, guids[place]) for place in bad}
-        gone |= {guids[place] for place in bad}
-        if not gone:
-            return arrived.batch
-        arrived.queue.confirm(*texts_of(sorted(gone)))
+        settled = self._settled.setdefault(uri, set())
+        settled.update(guids[place] for place in bad)
+        if gone := settled.intersection(guids):
+            arrived.queue.confirm(*texts_of(sorted(gone)))
+        places = range(len(guids)) if fresh is None else fresh
         return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
 
     async def confirm(self) -> bool:
@@ -679,39 +601,3 @@ def _columns(rows: object) -> list[str]:
     if not isinstance(columns, list | tuple):
         return []
     return [str(each) for each in cast("Sequence[object]", columns)]
-
-
-class RepeatedRows:
-    """GUIDs of stored rows, to find rows of one message once all rows are stored.
-
-    A set of GUIDs finds a repeated message on arrival, and costs as much time as receiving the message.
-    Repetitions are rare: a single sort at the end is cheaper, with a second copy of the rows if necessary.
-    """
-
-    def __init__(self) -> None:
-        self._rows = 0
-        self._guids: dict[str, list[tuple[int, Any]]] = {}
-
-    def add(self, uri: str, guids: Any) -> None:
-        """Note the next rows.
-
-        Args:
-            uri: URI of the rows' queue. Applications of a fanout queue share GUIDs.
-            guids: numpy array of the rows' GUIDs, 16 bytes each.
-        """
-        self._guids.setdefault(uri, []).append((self._rows, guids))
-        self._rows += len(guids)
-
-    def repeated(self) -> Any:
-        """Return the numbers of repeated rows, ascending: rows with an earlier row of the same message."""
-        found: list[Any] = []
-        for parts in self._guids.values():
-            halves = np.concatenate([np.ascontiguousarray(guids) for _, guids in parts]).view(np.uint64)
-            halves = halves.reshape(-1, 2)
-            mixed = np.sort(halves[:, 0] * _SPREAD ^ halves[:, 1])
-            if not (mixed[1:] == mixed[:-1]).any():
-                continue
-            numbers = np.concatenate([np.arange(first, first + len(guids)) for first, guids in parts])
-            _, earliest = np.unique(halves, axis=0, return_index=True)
-            found.append(np.delete(numbers, earliest))
-        return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)

@@ -10,13 +10,12 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
-from bmq import _checks
 from bmq._logging import Log
-from bmq.errors import StateError, UsageError
+from bmq.errors import StateError
 from bmq.spark.log import BatchLog, filesystem
-from bmq.spark.options import StreamOptions, log_folder
+from bmq.spark.options import StreamOptions
 
 fs: Any = importlib.import_module("pyarrow.fs")
 
@@ -30,7 +29,6 @@ __all__ = [
     "check_owner",
     "note_state",
     "refuse",
-    "repair",
 ]
 
 _NUMBER = re.compile(r"\d+\Z")
@@ -46,22 +44,6 @@ OWN_CHECKPOINT = (
     "readStream has the checkpointLocation of another query. Give readStream and writeStream the same "
     "checkpointLocation, and each query its own readStream"
 )
-
-
-class PlannedBatch(NamedTuple):
-    """A batch in Spark's log of offsets.
-
-    Attributes:
-        batch: number of the batch.
-        start: number of this source's messages before the batch; None if the log lacks the number.
-        end: number of this source's messages up to the end of the batch.
-        committed: whether Spark's log of commits has the batch.
-    """
-
-    batch: int
-    start: int | None
-    end: int
-    committed: bool
 
 
 class Checkpoint:
@@ -92,18 +74,11 @@ class Checkpoint:
         except OSError:
             return None
 
-    def planned(self) -> PlannedBatch | None:
-        """Return the newest batch planned by Spark; None if no batch is readable."""
+    def planned(self) -> int | None:
+        """Return the end of the newest batch planned by Spark; None if no batch is readable."""
         try:
-            numbers = sorted(self._numbers("offsets"))
-            if not numbers:
-                return None
-            end = self._end(numbers[-1])
-            if end is None:
-                return None
-            before = [number for number in numbers if number < numbers[-1]]
-            start = self._end(before[-1]) if before else (0 if numbers[-1] == 0 else None)
-            return PlannedBatch(numbers[-1], start, end, numbers[-1] in self._numbers("commits"))
+            numbers = self._numbers("offsets")
+            return self._end(max(numbers)) if numbers else None
         except OSError:
             return None
 
@@ -134,14 +109,13 @@ class Checkpoint:
         return text
 
 
-def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> None:
+def refuse(what: str, goes_on: str, *, strict: bool) -> None:
     """Raise an error, or warn if the option failOnDataLoss allows.
 
     Args:
         what: problem.
         goes_on: continuation of the query in spite of the problem.
         strict: whether to raise an error.
-        checkpoint: checkpoint, for the advice.
 
     Raises:
         StateError: the query must not continue.
@@ -149,8 +123,7 @@ def refuse(what: str, goes_on: str, *, strict: bool, checkpoint: str = "") -> No
     if not strict:
         logger.warning("%s; the query continues %s, because of failOnDataLoss=false", what, goes_on)
         return
-    repair = f"; `bmq spark repair {checkpoint}` permits the same once" if checkpoint else ""
-    raise StateError(f"{what}. With failOnDataLoss=false, the query continues {goes_on}{repair}")
+    raise StateError(f"{what}. With failOnDataLoss=false, the query continues {goes_on}")
 
 
 def check_log(log: BatchLog, options: StreamOptions, start: int | None) -> bool:
@@ -177,7 +150,6 @@ def check_log(log: BatchLog, options: StreamOptions, start: int | None) -> bool:
             "the query would read them again. Restore the log",
             "and may duplicate the last commit",
             strict=options.fail_on_data_loss,
-            checkpoint=options.checkpoint_location,
         )
         log.mark(start, start)
     now = options.described()
@@ -213,10 +185,10 @@ def check_checkpoint(options: StreamOptions, start: int | None) -> None:
             "reach Spark's checkpoint, give readStream the option logPath and no checkpointLocation"
         )
     planned = checkpoint.planned()
-    if planned is not None and start is not None and planned.end != start:
+    if planned is not None and start is not None and planned != start:
         raise StateError(
             f"this query has read {start:,} messages, and the query of checkpoint "
-            f"{options.checkpoint_location} has read {planned.end:,}: {OWN_CHECKPOINT}"
+            f"{options.checkpoint_location} has read {planned:,}: {OWN_CHECKPOINT}"
         )
 
 
@@ -235,7 +207,6 @@ def check_owner(log: BatchLog, options: StreamOptions, state: Any) -> None:
             "Give the new query a logPath of its own, or restore the checkpoint",
             "with this log, and may duplicate the last commit",
             strict=options.fail_on_data_loss,
-            checkpoint=options.checkpoint_location,
         )
 
 
@@ -245,122 +216,3 @@ def note_state(log: BatchLog, options: StreamOptions) -> None:
     wanted = {"query": query, **options.described()}
     if log.noted(STATE) != wanted:
         log.note(STATE, wanted)
-
-
-def repair(
-    checkpoint: str, *, log_path: str | None = None, source_name: str | None = None, really: bool = False
-) -> list[str]:
-    """Find problems that stop a stream or a batch read, and repair them.
-
-    A missing log is replaced by an empty log, so that the stream continues: unconfirmed messages arrive from
-    the broker in later batches, and the last committed batch may be repeated. A log of another query becomes
-    the log of this query. An unconfirmed batch read is abandoned, and its messages are part of the next read.
-    The query must not run meanwhile.
-
-    Args:
-        checkpoint: option ``checkpointLocation``.
-        log_path: option ``logPath``, if set.
-        source_name: option ``sourceName``, if set.
-        really: whether to repair the problems; if False, only report the problems.
-
-    Returns:
-        The problems and the repairs, a sentence for each; empty without problems.
-
-    Raises:
-        UsageError: the folder does not exist.
-        OSError: the log cannot be read.
-        StateError: the query is running; or a read cannot be abandoned, because only the read's folder has
-            the messages.
-    """
-    checkpoint = _checks.text("checkpoint", checkpoint, empty=False)
-    name = _checks.optional(_checks.text, "source_name", source_name) or ""
-    path = _checks.optional(_checks.text, "log_path", log_path)
-    really = _checks.boolean("really", really)
-    try:
-        files, root = filesystem(checkpoint)
-        kind = files.get_file_info(root).type.name
-    except (OSError, ValueError) as error:
-        raise UsageError(f"checkpoint cannot be read: {error}") from None
-    if kind != "Directory":
-        raise UsageError(f"folder {checkpoint} does not exist")
-    folder = path or log_folder(checkpoint, name)
-    return [*_stream(Checkpoint(checkpoint, name), BatchLog(folder), really), *_reads(checkpoint, really)]
-
-
-def _stream(checkpoint: Checkpoint, log: BatchLog, really: bool) -> list[str]:
-    planned, query = checkpoint.planned(), checkpoint.query()
-    if planned is None and not log.exists():
-        return []
-    found: list[str] = []
-    if really:
-        log.acquire()
-    try:
-        state: Any = log.noted(STATE)
-        owner = cast("dict[str, Any]", state).get("query", "") if isinstance(state, dict) else ""
-        if query and owner and owner != query:
-            found.append(
-                f"The log at {log.path} belongs to query {owner}, and the checkpoint to query {query}: the "
-                f"repair assigns the log to query {query}. The last commit of the other query may be "
-                "delivered again."
-            )
-            if really:
-                for batch in log.batches():
-                    log.remove(batch)
-                log.note(STATE, {**state, "query": query})
-        if planned is not None:
-            found += _gaps(planned, log, really)
-    finally:
-        log.release()
-    return found
-
-
-def _gaps(planned: PlannedBatch, log: BatchLog, really: bool) -> list[str]:
-    """Replace batches requested by Spark and absent from the log."""
-    start = planned.end if planned.committed or planned.start is None else planned.start
-    batches, whole = log.covering(start, planned.end)
-    known = {each.end for each in log.batches()}
-    if planned.committed or start == planned.end:
-        if planned.end in known or not planned.end:
-            return []
-        if really:
-            log.mark(planned.end, planned.end)
-        return [
-            f"{planned.end} messages are committed, and the log at {log.path} does not have the last of "
-            "these messages: the repair continues the log after them. The messages of the last commit may "
-            "be delivered again."
-        ]
-    if whole:
-        return []
-    edge = start
-    for batch in batches:
-        if batch.start > edge and really:
-            log.mark(edge, batch.start)
-        edge = max(edge, batch.end)
-    if edge < planned.end and really:
-        log.mark(edge, planned.end)
-    return [
-        f"Batch {planned.batch} has messages {start} to {planned.end}, and the log at {log.path} does not "
-        "have all of them: the batch continues with the messages in the log. A later batch has the "
-        "missing messages, if the broker still has them."
-    ]
-
-
-def _reads(checkpoint: str, really: bool) -> list[str]:
-    from bmq.spark.batch_reader import Reads
-
-    reads = Reads(checkpoint)
-    unconfirmed = reads.describe()
-    if unconfirmed is None:
-        return []
-    number, messages, stored = unconfirmed
-    if stored:
-        return [
-            f"Read {number} of {messages} messages is not confirmed, and the messages exist only in its "
-            "folder. The read stays: load and confirm it."
-        ]
-    if really:
-        reads.give_up()
-    return [
-        f"Read {number} of {messages} messages is not confirmed: the repair gives up the read. The "
-        "messages are in their queue."
-    ]

@@ -14,13 +14,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from bmq.errors import UsageError
-
-__all__ = ["GuidMaker", "GuidMode", "IdGuids", "SourceGuids", "guid_maker"]
+__all__ = ["GuidMaker", "GuidMode"]
 
 _SIZE = 16
 
@@ -40,24 +38,13 @@ class GuidMode(StrEnum):
     SOURCE = "source"
 
 
-class GuidMaker(Protocol):
-    """Computes the GUIDs of the rows of one partition for one queue."""
+class GuidMaker:
+    """Computes the GUIDs of the rows of one partition for one queue.
 
-    def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
-        """Return a GUID for each id, None for a repeated id; None in total if the mode ignores ids."""
-        ...
-
-    def of_contents(self, contents: list[bytes]) -> Guids:
-        """Return a GUID for each row: an array of 16 bytes each.
-
-        Args:
-            contents: properties and payload of each row, as transmitted.
-        """
-        ...
-
-
-def guid_maker(mode: GuidMode, queue: str, write: str, partition: int, name: str) -> GuidMaker:
-    """Return the GUID maker of one partition and one queue.
+    ``content`` uses the content of a row and the number of earlier equal rows, independent of the order.
+    ``source`` uses the source message and the content. Job and partition are not included: a batch repeated
+    with other partitions has the same GUIDs. A row without a source message has the GUID of ``content``.
+    With ``random``, a message that is posted again within the same task keeps its GUID.
 
     Args:
         mode: source of the GUIDs.
@@ -66,56 +53,28 @@ def guid_maker(mode: GuidMode, queue: str, write: str, partition: int, name: str
         partition: number of the partition.
         name: name of the write.
     """
-    if mode is GuidMode.ID:
-        return IdGuids(queue)
-    if mode is GuidMode.RANDOM:
-        return RandomGuids()
-    scope = (queue, write, str(partition), name)
-    if mode is GuidMode.SOURCE:
-        return SourceGuids((queue, name), scope)
-    return ContentGuids(scope)
 
-
-class ContentGuids:
-    """GUIDs from the content of a row and the number of earlier equal rows, independent of the order."""
-
-    def __init__(self, scope: tuple[str, ...]) -> None:
-        self._key = np.frombuffer(_key("content", *scope), np.uint8)[:_SIZE]
+    def __init__(self, mode: GuidMode, queue: str, write: str, partition: int, name: str) -> None:
+        self.mode = mode
+        content = _key("content", queue, write, str(partition), name)
+        if mode is GuidMode.SOURCE:
+            self._key = _key("source", queue, name)
+            # Prefix for rows without a source message. Other prefixes are the 32 digits of a GUID.
+            self._own = b"content" + content
+        else:
+            self._key = _key("id", queue) if mode is GuidMode.ID else content
         self._seen = Occurrences()
 
-    def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
-        """See :meth:`GuidMaker.of_ids`."""
-        return None
-
     def of_contents(self, contents: list[bytes]) -> Guids:
-        """See :meth:`GuidMaker.of_contents`."""
-        return _ranked(contents, self._key, self._seen)
+        """Return a GUID for each row: an array of 16 bytes each.
 
-
-class SourceGuids:
-    """GUIDs from the source message and the content of a row.
-
-    Job and partition are not included: a batch repeated with other partitions has the same GUIDs. A row
-    without a source message has the GUID of :class:`ContentGuids`.
-    """
-
-    def __init__(self, name: tuple[str, ...], scope: tuple[str, ...]) -> None:
-        self._key = np.frombuffer(_key("source", *name), np.uint8)[:_SIZE]
-        # Prefix for rows without a source message. Other prefixes are the 32 digits of a GUID.
-        self._own = b"content" + _key("content", *scope)
-        self._seen = Occurrences()
-
-    def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
-        """See :meth:`GuidMaker.of_ids`."""
-        return None
-
-    def of_contents(self, contents: list[bytes]) -> Guids:
-        """See :meth:`GuidMaker.of_contents`."""
-        raise UsageError("guidMode=source needs guidColumn")
-
-    def sample(self) -> bytes:
-        """Return the sample of :meth:`Occurrences.sample`."""
-        return self._seen.sample()
+        Args:
+            contents: properties and payload of each row, as transmitted.
+        """
+        if self.mode is GuidMode.RANDOM:
+            random = np.frombuffer(secrets.token_bytes(_SIZE * len(contents)), np.uint8)
+            return _versioned(random.reshape(len(contents), _SIZE).copy())
+        return _ranked(contents, np.frombuffer(self._key, np.uint8)[:_SIZE], self._seen)
 
     def of_messages(self, sources: Sequence[str | None]) -> Callable[[list[bytes]], Guids]:
         """Return the GUID function of the next rows, to be called slice by slice.
@@ -126,51 +85,27 @@ class SourceGuids:
         left = iter(sources)
 
         def of_contents(contents: list[bytes]) -> Guids:
-            own = self._own
             next_rows = zip(islice(left, len(contents)), contents, strict=True)
-            named = [own + row if guid is None else guid.upper().encode() + row for guid, row in next_rows]
-            return _ranked(named, self._key, self._seen)
+            return self.of_contents(
+                [self._own + row if guid is None else guid.upper().encode() + row for guid, row in next_rows]
+            )
 
         return of_contents
 
-
-class IdGuids:
-    """GUIDs from an id column."""
-
-    def __init__(self, queue: str) -> None:
-        self._key = _key("id", queue)
-        self._seen = Occurrences()
-
-    def sample(self) -> bytes:
-        """Return the sample of :meth:`Occurrences.sample`."""
-        return self._seen.sample()
-
-    def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
-        """See :meth:`GuidMaker.of_ids`."""
-        key, blake = self._key, hashlib.blake2b
+    def of_ids(self, ids: list[Any]) -> list[bytes | None]:
+        """Return a GUID for each id; None for a repeated id."""
         # Version 0 of the format ignores reference counts and interning: equal data has equal bytes.
-        digests = [blake(marshal.dumps(each, 0), digest_size=_SIZE, key=key).digest() for each in ids]
+        digests = [
+            hashlib.blake2b(marshal.dumps(each, 0), digest_size=_SIZE, key=self._key).digest() for each in ids
+        ]
         guids = np.frombuffer(b"".join(digests), np.uint8).reshape(len(ids), _SIZE)
         ranks = self._seen.ranks(guids.view(np.uint64)[:, 1]) or [0] * len(ids)
         made = [each.tobytes() for each in _versioned(guids.copy())]
         return [None if rank else guid for guid, rank in zip(made, ranks, strict=True)]
 
-    def of_contents(self, contents: list[bytes]) -> Guids:
-        """See :meth:`GuidMaker.of_contents`."""
-        raise UsageError("guidMode=id needs idColumn")
-
-
-class RandomGuids:
-    """Random GUIDs. A message that is posted again within the same task keeps its GUID."""
-
-    def of_ids(self, ids: list[Any]) -> list[bytes | None] | None:
-        """See :meth:`GuidMaker.of_ids`."""
-        return None
-
-    def of_contents(self, contents: list[bytes]) -> Guids:
-        """See :meth:`GuidMaker.of_contents`."""
-        random = np.frombuffer(secrets.token_bytes(_SIZE * len(contents)), np.uint8)
-        return _versioned(random.reshape(len(contents), _SIZE).copy())
+    def sample(self) -> bytes:
+        """Return the sample of :meth:`Occurrences.sample`, to compare with other partitions."""
+        return self._seen.sample() if self.mode in (GuidMode.SOURCE, GuidMode.ID) else b""
 
 
 class Occurrences:

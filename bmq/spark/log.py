@@ -18,8 +18,8 @@ import re
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
@@ -83,7 +83,7 @@ logger = Log("bmq.spark")
 _NAME = re.compile(r"(\d{20})-(\d{20})\.arrow\Z")
 _PARTIAL = ".partial"
 _LOCK_PATIENCE = 15.0
-# ColumnRoles of a file of GUIDs.
+# Columns of a file of GUIDs.
 _GUIDS = [pa.field("guid", pa.binary(16)), pa.field("source", pa.uint16())]
 _POSIX = os.name == "posix"
 # Databricks mounts its file system here, on all machines.
@@ -238,33 +238,6 @@ class OpenBatch:
         self._sink.close()
         return self._log.complete(self._path, self.start, self.start + self.rows if end is None else end)
 
-    def without(self, places: Any) -> OpenBatch:
-        """Return this batch without some rows, as a batch that is being written.
-
-        Args:
-            places: numpy array of the rows' numbers, ascending.
-
-        Raises:
-            OSError: the rows cannot be read, or cannot be written.
-        """
-        self._file.close()
-        self._sink.close()
-        log, whole = self._log, f"{self._path[: -len(_PARTIAL)]}-whole{_PARTIAL}"
-        log.fs.move(self._path, whole)
-        batches, _ = log.read(whole)
-        again = OpenBatch(log, self.start, self._schema)
-        first = 0
-        for batch in batches:
-            wanted = np.ones(batch.num_rows, bool)
-            here = places[(first <= places) & (places < first + batch.num_rows)]
-            wanted[here - first] = False
-            first += batch.num_rows
-            rows = batch.filter(to_arrow(wanted))
-            if rows.num_rows:
-                again.write([rows])
-        log.fs.delete_file(whole)
-        return again
-
     def abandon(self) -> None:
         """Remove the file if possible; the next run removes any remains."""
         with suppress(OSError):
@@ -341,11 +314,6 @@ class BatchLog:
                 found.append(LoggedBatch(int(match[1]), int(match[2]), info.path))
         return sorted(found)
 
-    def exists(self) -> bool:
-        """Whether the folder exists."""
-        found: bool = self.fs.get_file_info(self.root).type == fs.FileType.Directory
-        return found
-
     def files(self, prefix: str) -> list[str]:
         """Return the names of all files with a prefix, sorted."""
         return sorted(info.base_name for info in self._files() if info.base_name.startswith(prefix))
@@ -355,8 +323,9 @@ class BatchLog:
         self.fs.delete_file(f"{self.root}/{name}")
 
     def drop(self) -> None:
-        """Remove the folder."""
-        self.fs.delete_dir(self.root)
+        """Remove the folder, if it exists."""
+        if self.fs.get_file_info(self.root).type == fs.FileType.Directory:
+            self.fs.delete_dir(self.root)
 
     def clear(self) -> None:
         """Remove incomplete files of an earlier query."""
@@ -441,12 +410,12 @@ class BatchLog:
             yield pa.ipc.open_file(source)
 
     def guids(self, path: str) -> Iterator[tuple[str, list[bytes]]]:
-        """Return the GUIDs of a batch, with the URI of their queue."""
+        """Return the GUIDs of a batch or of a file of GUIDs, with the URI of their queue."""
         with self._opened(path) as file:
             sources = sources_of(file.schema)
             for number in range(file.num_record_batches):
                 rows = file.get_batch(number)
-                keys, numbers = guid_keys(rows), rows.column(5).to_pylist()
+                keys, numbers = _guids(rows.column("guid")).tolist(), rows.column("source").to_pylist()
                 for at, (uri, _) in enumerate(sources):
                     if len(sources) == 1:
                         yield uri, keys
@@ -463,22 +432,6 @@ class BatchLog:
                 file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._name(partial, name)
 
-    def copy_guids(self, name: str, batches: Sequence[LoggedBatch]) -> None:
-        """Write a file of the GUIDs of batches with one schema."""
-        partial = f"{self.root}/{name}{_PARTIAL}"
-        with ExitStack() as stack:
-            files = [stack.enter_context(self._opened(batch.path)) for batch in batches]
-            schema = pa.schema(_GUIDS, metadata=files[0].schema.metadata)
-            sink = stack.enter_context(self.fs.open_output_stream(partial))
-            out = stack.enter_context(pa.ipc.new_file(sink, schema))
-            for file in files:
-                for number in range(file.num_record_batches):
-                    rows = file.get_batch(number)
-                    out.write_batch(
-                        pa.RecordBatch.from_arrays([rows.column(1), rows.column(5)], schema=schema)
-                    )
-        self._name(partial, name)
-
     def _name(self, partial: str, name: str) -> None:
         if self.local:
             self._sync(partial)
@@ -492,16 +445,8 @@ class BatchLog:
         """
         found: GuidSets = {}
         for name in names:
-            with self._opened(f"{self.root}/{name}") as file:
-                sources = sources_of(file.schema)
-                for at in range(file.num_record_batches):
-                    batch = file.get_batch(at)
-                    numbers = batch.column(1)
-                    for number in cast("list[int]", numbers.unique().to_pylist()):
-                        keys = batch.column(0)
-                        if len(sources) > 1:
-                            keys = keys.filter(pc.equal(numbers, number))
-                        found.setdefault(sources[number][0], set()).update(keys.to_pylist())
+            for uri, keys in self.guids(f"{self.root}/{name}"):
+                found.setdefault(uri, set()).update(keys)
         return found
 
     def mark(self, start: int, end: int) -> None:
@@ -538,8 +483,8 @@ def _reading(path: str) -> Generator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # by the operating system; pyarrow's errors about the content have no number
         raise StateError(
-            f"{path} is empty or damaged ({error}): stop the query, delete the file, and run bmq spark "
-            "repair for the checkpoint. The query then receives the messages that the broker still has"
+            f"{path} is empty or damaged ({error}): stop the query, delete the file, and start the query "
+            "once with failOnDataLoss=false. It then receives the messages that the broker still has"
         ) from error
 
 

@@ -27,7 +27,6 @@ from bmq.wire.uri import QueueUri
 
 __all__ = [
     "OF_A_TABLE",
-    "_FOREIGN",
     "Expressions",
     "Names",
     "Rate",
@@ -38,7 +37,6 @@ __all__ = [
     "WriteOptions",
     "check_reading",
     "choice",
-    "log_folder",
     "parse",
     "write_options",
 ]
@@ -50,65 +48,12 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
-_NO_POSITION = (
-    "a queue has no offsets: the broker delivers every unconfirmed message, and no confirmed one. An "
-    "application of a fanout queue (?id=APPID) keeps messages for a later reader"
-)
-_ONE_QUEUE = "option queue, the URI bmq://DOMAIN/QUEUE"
-_APP = "a consumer's identity is the application of a fanout queue: bmq://DOMAIN/QUEUE?id=APPID"
-#: Options of Spark's sources for Kafka and Pulsar, with their equivalents here.
-_FOREIGN = {
-    "bootstrap.servers": "option broker, tcp://HOST:PORT",
-    "service.url": "option broker, tcp://HOST:PORT",
-    "admin.url": "option broker: admin commands go to the same address",
-    "subscribe": _ONE_QUEUE,
-    "topic": _ONE_QUEUE,
-    "topics": "option queue, several URIs separated by commas",
-    "assign": _ONE_QUEUE,
-    "subscribepattern": "option queue, several URIs separated by commas; patterns are not supported",
-    "topicspattern": "option queue, several URIs separated by commas; patterns are not supported",
-    "topicpattern": "option queue, several URIs separated by commas; patterns are not supported",
-    "path": "option queue instead of a path",
-    **dict.fromkeys(
-        (
-            "startingoffsets",
-            "endingoffsets",
-            "startingtimestamp",
-            "endingtimestamp",
-            "startingtime",
-            "startingoffsetsbytimestamp",
-            "endingoffsetsbytimestamp",
-            "startingoffsetsbytimestampstrategy",
-            "auto.offset.reset",
-            "enable.auto.commit",
-        ),
-        _NO_POSITION,
-    ),
-    "group.id": _APP,
-    "groupid": _APP,
-    "groupidprefix": _APP,
-    "subscriptionname": _APP,
-    "predefinedsubscription": _APP,
-    "maxoffsetspertrigger": "option maxMessagesPerTrigger",
-    "minoffsetspertrigger": "option minMessagesPerTrigger",
-    "maxrecordsperpartition": "options maxMessagesPerTrigger and numPartitions",
-    "minpartitions": "option numPartitions",
-    "includeheaders": "the column properties always exists",
-    "kafkaconsumer.polltimeoutms": "option pollTimeoutMs",
-    "delivery.timeout.ms": "option ackTimeoutMs",
-    "retries": "option maxRetries",
-    "compression.type": "option compression",
-    "enable.idempotence": "option guidMode: posts are idempotent within the deduplication window",
-    "security.protocol": "an address tcps://HOST:PORT, and the options that begin with tls",
-}
 #: For users of SQL, whose statements pass no options.
 OF_A_TABLE = (
     "Spark does not pass the options of CREATE TABLE to sources in Python: use CREATE TEMPORARY VIEW ... "
     "USING bmq OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = "
     "'...'), INSERT INTO t WITH ('queue' = '...')"
 )
-#: Old names of options, in lower case, and the new ones.
-_RENAMED: Final = {"subscription": "expression"}
 #: Spark also passes its own options of a streaming query to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
 
@@ -254,7 +199,7 @@ class WriteOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel")
             value=self.value_column,
             properties=self.property_columns,
             queue="" if self.queue else self.queue_column,
-            id=self.id_column,
+            id=self.id_column if self.guids is GuidMode.ID else "",
             guid=self.guid_column if self.guids is GuidMode.SOURCE else "",
             key=self.key_column,
             not_before=self.not_before_column,
@@ -419,7 +364,8 @@ class StreamOptions(SourceOptions, frozen=True, kw_only=True, rename="camel"):
         """The folder of the stream's log."""
         if self.log_path:
             return self.log_path
-        return log_folder(self.checkpoint_location, self.source_name)
+        folder = f"{self.checkpoint_location.rstrip('/')}/bmq"
+        return f"{folder}/{self.source_name}" if self.source_name else folder
 
     def check(self) -> None:
         """See :meth:`ConnectionOptions.check`."""
@@ -429,11 +375,6 @@ class StreamOptions(SourceOptions, frozen=True, kw_only=True, rename="camel"):
                 f"option minMessagesPerTrigger={self.min_messages_per_trigger}: no batch can reach this "
                 f"number, because of maxMessagesPerTrigger={self.max_messages_per_trigger}"
             )
-
-
-def log_folder(checkpoint: str, source: str) -> str:
-    """Return the folder of a stream's log within its checkpoint."""
-    return f"{checkpoint.rstrip('/')}/bmq" + (f"/{source}" if source else "")
 
 
 _HOMES: Final[dict[str, type[ConnectionOptions]]] = {
@@ -550,11 +491,6 @@ def _homes(name: str) -> str:
 
 def _hint(key: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown option; "" for none."""
-    if key.lower() in _RENAMED:
-        return f"{key} is now called {_RENAMED[key.lower()]}"
-    foreign = _FOREIGN.get(key.lower().removeprefix("kafka.").removeprefix("pulsar.client."))
-    if foreign is not None:
-        return f"for {key}: {foreign}"
     if homes := _homes(key):
         return f"{key} is an option of {homes}"
     names = {name.lower(): name for name in known}
@@ -576,13 +512,14 @@ def write_options(given: Mapping[str, str], names: Sequence[str]) -> WriteOption
             f"no target: name a queue (bmq://DOMAIN/QUEUE) in the option queue, or in a column "
             f"{options.queue_column!r}{hint}"
         )
-    value_column, guid_column = options.value_column, resolve(options.guid_column, names)
+    value_column = options.value_column
+    identities = [resolve(name, names) for name in (options.guid_column, options.id_column)]
     properties = options.property_columns
     if (every := resolve("properties", names)) and every not in [resolve(name, names) for name in properties]:
         properties = Names((every, *properties))
     column = options.queue_column
     options = msgspec.structs.replace(options, property_columns=properties).resolved(names)
-    useful = {*options.roles.named(), queue_column, guid_column}
+    useful = {*options.roles.named(), queue_column, *identities}
     if set(SOURCE_COLUMNS) - {"error"} <= set(names):  # a copied queue has all columns of a source
         useful.update(SOURCE_COLUMNS)
     unknown = [name for name in names if name not in useful]

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
@@ -29,7 +29,7 @@ from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.protocol.deadlines import backoff
 from bmq.spark.connection import Seconds, Secret, SharedSession, session_thread
-from bmq.spark.guids import GuidMaker, GuidMode, IdGuids, SourceGuids, guid_maker
+from bmq.spark.guids import GuidMaker, GuidMode
 from bmq.spark.invalid_rows import (
     LETTER_PROPERTIES,
     LETTER_VALUE,
@@ -437,8 +437,8 @@ class _PartitionWriter:
         self._columns = options.roles
         self._scope = scope
         self._report = report
-        self._makers: dict[str, GuidMaker] = {}
-        self._letter_makers: dict[GuidMode, GuidMaker] = {}
+        # GUIDs by mode, queue, and name of the write.
+        self._makers: dict[tuple[GuidMode, str, str], GuidMaker] = {}
         self._validator = None if options.on_invalid_row is OnInvalidRow.FAIL else RowValidator(options)
         self._queues: dict[str, Queue] = {}
         self._flight: deque[Future[None]] = deque()
@@ -480,7 +480,7 @@ class _PartitionWriter:
             self._land()
         report.seconds = time.monotonic() - started
         report.sample = b"".join(
-            maker.sample() for maker in self._makers.values() if isinstance(maker, SourceGuids | IdGuids)
+            maker.sample() for (*_, name), maker in self._makers.items() if name == options.write_name
         )
         report.by_id = options.guids is GuidMode.ID
         report.reconnects = self._shared.session.stats().reconnects - reconnects
@@ -513,9 +513,9 @@ class _PartitionWriter:
                 self._put_aside([each])
                 continue
             start, batch = each
-            invalid = validator.check(batch, start) if validator is not None else []
             positions: Sequence[int] = range(start, start + batch.num_rows)
-            if invalid:
+            parts = list(validator.check(batch, start)) if validator is not None else []
+            if invalid := [part for part in parts if isinstance(part, InvalidRow)]:
                 self._put_aside(invalid)
                 bad = {row.position for row in invalid}
                 positions = [at for at in positions if at not in bad]
@@ -543,13 +543,11 @@ class _PartitionWriter:
         """Split rows into immediate and delayed ones; add the properties of their columns."""
         columns = self._columns
         if columns.key:
-            keys = batch.column(batch.schema.get_field_index(columns.key))
-            batch = batch.append_column(BUCKET, bucket_column(keys))
+            batch = batch.append_column(BUCKET, bucket_column(batch.column(columns.key)))
         if not columns.not_before:
             yield uri, batch, positions
             return
-        times = batch.column(batch.schema.get_field_index(columns.not_before))
-        due = due_column(times, lambda at: name_row(positions[at]))
+        due = due_column(batch.column(columns.not_before), lambda at: name_row(positions[at]))
         if due.null_count:
             now = np.flatnonzero(np.asarray(due.is_null())).tolist()
             yield uri, batch.take(pa.array(now)), [positions[at] for at in now]
@@ -564,24 +562,19 @@ class _PartitionWriter:
         """Encode rows for one queue and pass them to the loop, slice by slice."""
         if not batch.num_rows:
             return
-        maker = self._makers.get(uri)
-        if maker is None:
-            maker = self._makers[uri] = self._maker(uri, positions[0])
-            self._queues[uri] = self._thread.run(self._shared.writer(uri))
+        maker = self._maker(self._options.guids, uri, self._options.write_name, positions[0])
         guid: Any = maker.of_contents
-        if self._columns.id:
-            ids = _values(batch, self._columns.id, "id", positions)
-            made = maker.of_ids(ids)
-            if made is not None:
-                keep = [at for at, each in enumerate(made) if each is not None]
-                self._report.repeated += len(made) - len(keep)
-                batch = batch.take(pa.array(keep, pa.int64()))
-                positions = [positions[at] for at in keep]
-                guid = _Taker(np.frombuffer(b"".join(each for each in made if each is not None), "V16"))
+        if maker.mode is GuidMode.ID:
+            made = maker.of_ids(_values(batch, self._columns.id, "id", positions))
+            keep = [at for at, each in enumerate(made) if each is not None]
+            self._report.repeated += len(made) - len(keep)
+            batch = batch.take(pa.array(keep, pa.int64()))
+            positions = [positions[at] for at in keep]
+            guid = _taking(made)
         columns = self._columns
-        if isinstance(maker, SourceGuids):
-            column = batch.column(batch.schema.get_field_index(columns.guid))
-            guid = maker.of_messages(source_guids(column, lambda at: name_row(positions[at])))
+        if maker.mode is GuidMode.SOURCE:
+            sources = source_guids(batch.column(columns.guid), lambda at: name_row(positions[at]))
+            guid = maker.of_messages(sources)
         added = [name for name in (BUCKET, DUE, DESTINATION) if name in batch.schema.names]
         added = [name for name in added if name not in columns.properties]
         self._submit(uri, batch, columns.value, (*columns.properties, *added), guid, positions)
@@ -589,7 +582,7 @@ class _PartitionWriter:
     def _submit(
         self,
         uri: str,
-        batch: RecordBatch,
+        table: Any,
         value: str,
         properties: Sequence[str],
         guid: Any,
@@ -599,7 +592,7 @@ class _PartitionWriter:
     ) -> None:
         start = 0
         for posts in self._queues[uri].encode_table(
-            batch,
+            table,
             value=value,
             properties=properties,
             guid=guid,
@@ -641,21 +634,18 @@ class _PartitionWriter:
         uri = self._options.dead_letter_queue
         if not letters:
             return
-        maker = self._letter_makers.get(mode)
-        if maker is None:
-            maker = self._letter_makers[mode] = self._maker_of(mode, uri, _LETTERS + self._options.write_name)
-            self._queues[uri] = self._thread.run(self._shared.writer(uri))
+        maker = self._maker(mode, uri, _LETTERS + self._options.write_name, letters[0].row.position)
         guid: Any = maker.of_contents
         if mode is GuidMode.ID:
             # Rows of different queues may have the same id.
-            made = maker.of_ids([("dead letter", each.row.queue, each.row.id) for each in letters]) or []
+            made = maker.of_ids([("dead letter", each.row.queue, each.row.id) for each in letters])
             self._report.repeated += made.count(None)
             letters = [letter for letter, each in zip(letters, made, strict=True) if each is not None]
-            guid = _Taker(np.frombuffer(b"".join(filter(None, made)), "V16"))
-        elif isinstance(maker, SourceGuids):
+            guid = _taking(made)
+        elif mode is GuidMode.SOURCE:
             guid = maker.of_messages([each.row.guid for each in letters])
-        for batch, positions in letter_tables(letters, name_row):
-            self._submit(uri, batch, LETTER_VALUE, LETTER_PROPERTIES, guid, positions, letters=True)
+        for table, positions in letter_tables(letters):
+            self._submit(uri, table, LETTER_VALUE, LETTER_PROPERTIES, guid, positions, letters=True)
 
     def _land(self) -> None:
         """Wait for the oldest slice."""
@@ -679,12 +669,15 @@ class _PartitionWriter:
                 f"{self._report.acknowledged} rows acknowledged before"
             )
 
-    def _maker(self, uri: str, row: int) -> GuidMaker:
-        self._check(uri, row)
-        return self._maker_of(self._options.guids, uri, self._options.write_name)
-
-    def _maker_of(self, mode: GuidMode, uri: str, write_name: str) -> GuidMaker:
-        return guid_maker(mode, uri, self._scope.write, self._scope.partition, write_name)
+    def _maker(self, mode: GuidMode, uri: str, write_name: str, row: int) -> GuidMaker:
+        """Return the GUIDs for a queue; the first call for the queue opens it."""
+        maker = self._makers.get((mode, uri, write_name))
+        if maker is None:
+            self._check(uri, row)
+            maker = GuidMaker(mode, uri, self._scope.write, self._scope.partition, write_name)
+            self._makers[mode, uri, write_name] = maker
+            self._queues[uri] = self._thread.run(self._shared.writer(uri))
+        return maker
 
     @staticmethod
     def _check(uri: str, row: int) -> None:
@@ -842,20 +835,19 @@ class _PartitionWriter:
         )
 
 
-class _Taker:
-    """Precomputed GUIDs: returns those of the next rows."""
+def _taking(made: list[bytes | None]) -> Callable[[list[bytes]], np.ndarray[Any, Any]]:
+    """Return a function that returns the next GUIDs for the next rows."""
+    left = iter([each for each in made if each is not None])
 
-    def __init__(self, guids: np.ndarray[Any, Any]) -> None:
-        self._guids = guids
+    def take(rows: list[bytes]) -> np.ndarray[Any, Any]:
+        return np.frombuffer(b"".join(islice(left, len(rows))), "V16")
 
-    def __call__(self, rows: list[bytes]) -> np.ndarray[Any, Any]:
-        taken, self._guids = self._guids[: len(rows)], self._guids[len(rows) :]
-        return taken
+    return take
 
 
 def _values(batch: RecordBatch, name: str, what: str, positions: Sequence[int]) -> list[Any]:
     """Return the values of a column without nulls."""
-    column = batch.column(batch.schema.get_field_index(name))
+    column = batch.column(name)
     values: list[Any] = column.to_pylist()
     if column.null_count:
         raise UsageError(

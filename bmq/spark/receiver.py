@@ -38,6 +38,7 @@ __all__ = [
     "confirm_guids",
     "dropped_since",
     "look_for_others",
+    "new_messages",
 ]
 
 _DEFAULT_APP = "__default"
@@ -116,6 +117,22 @@ def newly_dropped(before: Mapping[str, DropCounts], now: Mapping[str, DropCounts
         restarted = each.dropped < known.dropped or each.posted < known.posted
         more[uri] = each.dropped - (0 if restarted else known.dropped)
     return {uri: count for uri, count in more.items() if count}
+
+
+def new_messages(known: set[bytes], guids: list[bytes]) -> list[int] | None:
+    """Add messages to the known ones; return the positions of the new messages, None if all are new."""
+    before = len(known)
+    if known.isdisjoint(guids):
+        known.update(guids)
+        if len(known) == before + len(guids):
+            return None
+        known.difference_update(guids)
+    fresh: list[int] = []
+    for place, guid in enumerate(guids):
+        if guid not in known:
+            known.add(guid)
+            fresh.append(place)
+    return fresh
 
 
 class ReceivedMessages(NamedTuple):

@@ -20,10 +20,12 @@ from bmq.wire.keys import key_bucket
 from bmq.wire.properties import PropertyValue, encode_properties
 
 __all__ = [
+    "ARROW_TYPES",
     "InvalidRow",
     "RowColumns",
     "bucket_column",
     "due_column",
+    "in_parts",
     "invalid_row",
     "name_row",
     "source_guids",
@@ -31,11 +33,6 @@ __all__ = [
     "this_row",
     "without_views",
 ]
-
-_POLYNOMIAL = 0x82F63B78
-
-# Longer keys are faster singly, in C.
-_LONG = 40
 
 # The latest time in milliseconds with an exact representation as a float and as a 64-bit integer.
 _LATEST = 2.0**53
@@ -59,7 +56,7 @@ _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
 _MOST_KEYS = 64
 _INTEGERS = {PropertyType.SHORT: pa.int16(), PropertyType.INT32: pa.int32()}
 #: Arrow's types of properties.
-_ARROW = {
+ARROW_TYPES = {
     **_INTEGERS,
     PropertyType.INT64: pa.int64(),
     PropertyType.BOOL: pa.bool_(),
@@ -74,20 +71,8 @@ _MOST_REASON = 1000
 _ANY_BYTES = bytes | bytearray | memoryview
 
 
-def _table() -> np.ndarray[Any, Any]:
-    table: np.ndarray[Any, Any] = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> 1) ^ (table & 1) * np.uint32(_POLYNOMIAL)
-    return table
-
-
-_TABLE = _table()
-
-
 def bucket_column(keys: Any) -> Any:
     """Return the property ``bmq_bucket`` of each row: the CRC-32C of the key, without the highest bit.
-
-    The n-th bytes of all rows are processed at once: for short keys, three times as fast as row by row.
 
     Args:
         keys: Arrow array of text, bytes or integers.
@@ -98,35 +83,11 @@ def bucket_column(keys: Any) -> Any:
     Raises:
         UsageError: the keys have another type.
     """
-    if pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_decode()
-    kind = keys.type
-    if pa.types.is_integer(kind) or pa.types.is_null(kind):
-        keys = keys.cast(pa.string())
-    elif not any(is_kind(kind) for is_kind in _TEXTS):
+    kind = keys.type.value_type if pa.types.is_dictionary(keys.type) else keys.type
+    if not any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_null, *_TEXTS)):
         raise UsageError(f"a key must be text, bytes or an integer, not {kind}")
-    if not pa.types.is_large_binary(kind):
-        keys = keys.cast(pa.large_binary())
-    _, offsets, data = keys.buffers()
-    count = len(keys)
-    ends = np.frombuffer(offsets, np.int64, count + 1, keys.offset * 8)
-    content = np.frombuffer(data if data is not None else b"", np.uint8)
-    lengths = np.diff(ends)
-    # Longest first, so that the keys with an n-th byte form a prefix.
-    order = np.argsort(-lengths, kind="stable")
-    starts, lengths = ends[:-1][order], lengths[order]
-    sums: np.ndarray[Any, Any] = np.full(count, 0xFFFFFFFF, np.uint32)
-    few = int(np.searchsorted(-lengths, -_LONG, "left"))
-    for at in range(int(lengths[few]) if few < count else 0):
-        rest = slice(few, int(np.searchsorted(-lengths, -at, "left")))
-        step = content[starts[rest] + at] ^ (sums[rest] & 0xFF)
-        sums[rest] = _TABLE[step] ^ (sums[rest] >> 8)
-    sums = ~sums & 0x7FFFFFFF
-    for at in range(few):
-        sums[at] = key_bucket(content[starts[at] : starts[at] + lengths[at]].tobytes())
-    buckets = np.empty(count, np.int32)
-    buckets[order] = sums.astype(np.int32)
-    return pa.array(buckets, mask=np.asarray(keys.is_null()))
+    buckets = [None if key is None else key_bucket(key) for key in keys.to_pylist()]
+    return pa.array(buckets, pa.int32())
 
 
 def due_column(times: Any, name_row: Callable[[int], str] = "row {}".format) -> Any:
@@ -291,6 +252,41 @@ class _TooMixed(Exception):
     """The rows do not fit into a single batch."""
 
 
+def in_parts(
+    rows: Any,
+    first: int,
+    build: Callable[[Any, int], RecordBatch],
+    invalid: Callable[[Any, int, UsageError], InvalidRow] | None,
+) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
+    """Build a batch of rows; of each half, if the rows do not fit into a single batch.
+
+    Args:
+        rows: rows, a sequence or a batch.
+        first: position of the first row in the partition.
+        build: builds a batch from rows, given the position of the first row.
+        invalid: describes a single row that cannot be posted; None if its error ends the write.
+
+    Returns:
+        Batches with the position of their first row, and the rows that cannot be posted, in order.
+    """
+    try:
+        batch = build(rows, first)
+    except _TooMixed:
+        pass
+    except UsageError as error:
+        if invalid is None:
+            raise
+        if len(rows) == 1:
+            yield invalid(rows, first, error)
+            return
+    else:
+        yield first, batch
+        return
+    half = len(rows) // 2
+    yield from in_parts(rows[:half], first, build, invalid)
+    yield from in_parts(rows[half:], first + half, build, invalid)
+
+
 class RowColumns:
     """Builds batches from Python rows with one layout.
 
@@ -335,23 +331,15 @@ class RowColumns:
         Raises:
             InvalidPayload, InvalidProperty, UsageError: a row cannot be posted; the error names the row.
         """
-        try:
-            arrays = [self._column(name, [row[at] for row in rows], first) for at, name in self._used]
-        except _TooMixed:
-            pass
-        except UsageError as error:
-            if not self._sorts:
-                raise
-            if len(rows) == 1:
-                values = {name: rows[0][at] for at, name in self._used}
-                yield invalid_row(self._columns, values, self._types, first, error, self._queue)
-                return
-        else:
-            yield first, pa.RecordBatch.from_arrays(arrays, names=[name for _, name in self._used])
-            return
-        half = len(rows) // 2
-        yield from self.batches(rows[:half], first)
-        yield from self.batches(rows[half:], first + half)
+        return in_parts(rows, first, self._batch, self._invalid if self._sorts else None)
+
+    def _batch(self, rows: Sequence[Sequence[Any]], first: int) -> RecordBatch:
+        arrays = [self._column(name, [row[at] for row in rows], first) for at, name in self._used]
+        return pa.RecordBatch.from_arrays(arrays, names=[name for _, name in self._used])
+
+    def _invalid(self, rows: Sequence[Sequence[Any]], first: int, error: UsageError) -> InvalidRow:
+        values = {name: rows[0][at] for at, name in self._used}
+        return invalid_row(self._columns, values, self._types, first, error, self._queue)
 
     def _column(self, name: str, values: list[Any], first: int) -> Any:
         if name == self._columns.value:
@@ -514,7 +502,7 @@ def _entry_column(
     kind: Any, kinds: dict[str, PropertyType], name_row: Callable[[int], str], key: str, values: list[Any]
 ) -> Any:
     try:
-        return pa.array(values, _ARROW.get(kinds[key], kind) if key in kinds else kind)
+        return pa.array(values, ARROW_TYPES.get(kinds[key], kind) if key in kinds else kind)
     except (pa.ArrowInvalid, OverflowError) as error:
         if len(values) > 1:
             raise _TooMixed from None
@@ -550,12 +538,11 @@ def spread_maps(
     if not maps:
         yield first, batch
         return
-    whole = batch
 
-    def named(row: int) -> str:
-        return name_row(first + row)
+    def build(batch: RecordBatch, first: int) -> RecordBatch:
+        def named(row: int) -> str:
+            return name_row(first + row)
 
-    try:
         for name in maps:
             at = batch.schema.get_field_index(name)
             kind = batch.schema.field(at).type.item_type
@@ -565,18 +552,10 @@ def spread_maps(
             entries, kinds = _with_types(entries, named)
             column = _struct(entries, partial(_entry_column, kind, kinds, named), named)
             batch = batch.set_column(at, name, column)
-    except _TooMixed:
-        pass
-    except InvalidProperty as error:
-        if not sorts:
-            raise
-        if whole.num_rows == 1:
-            (values,) = whole.to_pylist()
-            yield invalid_row(columns, values, {}, first, error, queue)
-            return
-    else:
-        yield first, batch
-        return
-    half = whole.num_rows // 2
-    for start, part in ((0, whole.slice(0, half)), (half, whole.slice(half))):
-        yield from spread_maps(part, columns, first + start, name_row, sorts=sorts, queue=queue)
+        return batch
+
+    def invalid(batch: RecordBatch, first: int, error: UsageError) -> InvalidRow:
+        (values,) = batch.to_pylist()
+        return invalid_row(columns, values, {}, first, error, queue)
+
+    yield from in_parts(batch, first, build, invalid if sorts else None)

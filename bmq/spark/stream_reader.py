@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pyspark import TaskContext
@@ -64,6 +64,7 @@ from bmq.spark.receiver import (
     confirm_guids,
     dropped_since,
     look_for_others,
+    new_messages,
 )
 
 if TYPE_CHECKING:
@@ -96,18 +97,6 @@ _ASK = 10.0
 READ_LIMITS = SupportsTriggerAvailableNow is not object
 
 
-class Known(NamedTuple):
-    """Known and new messages among delivered ones.
-
-    Attributes:
-        fresh: positions of the new messages; None if every message is new.
-        again: GUIDs of the known messages.
-    """
-
-    fresh: list[int] | None
-    again: list[bytes]
-
-
 class KnownMessages:
     """Messages by batch.
 
@@ -121,29 +110,9 @@ class KnownMessages:
         self._open: deque[tuple[int, Guids]] = deque()
         self._closed: deque[tuple[int, Guids]] = deque()
 
-    def arrive(self, uri: str, guids: list[bytes]) -> Known:
-        """Record messages; return the new and the known messages.
-
-        Args:
-            uri: queue of the messages.
-            guids: GUIDs of the messages.
-        """
-        known = self._known.setdefault(uri, set())
-        if known.isdisjoint(guids):
-            before = len(known)
-            known.update(guids)
-            if len(known) == before + len(guids):
-                return Known(None, [])
-            known.difference_update(guids)
-        fresh: list[int] = []
-        again: list[bytes] = []
-        for place, guid in enumerate(guids):
-            if guid in known:
-                again.append(guid)
-            else:
-                known.add(guid)
-                fresh.append(place)
-        return Known(fresh, again)
+    def arrive(self, uri: str, guids: list[bytes]) -> list[int] | None:
+        """Record messages of a queue; return the positions of the new ones, None if all are new."""
+        return new_messages(self._known.setdefault(uri, set()), guids)
 
     def drop(self, uri: str, guids: Iterable[bytes]) -> None:
         """Forget messages without a batch. The messages must not become part of a later batch."""
@@ -164,12 +133,11 @@ class KnownMessages:
         """
         self._open.append((end, guids))
 
-    def committed(self, uri: str, guids: list[bytes]) -> set[bytes]:
+    def committed(self, uri: str, guids: set[bytes]) -> set[bytes]:
         """Return the committed messages among the given messages."""
         found: set[bytes] = set()
-        wanted = set(guids)
         for _, batch in self._closed:
-            found |= wanted.intersection(batch.get(uri, ()))
+            found |= guids.intersection(batch.get(uri, ()))
         return found
 
     def all_committed(self) -> Guids:
@@ -481,9 +449,9 @@ class StreamReceiver:
         """Put messages into batches, except for known messages and messages put aside."""
         messages, count = arrived.messages, arrived.batch.num_rows
         uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
-        fresh, again = self._ledger.arrive(uri, guids)
-        if again:
-            self._came_again(arrived.queue, again)
+        fresh = self._ledger.arrive(uri, guids)
+        if fresh is not None:
+            self._came_again(arrived.queue, set(guids).difference(guids[place] for place in fresh))
         bad = await self._aside.take(arrived, fresh)
         if bad:
             gone = {guids[place] for place in bad}
@@ -550,12 +518,11 @@ class StreamReceiver:
 
     # confirming
 
-    def _came_again(self, queue: Queue, guids: list[bytes]) -> None:
+    def _came_again(self, queue: Queue, guids: set[bytes]) -> None:
         """Confirm known messages: committed messages at once, uncommitted messages after the commit."""
         committed = self._ledger.committed(queue.uri, guids)
         _confirm(queue, committed)
-        waiting = set(guids) - committed
-        if waiting:
+        if waiting := guids - committed:
             self._again.setdefault(queue, set()).update(waiting)
 
     async def _commit(self, end: int) -> None:
@@ -735,7 +702,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "The broker still holds the unconfirmed messages. Restore the log",
                 "with a smaller batch in place of this one; the missing messages come in a later batch",
                 strict=options.fail_on_data_loss,
-                checkpoint=options.checkpoint_location,
             )
         query = Checkpoint(options.checkpoint_location).query() if options.checkpoint_location else None
         return list(cut(options.log_folder, batches, self._options.num_partitions, query=query))

@@ -27,7 +27,6 @@ WITHOUT_A_QUEUE = {
     "run",
     "docs",
     "new",
-    "spark",
     "broker",
     "contexts",
     "domains",

@@ -55,7 +55,7 @@ LOOKS: list[tuple[int, tuple[str, ...]]] = [
 ]
 #: Verbs that change a queue, that have other queues, or that have none.
 NO_LOOKS = {
-    *("post", "move", "mover", "purge", "run", "spark", "domains"),
+    *("post", "move", "mover", "purge", "run", "domains"),
     *("check", "contexts", "decode", "new", "docs", "broker"),
     *("exporter", "console"),  # the tests of both have a bystander, too
 }

@@ -209,7 +209,6 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["decode", "--file", "RECORDING", "--json"], ""),
     ],
     "new": [(["new", "service", HOSTILE], ""), (["new", "test", "shop", "-d", HOSTILE], "")],
-    "spark": [(["spark", "repair", "DIRECTORY"], "")],
     "bench": [(["bench", f"{DOMAIN}/bench", "--messages", "1", "--rounds", "1"], "")],
     "conformance record": [(["conformance", "record", "FILE"], "ready")],
     "conformance replay": [(["conformance", "replay", "RECORDING"], "")],
@@ -248,12 +247,12 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
 #: Verbs without output from a broker, such as the embedded broker.
 _OTHERS = {"broker"}
 #: Verbs whose output contains nothing of a broker, nor of a recorded conversation.
-_ALONE = {"check", "conformance list", "domains diff", "docs", "new", "run", "spark"}
+_ALONE = {"check", "conformance list", "domains diff", "docs", "new", "run"}
 # Seconds until a long-running verb without its words is cancelled.
 _PATIENCE = 0.5
 # Seconds until a verb fails the test because it does not end.
 _LONGEST = 60
-_OFFLINE = {"check", "conformance list", "contexts", "decode", "domains diff", "docs", "new", "run", "spark"}
+_OFFLINE = {"check", "conformance list", "contexts", "decode", "domains diff", "docs", "new", "run"}
 _WORKLOAD = f"""
 duration = 0.1
 [[producers]]

@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import threading
 from collections.abc import Awaitable, Callable
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 from typing import Any, cast
 
 import pyarrow as pa
@@ -470,7 +470,6 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.Queue.post_table": {"table": lambda _: pa.table({"value": [b"1"]})},
     "bmq.Queue.encode_table": {"table": lambda _: pa.table({"value": [b"1"]})},
     "bmq.spark.confirm": {"options": lambda world: {"broker": world.broker.uri, "queue": world.uri}},
-    "bmq.spark.repair": {"checkpoint": lambda _: gettempdir()},
     "bmq.Queue.request": {"timeout": lambda _: 0.001},
     "bmq.TypedQueue.request": {"timeout": lambda _: 0.001},
     "bmq.QueueUri": {"domain": lambda _: "d", "queue": lambda _: "q"},

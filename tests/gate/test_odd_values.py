@@ -154,7 +154,6 @@ ALLOWED: dict[str, tuple[type[BaseException], ...]] = {
     "bmq.testing.TestApp.advance": (AssertionError,),
     "bmq.testing.TestApp.assert_posted": (AssertionError,),
     "bmq.testing.TestApp.drained": (AssertionError,),
-    "bmq.spark.repair": (OSError,),
     "bmq.testing.check": (OSError,),
     "bmq.testing.examine": (OSError,),
 }

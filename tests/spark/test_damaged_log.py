@@ -47,7 +47,7 @@ def test_a_damaged_file_is_named_with_a_remedy(
     path = written(tmp_path)
     path.write_bytes(damage(path.read_bytes(), length))
     partition = LogPartition(str(tmp_path), str(path), 0, ROWS)
-    remedy = r"is empty or damaged .*delete the file, and run bmq spark repair"
+    remedy = r"is empty or damaged .*delete the file, and start the query once with failOnDataLoss"
     with pytest.raises(bmq.StateError, match=remedy) as caught:
         list(read_partition(partition, WHOLE, OnInvalidMessage.ROW))
     assert str(path) in str(caught.value)

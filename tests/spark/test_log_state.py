@@ -16,8 +16,7 @@ import pytest
 import bmq
 import bmq.admin
 from bmq.broker import AppSubscription, DomainConfig, Mode
-from bmq.cli import main
-from bmq.spark import receiver, repair, stream_reader
+from bmq.spark import receiver, stream_reader
 from bmq.spark.receiver import DropCounts
 from tests.spark.brokers import BrokerThread
 from tests.spark.readers import WHOLE, ask, read, source, struct, travelled
@@ -241,53 +240,6 @@ def test_an_interrupted_batch_without_its_log_is_read_later(
     assert again.batch() == []
     assert again.batch() == numbers(0, 6)
     again.stop()
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("half", [False, True], ids=["between", "within"])
-@pytest.mark.parametrize("wrong", ["gone", "another", "nothing"])
-def test_repaired_query_continues_once(
-    broker: BrokerThread, queue: str, tmp_path: Path, wrong: str, half: bool
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 6)
-    query.plan() if half else query.batch()
-    query.stop()
-    if wrong == "gone":
-        shutil.rmtree(tmp_path / "bmq")
-    elif wrong == "another":
-        (tmp_path / "metadata").write_text('{"id":"two"}')
-    assert bool(repair(str(tmp_path))) == (wrong != "nothing")
-    assert bool(repair(str(tmp_path), really=True)) == (wrong != "nothing")
-    assert repair(str(tmp_path)) == []
-    again = Query(broker, queue, tmp_path)
-    first = again.batch() if half else []
-    post_numbers(broker, queue, 6, 9)
-    rows: list[str] = []
-    while "8" not in rows:
-        rows += again.batch()
-    # What is lost with the log comes from the broker: what was not confirmed.
-    assert sorted(first + rows, key=int) == (
-        numbers(6, 9) if wrong == "nothing" and not half else numbers(0, 9)
-    )
-    again.ask()
-    again.stop()
-    assert left_in(broker, queue) == []
-
-
-def test_repair_reports_and_repairs_the_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("offsets", "commits"):
-        (tmp_path / name).mkdir()
-    assert main(["spark", "repair", str(tmp_path)]) == 0
-    assert "no problems found" in capsys.readouterr().err
-    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"messages": 5}')
-    assert main(["spark", "repair", str(tmp_path)]) == 1
-    assert "Batch 0 has messages 0 to 5" in capsys.readouterr().out
-    assert main(["spark", "repair", str(tmp_path), "--yes"]) == 0
-    assert main(["spark", "repair", str(tmp_path)]) == 0
-    assert main(["spark", "repair", str(tmp_path / "none")]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    assert main(["spark", "mend", str(tmp_path)]) == 2
 
 
 @pytest.mark.usefixtures("quick")

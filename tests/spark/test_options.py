@@ -10,11 +10,8 @@ import bmq
 from bmq.spark import BmqDataSource
 from bmq.spark.connection import ConnectionOptions
 from bmq.spark.options import (
-    _FOREIGN,  # pyright: ignore[reportPrivateUsage]
     ReadOptions,
-    StreamOptions,
     WriteOptions,
-    names_of,
     parse,
 )
 
@@ -32,13 +29,6 @@ def source(**options: str) -> BmqDataSource:
     [
         ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; options: broker"),
         ({"maxMesages": "1"}, "did you mean maxMessages"),
-        ({"subscription": "x > 1"}, "subscription is now called expression"),
-        ({"subscribe": "orders"}, "for subscribe: option queue, the URI"),
-        ({"startingOffsets": "earliest"}, "for startingoffsets: a queue has no offsets"),
-        ({"kafka.bootstrap.servers": "h:1"}, "for kafka.bootstrap.servers: option broker"),
-        ({"kafka.group.id": "g"}, r"bmq://DOMAIN/QUEUE\?id=APPID"),
-        ({"service.url": "pulsar://h:1"}, "option broker"),
-        ({"path": "bmq://d/q"}, "option queue instead of a path"),
         ({"xyz": "1"}, "unknown option xyz; options: broker"),
         (
             {"writeName": "1", "maxMessages": "1"},
@@ -72,15 +62,6 @@ def test_options_of_one_direction_pass_together() -> None:
     assert "value BINARY" in source(**QUEUE).schema()
     assert "value BINARY" in source(**QUEUE, checkpointLocation="/x", logPath="/y").schema()
     assert "value BINARY" in source(**QUEUE, writeName="j", propertyColumns="n").schema()
-
-
-@pytest.mark.parametrize("name", sorted(_FOREIGN))
-def test_each_option_of_kafka_and_pulsar_has_an_answer(name: str) -> None:
-    for kind in (ReadOptions, StreamOptions, WriteOptions):
-        if name in {each.lower() for each in names_of(kind)}:
-            continue
-        with pytest.raises(bmq.UsageError, match=f"unknown option {name}; for {name}: "):
-            parse(kind, {name: "x"})
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bmq
 import bmq.spark
 from bmq.spark import batch_reader
-from bmq.spark.batch_reader import READS, Application, Drain, Reads, application_of_planner
+from bmq.spark.batch_reader import READS, Application, Drain, application_of_planner
 from bmq.spark.log import filesystem
 from bmq.spark.receiver import ReceivedMessages, SourceReceiver
 from tests.spark.brokers import BrokerThread
@@ -154,9 +155,8 @@ def test_stored_messages_can_be_taken_out_at_once(
     assert values_of(**options, confirm="onStore") == texts(0, 5)
     assert left_in(broker, queue) == []
     assert values_of(**options, confirm="onStore") == texts(0, 5)
-    with pytest.raises(bmq.StateError, match=r"exist only in .*000001"):
-        Reads(options["checkpointLocation"]).give_up()
-    assert "The read stays" in bmq.spark.repair(options["checkpointLocation"], really=True)[0]
+    with pytest.raises(bmq.StateError, match=r"original options \(bmq.spark.confirm\)$"):
+        values_of(**options, expression="n > 1")
     away = {**options, "broker": "tcp://127.0.0.1:1", "connectTimeoutMs": "100"}
     assert bmq.spark.confirm(away) == 5  # the broker has nothing to be told
     assert values_of(**options, confirm="onStore") == []
@@ -197,9 +197,9 @@ def test_unconfirmed_read_of_another_queue_is_refused(
 def test_a_read_can_be_given_up(broker: BrokerThread, queue: str, options: dict[str, str]) -> None:
     post(broker, queue, 0, 3)
     values_of(**options)
-    assert len(bmq.spark.repair(options["checkpointLocation"])) == 1
-    assert len(bmq.spark.repair(options["checkpointLocation"], really=True)) == 1
-    assert bmq.spark.repair(options["checkpointLocation"], really=True) == []
+    with pytest.raises(bmq.StateError, match=r"or delete .* to leave its messages") as refused:
+        values_of(**options, expression="n > 1")
+    Path(str(refused.value).partition("or delete ")[2].partition(" to leave")[0]).unlink()
     post(broker, queue, 3, 5)
     assert sorted(values_of(**options), key=int) == texts(0, 5)
 
@@ -220,8 +220,8 @@ def become(monkeypatch: pytest.MonkeyPatch, application: Application | None) -> 
 
 
 HERE = Application.of(os.getpid())
-ENDED = HERE._replace(started=HERE.started - 1)  # the number of the process was given again
-ELSEWHERE = HERE._replace(host="another.example")
+ENDED = msgspec.structs.replace(HERE, started=HERE.started - 1)  # the number of the process was given again
+ELSEWHERE = msgspec.structs.replace(HERE, host="another.example")
 
 
 def test_two_applications_do_not_share_a_read(
@@ -277,9 +277,6 @@ def test_an_application_lasts_as_long_as_its_process() -> None:
     assert not Application.of(ended.pid).runs
     assert not ENDED.runs
     assert not ELSEWHERE.runs
-    assert Application.noted(HERE._asdict()) == HERE
-    assert Application.noted({"process": 7}) is None
-    assert Application.noted(None) is None
     assert application_of_planner() is None  # no Java is above this process
 
 
@@ -299,7 +296,7 @@ def test_the_rows_of_a_confirmed_read_last_until_the_next_read(
 def test_a_read_of_an_empty_queue_is_not_stored(queue: str, options: dict[str, str]) -> None:
     assert values_of(**options) == []
     assert bmq.spark.confirm(options) == 0
-    assert Reads(options["checkpointLocation"]).describe() is None
+    assert not (Path(options["checkpointLocation"]) / READS / "reads.json").exists()
 
 
 def test_connection_cut_during_a_read_duplicates_no_rows(
