@@ -8,7 +8,6 @@ columns import this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from bmq.wire.codec import Field, StructItem, StructureCodec
 
-__all__ = ["Array", "Bytes", "WordWriter", "at_offsets", "column", "dtype_of", "fill"]
+__all__ = ["Array", "Bytes", "at_offsets", "column", "dtype_of", "fill", "rewrite"]
 
 Array = np.ndarray[Any, Any]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -98,57 +97,27 @@ def _bytes_of(column: Array) -> Array:
 
 def at_offsets(buffer: bytes, dtype: np.dtype[Any], offsets: Array) -> Array:
     """Return the items at the given offsets of a buffer, aligned or not. Items must end inside the buffer."""
-    # A view with an item at every byte; indexing copies the requested items.
-    everywhere: Array = np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
-    found: Array = everywhere[offsets]
-    return found
+    # As bytes: numpy copies structures field by field.
+    plain = np.dtype(f"V{dtype.itemsize}") if dtype.fields else dtype
+    found: Array = _everywhere(buffer, plain)[offsets]
+    return found.view(dtype) if dtype.fields else found
 
 
-class WordWriter:
-    """Writes a field of structures at arbitrary positions in an array of four-byte words.
+def _everywhere(buffer: bytes | bytearray, dtype: np.dtype[Any]) -> Array:
+    """Return a view with an item at every byte; indexing copies the requested items."""
+    return np.ndarray((len(buffer) - dtype.itemsize + 1,), dtype, buffer, 0, (1,))
+
+
+def rewrite(buffer: bytearray, codec: StructureCodec, offsets: Array, **values: Any) -> None:
+    """Write fields into the structures at some offsets of a buffer, aligned or not; the fields must be 0.
 
     Args:
-        codec: the codec of the structure.
-        name: the field. The field's bits in the array must be 0.
-        others: the fields already written. Fields in a word of the new field are kept.
+        buffer: the buffer, which contains the whole structures.
+        codec: the codec of the structures.
+        offsets: the start of each structure; structures do not overlap.
+        values: as for :func:`fill`.
     """
-
-    def __init__(self, codec: StructureCodec, name: str, others: Iterable[str]) -> None:
-        start, stop = codec.bits_of(name)
-        self._bits = stop - start
-        self._lead = start // 8 % 4
-        taken = {at // 32 for each in others if each != name for at in range(*codec.bits_of(each))}
-        # For each word: its index in the structure; whether other fields share the word; and for the part of
-        # the field in this word, its shift in the field and its shift in the word.
-        self._words: list[tuple[int, bool, int, int]] = []
-        for word in range(start // 32, -(-stop // 32)):
-            last = min(stop, (word + 1) * 32)
-            self._words.append((word, word in taken, stop - last, (word + 1) * 32 - last))
-
-    def write(self, words: Array, starts: Array, values: Array) -> None:
-        """Write the field.
-
-        Args:
-            words: big-endian words of four bytes.
-            starts: index of the first word of each structure.
-            values: one number for all structures, or one for each; for a field of bytes, an array of items of
-                the field's size.
-        """
-        if values.dtype.kind == "V":
-            parts = self._parts(values)
-        else:
-            numbers = values.astype(np.int64) & ((1 << self._bits) - 1)
-            parts = [
-                (numbers >> right << left & 0xFFFFFFFF).astype(np.uint32) for _, _, right, left in self._words
-            ]
-        for (word, shared, _, _), part in zip(self._words, parts, strict=True):
-            if shared:
-                words[starts + word] |= part
-            else:
-                words[starts + word] = part
-
-    def _parts(self, values: Array) -> list[Array]:
-        """The words of a field of bytes, in the order of the structure."""
-        wide = np.zeros((len(values), len(self._words) * 4), np.uint8)
-        wide[:, self._lead : self._lead + values.dtype.itemsize] = _bytes_of(values)
-        return list(wide.view(">u4").T)
+    everywhere = _everywhere(buffer, np.dtype(f"V{codec.size}"))
+    copies = everywhere[offsets]
+    fill(copies.view(dtype_of(codec)), codec, **values)
+    everywhere[offsets] = copies

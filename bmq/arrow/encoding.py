@@ -10,14 +10,14 @@ payloads, padding). The bytes equal those of :func:`bmq.wire.put.encode_puts` an
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bmq import _checks
-from bmq.arrow.columns import Array, WordWriter, dtype_of, fill
+from bmq.arrow.columns import Array, dtype_of, fill, rewrite
 from bmq.arrow.decoding import FIXED, to_arrow
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
@@ -40,7 +40,7 @@ from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
 from bmq.wire.put import PutEvent, decode_puts
 
-__all__ = ["ApplicationData", "EncodedPosts", "Slice", "TableEncoder", "guids_in", "messages_of", "stream_of"]
+__all__ = ["ApplicationData", "EncodedPosts", "Slice", "TableEncoder", "guids_in", "stream_of"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -59,22 +59,11 @@ _ACK = dtype_of(ACK_MESSAGE)
 _AREA = dtype_of(PROPERTIES_HEADER)
 _PROPERTY = dtype_of(PROPERTY_HEADER)
 _HEADER_WORDS = PUT_HEADER.size // 4
-# The header fields that a session fills in, and the fields filled in before.
-_BOUND = ("queueId", "messageGUID", "schemaId")
-_FILLED = ("flags", "messageWords", "compressionAlgorithmType", "headerWords", "crc32c", *_BOUND)
-_write_queue_id, _write_guid, _write_schema_id = (
-    WordWriter(PUT_HEADER, name, _FILLED).write for name in _BOUND
-)
-
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
 #: Property types that the Python type does not determine.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
-#: Minimum rows for each combination of present properties: with more combinations, going row by row is
-#: faster.
-_ROWS_A_PATTERN = 32
-_MAX_NULLABLE = 62
 
 
 class ApplicationData(NamedTuple):
@@ -277,7 +266,13 @@ class TableEncoder:
         self, error: InvalidProperty, columns: list[tuple[_Property, ArrowArray]], first: int
     ) -> InvalidProperty:
         """Return the error of the first row whose properties cannot be encoded."""
-        for row, properties in enumerate(_dictionaries(columns)):
+        values = [array.to_pylist() for _, array in columns]
+        for row, cells in enumerate(zip(*values, strict=True)):
+            properties: dict[str, PropertyInput] = {
+                each.name: PropertyValue(each.kind, cell)
+                for (each, _), cell in zip(columns, cells, strict=True)
+                if cell is not None
+            }
             try:
                 encode_properties(properties, new=True)
             except InvalidProperty as found:
@@ -373,128 +368,83 @@ _LARGEST = 8
 def _assemble(
     payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool
 ) -> ApplicationData:
-    """Put properties in front of payloads."""
+    """Put properties in front of payloads. A property that is null in a row has empty pieces there."""
     count = len(payload)
-    nullable = [(each, array) for each, array in columns if array.null_count]
-    if not nullable:
-        names = tuple(sorted(each.name for each, _ in columns))
-        return ApplicationData(_join(payload, columns, new=new), [names], np.zeros(count, np.int64))
-    if len(nullable) <= _MAX_NULLABLE:
-        bits = np.zeros(count, np.int64)
-        for at, (_, array) in enumerate(nullable):
-            bits |= array.is_valid().to_numpy(zero_copy_only=False).astype(np.int64) << at
-        patterns, pattern_of = np.unique(bits, return_inverse=True)
-        if len(patterns) <= max(4, count // _ROWS_A_PATTERN):
-            return _by_pattern(payload, columns, nullable, patterns.tolist(), pattern_of, new=new)
-    return messages_of(payload.to_pylist(), list(_dictionaries(columns)), new=new)
-
-
-def _by_pattern(
-    payload: ArrowArray,
-    columns: list[tuple[_Property, ArrowArray]],
-    nullable: list[tuple[_Property, ArrowArray]],
-    patterns: list[int],
-    pattern_of: Array,
-    *,
-    new: bool,
-) -> ApplicationData:
-    """Encode rows with the same set of properties together."""
-    parts: list[ArrowArray] = []
-    schemas: list[tuple[str, ...]] = []
-    order = np.argsort(pattern_of, kind="stable")
-    bounds = np.searchsorted(pattern_of[order], np.arange(len(patterns) + 1))
-    place = {each.at: at for at, (each, _) in enumerate(nullable)}
-    for number, pattern in enumerate(patterns):
-        rows = to_arrow(order[bounds[number] : bounds[number + 1]])
-        there = [
-            (each, array.take(rows))
-            for each, array in columns
-            if each.at not in place or pattern >> place[each.at] & 1
-        ]
-        parts.append(_join(payload.take(rows), there, new=new))
-        schemas.append(tuple(sorted(each.name for each, _ in there)))
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    return ApplicationData(pa.concat_arrays(parts).take(to_arrow(back)), schemas, pattern_of)
-
-
-def _dictionaries(columns: list[tuple[_Property, ArrowArray]]) -> Iterator[dict[str, PropertyInput]]:
-    """The properties of each row."""
-    values = [array.to_pylist() for _, array in columns]
-    for row in zip(*values, strict=True):
-        yield {
-            each.name: PropertyValue(each.kind, value)
-            for (each, _), value in zip(columns, row, strict=True)
-            if value is not None
-        }
-
-
-def messages_of(
-    payloads: Sequence[bytes], properties: Sequence[Mapping[str, PropertyInput] | None], *, new: bool = True
-) -> ApplicationData:
-    """Encode rows with arbitrary properties, one by one.
-
-    Raises:
-        InvalidProperty: a row's properties cannot be encoded.
-    """
-    schemas: dict[tuple[str, ...], int] = {}
-    schema_of: list[int] = []
-    data: list[bytes] = []
-    for payload, each in zip(payloads, properties, strict=True):
-        each = each or {}
-        data.append(encode_properties(each, new=new) + payload)
-        schema_of.append(schemas.setdefault(tuple(sorted(each)), len(schemas)))
-    return ApplicationData(pa.array(data, pa.binary()), list(schemas), np.array(schema_of, np.int64))
-
-
-def _join(payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool) -> ArrowArray:
-    """Put the same properties, all non-null, in front of each payload."""
-    if not columns:
-        return payload
-    # Wire format ("" for bytes of variable length), size, and the value itself.
-    values: list[tuple[str, Any, Any]] = []
-    for each, array in columns:
-        if each.kind in FIXED:
-            values.append((FIXED[each.kind], np.dtype(FIXED[each.kind]).itemsize, _numbers(array)))
-        else:
-            values.append(("", _lengths(array), array))
-    heads: list[tuple[int, Any, int]] = []
+    # Where each property is present: a boolean for each row, or True for all rows.
+    there = [_valid(array) if array.null_count else np.True_ for _, array in columns]
+    heads = _RowPieces(count)
+    values = _RowPieces(count)
     offset: Any = 0
-    for (each, _), (_, size, _) in zip(columns, values, strict=True):
+    present: Any = 0
+    for (each, array), valid in zip(columns, there, strict=True):
+        if each.kind in FIXED:
+            dtype = np.dtype(FIXED[each.kind])
+            size: Any = dtype.itemsize
+        else:
+            dtype, size = None, _lengths(array)
         _check_limit(size, MAX_PROPERTY_VALUE)
-        heads.append((int(each.kind), offset if new else size, len(each.raw)))
-        offset = offset + len(each.raw) + size
-    length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(columns) + offset
+        field = offset if new else size
+        head = np.zeros(1 if np.ndim(field) == 0 else count, _PROPERTY)
+        fill(head, PROPERTY_HEADER, type=int(each.kind), valueField=field, nameLength=len(each.raw))
+        heads.fixed(_PROPERTY, head, valid)
+        values.fixed(np.dtype(f"V{len(each.raw)}"), np.void(each.raw), valid)
+        if dtype is None:
+            values.varying(array)
+        else:
+            values.fixed(dtype, _numbers(array), valid)
+        offset = offset + (len(each.raw) + size) * valid
+        present = present + 1 * valid
+    length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * present + offset
     _check_limit(length, MAX_PROPERTIES_AREA)
-
-    pieces = _RowPieces(len(payload))
-    area = np.zeros(1 if np.ndim(length) == 0 else len(payload), _AREA)
+    area = np.zeros(1 if np.ndim(length) == 0 else count, _AREA)
     fill(
         area,
         PROPERTIES_HEADER,
         propertyHeaderSize2x=PROPERTY_HEADER.size // 2,
         headerSize2x=PROPERTIES_HEADER.size // 2,
         areaWords=(length >> 2) + 1,
-        numProperties=len(columns),
+        numProperties=present,
     )
-    pieces.fixed(_AREA, area)
-    for kind, field, name_length in heads:
-        head = np.zeros(1 if np.ndim(field) == 0 else len(payload), _PROPERTY)
-        fill(head, PROPERTY_HEADER, type=kind, valueField=field, nameLength=name_length)
-        pieces.fixed(_PROPERTY, head)
-    for (each, _), (letter, _, value) in zip(columns, values, strict=True):
-        pieces.fixed(np.dtype(f"V{len(each.raw)}"), np.void(each.raw))
-        if letter:
-            pieces.fixed(np.dtype(letter), value)
-        else:
-            pieces.varying(value)
-    if np.ndim(length) == 0:
+    any_present = np.asarray(present > 0)
+    pieces = _RowPieces(count)
+    pieces.fixed(_AREA, area, any_present)
+    pieces.add(heads)
+    pieces.add(values)
+    if np.ndim(length) == 0 and any_present:
         padding = PADDING[int(length) & 3]
         pieces.fixed(np.dtype(f"V{len(padding)}"), np.void(padding))
-    else:
-        pieces.varying(_paddings(length))
+    elif any_present.any():
+        pieces.varying(_ALL_PADDINGS.take(to_arrow(np.where(any_present, length & 3, len(PADDING)))))
     pieces.varying(payload)
-    return pieces.join()
+    return ApplicationData(pieces.join(), *_schemas(columns, there, count))
+
+
+def _schemas(
+    columns: list[tuple[_Property, ArrowArray]], there: list[Any], count: int
+) -> tuple[list[tuple[str, ...]], Array]:
+    """Return the distinct sets of property names, and the index of each row's set."""
+    schema_of = np.zeros(count, np.int64)
+    for valid in there:
+        if np.ndim(valid):
+            schema_of = np.unique(schema_of * 2 + valid, return_inverse=True)[1]
+    _, firsts = np.unique(schema_of, return_index=True)
+    schemas = [
+        tuple(
+            sorted(
+                each.name
+                for (each, _), valid in zip(columns, there, strict=True)
+                if np.broadcast_to(valid, count)[row]
+            )
+        )
+        for row in firsts
+    ]
+    return schemas, schema_of
+
+
+def _valid(array: ArrowArray) -> Array:
+    """Return a boolean for each value: whether it is not null."""
+    valid: Array = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def _check_limit(size: Any, limit: int) -> None:
@@ -505,6 +455,8 @@ def _check_limit(size: Any, limit: int) -> None:
 def _numbers(array: ArrowArray) -> Array:
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
+    if array.null_count:
+        array = array.fill_null(0)
     numbers: Array = array.to_numpy(zero_copy_only=False)
     if numbers.dtype == np.uint64 and len(numbers) and int(numbers.max()) >> 63:
         raise InvalidProperty(f"{int(numbers.max())} does not fit INT64 (64 bits)")
@@ -518,12 +470,9 @@ def _array_of(items: Sequence[bytes]) -> ArrowArray:
     return pa.Array.from_buffers(pa.binary(), len(items), buffers)
 
 
-_ALL_PADDINGS = _array_of(PADDING)
+# The paddings, and the padding of a message without properties.
+_ALL_PADDINGS = _array_of([*PADDING, b""])
 _NOTHING = _array_of([b""])[0]
-
-
-def _paddings(sizes: Array) -> ArrowArray:
-    return _ALL_PADDINGS.take(to_arrow(sizes & 3))
 
 
 class _RowPieces:
@@ -531,17 +480,40 @@ class _RowPieces:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
+        # Adjacent values of fixed width that are not yet an array.
         self._open: list[tuple[np.dtype[Any], Any]] = []
         self._pieces: list[ArrowArray] = []
 
-    def fixed(self, dtype: np.dtype[Any], values: Any) -> None:
-        """Add values of fixed width: one for each row, or one for all rows."""
-        self._open.append((dtype, values))
+    def fixed(self, dtype: np.dtype[Any], values: Any, valid: Any = np.True_) -> None:
+        """Add values of fixed width.
+
+        Args:
+            dtype: type of the values.
+            values: a value for each row, or one for all rows.
+            valid: whether each row has the value; one value for all rows, or one for each.
+        """
+        if np.ndim(valid) == 0:
+            if valid:
+                self._open.append((dtype, values))
+            return
+        self._close()
+        rows = np.empty(self._rows, dtype)
+        rows[:] = values
+        self._pieces.append(_binary(rows[valid], valid))
 
     def varying(self, values: ArrowArray) -> None:
         """Add a binary or string array."""
         self._close()
-        self._pieces.append(values if values.type == pa.binary() else values.cast(pa.binary()))
+        values = values if values.type == pa.binary() else values.cast(pa.binary())
+        self._pieces.append(values.fill_null(_NOTHING) if values.null_count else values)
+
+    def add(self, more: _RowPieces) -> None:
+        """Add the parts of other pieces."""
+        if more._pieces:
+            more._close()
+            self._close()
+        self._pieces += more._pieces
+        self._open += more._open
 
     def _close(self) -> None:
         if not self._open:
@@ -559,11 +531,15 @@ class _RowPieces:
         return pc.binary_join_element_wise(*self._pieces, _NOTHING)
 
 
-def _binary(rows: Array) -> ArrowArray:
-    """Return a numpy array of items of fixed width as a binary array, without a copy."""
-    count, width = len(rows), rows.dtype.itemsize
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+def _binary(items: Array, valid: Array | None = None) -> ArrowArray:
+    """Return items of fixed width as a binary array, without a copy; "" for rows that are not valid."""
+    width = items.dtype.itemsize
+    if valid is None:
+        count, offsets = len(items), np.arange(0, (len(items) + 1) * width, width, dtype=np.int32)
+    else:
+        count, offsets = len(valid), np.zeros(len(valid) + 1, np.int32)
+        np.cumsum(valid * width, out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(items)])
 
 
 def _offsets(values: ArrowArray) -> Array:
@@ -649,7 +625,7 @@ class EncodedPosts:
         pieces = _RowPieces(count)
         pieces.fixed(_PUT, headers)
         pieces.varying(data)
-        pieces.varying(_paddings(sizes))
+        pieces.varying(_ALL_PADDINGS.take(to_arrow(sizes & 3)))
         joined = pieces.join()
         body = np.frombuffer(joined.buffers()[2], ">u4", int(words.sum()))
         if not new:
@@ -684,16 +660,15 @@ class EncodedPosts:
         count = len(self._ends)
         event = bytearray(HEADER_SIZE + self._body.nbytes)
         event[:HEADER_SIZE] = pack_event_header(len(event), EventType.PUT)
-        body = np.frombuffer(event, ">u4", offset=HEADER_SIZE)
-        body[:] = self._body
-        starts = np.zeros(count, np.int64)
-        starts[1:] = self._ends[:-1]
+        np.frombuffer(event, ">u4", offset=HEADER_SIZE)[:] = self._body
+        starts = np.full(count, HEADER_SIZE, np.int64)
+        starts[1:] += self._ends[:-1] * 4
+        bound: dict[str, Any] = {"queueId": queue_id, "schemaId": self._schema_ids(number)}
         guids = self._guids
         if guids is None:
             guids = np.frombuffer(new_guids(count), "V16")
-            _write_guid(body, starts, guids)
-        _write_queue_id(body, starts, np.array(queue_id))
-        _write_schema_id(body, starts, self._schema_ids(number))
+            bound["messageGUID"] = guids
+        rewrite(event, PUT_HEADER, starts, **bound)
         acks = np.zeros(count, _ACK)
         fill(acks, ACK_MESSAGE, messageGUID=guids, queueId=queue_id)
         ends = memoryview((self._ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")

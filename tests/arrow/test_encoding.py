@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bmq
-from bmq.arrow.columns import WordWriter, column, dtype_of, fill
+from bmq.arrow.columns import column, dtype_of, fill
 from bmq.arrow.encoding import MAX_BYTES, MAX_MESSAGES, EncodedPosts, TableEncoder, guids_in, stream_of
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.ack import encode_ack
@@ -160,8 +160,6 @@ def test_columns_of_headers_equal_the_codecs_output(name: str, data: st.DataObje
 
 def test_fields_have_names() -> None:
     put = CODECS["PutHeader"]
-    with pytest.raises(TypeError, match="PutHeader has no field colour"):
-        WordWriter(put, "colour", ())
     with pytest.raises(TypeError, match="PutHeader has no field colour"):
         fill(np.zeros(1, dtype_of(put)), put, colour=1)
 

@@ -360,7 +360,7 @@ def test_invalid_keys_and_times_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "schema", "text"),
     [
-        ({"topic": "x"}, ORDERS, "unknown option topic; for topic: option queue, the URI"),
+        ({"topic": "x"}, ORDERS, "unknown option topic; options: broker"),
         ({}, ORDERS, "column 'CustomerId' cannot be written to a queue; possible columns: 'value'"),
         ({"propertyColumns": "Missing"}, struct(value=StringType()), "no column 'Missing'"),
         ({"valueColumn": "body"}, struct(value=StringType()), "no column 'body'"),
