@@ -330,20 +330,6 @@ class ColumnConsumer(Consumer):
         """Leave messages to the application, which confirms them later."""
         self._out.append(receipt)
 
-    async def receive_columns(self, timeout: float | None, rows: int) -> Taken:
-        """Wait for the first message, then hand out all arrived messages, up to ``rows``.
-
-        Raises:
-            TimedOut: no message arrived in time.
-            QueueClosed: the queue or the session was closed.
-
-        Cancelling the call loses no message.
-        """
-        await self.wait(timeout)
-        taken = self.take(rows)
-        self.hand_out(taken.receipt())
-        return taken
-
     def confirm(self, rows: int | None = None) -> int:
         """Confirm messages handed out, the earliest first; return the number.
 

@@ -35,7 +35,6 @@ from bmq.spark.log import (
     cut,
     guid_keys,
     read_partition,
-    texts_of,
 )
 from bmq.spark.options import ReadConfirmation, ReadOptions, parse
 from bmq.spark.receiver import (
@@ -432,14 +431,15 @@ class Drain:
             return arrived.batch
         settled = self._settled.setdefault(uri, set())
         settled.update(guids[place] for place in bad)
-        if gone := settled.intersection(guids):
-            arrived.queue.confirm(*texts_of(sorted(gone)))
+        self._receiver.confirm(arrived.queue, settled.intersection(guids))
         places = range(len(guids)) if fresh is None else fresh
         return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
 
     async def confirm(self) -> bool:
         """Confirm all stored messages; return whether the broker has certainly received the confirmations."""
-        self._receiver.confirm_taken()
+        for queue in self._receiver.queues:
+            uri = queue.uri
+            self._receiver.confirm(queue, self._known.get(uri, set()) - self._settled.get(uri, set()))
         return await self._receiver.settle()
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from bmq.client.internals import Drained
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import Error, StateError, TimedOut
+from bmq.errors import Error, StateError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.spark.connection import ConnectionOptions
@@ -224,6 +224,11 @@ class SourceReceiver:
         self._drained = Drained(*(each.queue for each in self._consumers))
 
     @property
+    def queues(self) -> list[Queue]:
+        """The queues of all sessions."""
+        return list(dict.fromkeys(each.queue for each in self._consumers))
+
+    @property
     def buffered(self) -> int:
         """Number of arrived messages that wait."""
         return self._rows + sum(each.messages.buffered for each in self._consumers)
@@ -277,36 +282,24 @@ class SourceReceiver:
 
     async def _receive(self, limit: int, timeout: float) -> bool:
         """Collect the messages of all consumers; wait only if no consumer has any."""
-        ready = [each for each in self._consumers if each.messages.buffered]
-        if ready:
-            for each in ready:
-                self._add(await each.messages.receive_columns(0.0, limit), each)
-            return True
-        if len(self._consumers) == 1:
-            (only,) = self._consumers
+
+        def ready() -> list[_SourceConsumer]:
+            return [each for each in self._consumers if each.messages.buffered]
+
+        if not ready():
+            waits = [asyncio.ensure_future(each.messages.wait(None)) for each in self._consumers]
             try:
-                self._add(await only.messages.receive_columns(timeout, limit), only)
-            except TimedOut:
-                return False
-            return True
-        tasks = [
-            asyncio.ensure_future(each.messages.receive_columns(None, limit)) for each in self._consumers
-        ]
-        try:
-            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            # A task that was cancelled too late has nevertheless received messages.
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        received = False
-        for result, each in zip(results, self._consumers, strict=True):
-            if isinstance(result, Exception):
-                raise result
-            if not isinstance(result, BaseException):
-                self._add(result, each)
-                received = True
-        return received
+                done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+            for each in done:
+                each.result()
+        found = ready()
+        for each in found:
+            self._add(each.messages.take(limit), each)
+        return bool(found)
 
     def _add(self, received: Taken, each: _SourceConsumer) -> None:
         clock = asyncio.get_running_loop().time()
@@ -314,16 +307,16 @@ class SourceReceiver:
         self._waiting.append(ReceivedMessages(each.messages, each.queue, received, batch))
         self._rows += batch.num_rows
 
-    def confirm_taken(self) -> None:
-        """Confirm all messages that :meth:`take` has returned."""
-        for each in self._consumers:
-            waiting = [one.batch.num_rows for one in self._waiting if one.messages is each.messages]
-            each.messages.confirm(each.messages.unconfirmed - sum(waiting))
+    def confirm(self, queue: Queue, guids: Collection[bytes]) -> None:
+        """Confirm messages of a queue."""
+        if guids and not queue.closed:
+            queue.confirm(*texts_of(sorted(guids)))
+            self._backlog.confirmed(queue.uri, len(guids))
 
     async def settle(self) -> bool:
         """Close the queues; return whether the broker has certainly received all confirmations."""
         try:
-            for queue in dict.fromkeys(each.queue for each in self._consumers):
+            for queue in self.queues:
                 await queue.close()  # the broker answers after all confirmations
         except Error as error:
             logger.debug("queues were not closed in order: %s", error)

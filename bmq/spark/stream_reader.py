@@ -27,7 +27,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from bmq._logging import Log
 from bmq._signals import exit_on_sigterm
-from bmq.arrow.consumer import ColumnConsumer
 from bmq.arrow.decoding import RecordBatch, pa
 from bmq.client.queue import Queue
 from bmq.errors import OpenQueueError, StateError
@@ -54,7 +53,6 @@ from bmq.spark.log import (
     guid_keys,
     read_partition,
     sizes_of,
-    texts_of,
 )
 from bmq.spark.options import StreamOptions
 from bmq.spark.receiver import (
@@ -109,6 +107,11 @@ class KnownMessages:
         self._known: dict[str, set[bytes]] = {}
         self._open: deque[tuple[int, Guids]] = deque()
         self._closed: deque[tuple[int, Guids]] = deque()
+
+    @property
+    def open(self) -> bool:
+        """Whether a batch handed to Spark is not committed."""
+        return bool(self._open)
 
     def arrive(self, uri: str, guids: list[bytes]) -> list[int] | None:
         """Record messages of a queue; return the positions of the new ones, None if all are new."""
@@ -179,7 +182,6 @@ class _Batch:
         size: number of transmitted bytes.
         waiting: rows not yet written.
         guids: GUIDs of the messages.
-        taken: number of messages that each consumer has received for the batch, including known messages.
         logged: complete file.
     """
 
@@ -190,7 +192,6 @@ class _Batch:
     size: int = 0
     waiting: list[RecordBatch] = field(default_factory=list[RecordBatch])
     guids: Guids = field(default_factory=Guids)
-    taken: dict[ColumnConsumer, int] = field(default_factory=dict[ColumnConsumer, int])
     logged: LoggedBatch | None = None
 
 
@@ -229,14 +230,11 @@ class StreamReceiver:
         self._aside = DeadLetterWriter(options)
         # True if the log's original options have changed, until all committed messages are confirmed.
         self._unsettled = False
-        # Received messages not handed out; messages handed out and not committed, with the consumers.
+        # Received messages not handed out.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
-        self._out: deque[tuple[int, dict[ColumnConsumer, int]]] = deque()
-        # GUIDs redelivered before the commit, by queue.
-        self._again: dict[Queue, set[bytes]] = {}
-        # Number of known messages received by each consumer since the consumer's last new message.
-        self._skipped: dict[ColumnConsumer, int] = {}
+        # Unconfirmed messages, by the queue that has received them.
+        self._held: dict[Queue, set[bytes]] = {}
         self._received = 0
         self._written = 0
         # All messages before this number are committed.
@@ -325,7 +323,6 @@ class StreamReceiver:
             assert batch.logged is not None
             self.end = end = batch.logged.end
             self._ledger.hand_out(end, batch.guids)
-            self._out.append((end, batch.taken))
         return end
 
     async def _begin(self) -> None:
@@ -357,7 +354,7 @@ class StreamReceiver:
 
     async def _commit_known(self) -> None:
         """Confirm the batches in Spark's own log of commits."""
-        if self._checkpoint is None or not self._out:
+        if self._checkpoint is None or not self._ledger.open:
             return
         end = await asyncio.to_thread(self._checkpoint.committed)
         if end is not None and self.end is not None and end <= self.end:
@@ -447,24 +444,25 @@ class StreamReceiver:
 
     async def _add(self, arrived: ReceivedMessages) -> None:
         """Put messages into batches, except for known messages and messages put aside."""
-        messages, count = arrived.messages, arrived.batch.num_rows
-        uri, guids = arrived.queue.uri, guid_keys(arrived.batch)
+        queue, uri, guids = arrived.queue, arrived.queue.uri, guid_keys(arrived.batch)
+        self._held.setdefault(queue, set()).update(guids)
         fresh = self._ledger.arrive(uri, guids)
         if fresh is not None:
-            self._came_again(arrived.queue, set(guids).difference(guids[place] for place in fresh))
+            again = set(guids).difference(guids[place] for place in fresh)
+            self._confirm(queue, self._ledger.committed(uri, again))
         bad = await self._aside.take(arrived, fresh)
         if bad:
             gone = {guids[place] for place in bad}
             self._ledger.drop(uri, gone)
-            _confirm(arrived.queue, gone)
-            fresh = [place for place in (range(count) if fresh is None else fresh) if place not in bad]
+            self._confirm(queue, gone)
+            fresh = [place for place in (range(len(guids)) if fresh is None else fresh) if place not in bad]
         rows = arrived.batch
         if fresh is not None:
             rows = rows.take(pa.array(fresh, pa.int64()))
             guids = [guids[place] for place in fresh]
         sizes = sizes_of(rows)
         self._received += len(guids)
-        first = last = 0
+        first = 0
         while first < len(guids):
             if self._open is None:
                 file = await asyncio.to_thread(self._log.begin, self._written, self._receiver.schema)
@@ -477,17 +475,11 @@ class StreamReceiver:
             batch.size += int(sizes[first:stop].sum())
             batch.waiting.append(rows.slice(first, stop - first))
             batch.guids.setdefault(uri, []).extend(guids[first:stop])
-            # Known messages before and among the new messages are confirmed together with the new messages.
-            upto = stop if fresh is None else fresh[stop - 1] + 1
-            taken = self._skipped.pop(messages, 0) + upto - last
-            batch.taken[messages] = batch.taken.get(messages, 0) + taken
-            first, last = stop, upto
+            first = stop
             if stop < len(guids) or self._full(batch):
                 await self._complete()
             elif sum(each.num_rows for each in batch.waiting) >= _ROWS:
                 await self._write(batch)
-        if last < count:
-            self._skipped[messages] = self._skipped.get(messages, 0) + count - last
 
     def _fitting(self, batch: _Batch, sizes: Any) -> int:
         """Return the number of messages that fit into the batch; at least 1 for an empty batch."""
@@ -518,24 +510,16 @@ class StreamReceiver:
 
     # confirming
 
-    def _came_again(self, queue: Queue, guids: set[bytes]) -> None:
-        """Confirm known messages: committed messages at once, uncommitted messages after the commit."""
-        committed = self._ledger.committed(queue.uri, guids)
-        _confirm(queue, committed)
-        if waiting := guids - committed:
-            self._again.setdefault(queue, set()).update(waiting)
+    def _confirm(self, queue: Queue, guids: set[bytes]) -> None:
+        self._held[queue] -= guids
+        self._receiver.confirm(queue, guids)
 
     async def _commit(self, end: int) -> None:
         async with self._committing:
             self._committed = max(self._committed, end)
-            while self._out and self._out[0][0] <= end:
-                for messages, rows in self._out.popleft()[1].items():
-                    messages.confirm(rows)
             for guids in self._ledger.commit(end):
-                for queue, waiting in self._again.items():
-                    here = waiting.intersection(guids.get(queue.uri, ()))
-                    waiting -= here
-                    _confirm(queue, here)
+                for queue, held in self._held.items():
+                    self._confirm(queue, held.intersection(guids.get(queue.uri, ())))
             done = self._ledger.forget()
             if done and self._log.local:
                 self._remove(done)  # faster than in another thread
@@ -597,11 +581,6 @@ def confirm_repeated(options: StreamOptions, end: int) -> None:
             for uri, keys in log.guids(batch.path):
                 guids.setdefault(uri, []).extend(keys)
     run(confirm_guids(options, guids), timeout=15)
-
-
-def _confirm(queue: Queue, chosen: set[bytes]) -> None:
-    if chosen and not queue.closed:
-        queue.confirm(*texts_of(sorted(chosen)))
 
 
 def _joined(batches: list[RecordBatch]) -> list[RecordBatch]:

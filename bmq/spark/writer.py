@@ -8,9 +8,10 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
@@ -39,23 +40,8 @@ else:
 logger = Log("bmq.spark")
 
 
-_REPORT = (
-    "partition INT, attempt INT, rows BIGINT, acknowledged BIGINT, repeated BIGINT, dropped BIGINT, "
-    "dead_letters BIGINT, retried BIGINT, waited DOUBLE, bytes BIGINT, seconds DOUBLE, reconnects BIGINT, "
-    "by_id BOOLEAN, sample BINARY"
-)
-_KINDS = {
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "BINARY": pa.binary(),
-}
 _POLL = 0.25
 _LOG_EVERY = 10.0
-_REPORT_SCHEMA: Any = pa.schema(
-    [(name, _KINDS[kind]) for name, kind in (column.split() for column in _REPORT.split(", "))]
-)
 
 
 @dataclass
@@ -242,15 +228,15 @@ def write(
         report = partition.post(batches)
         if live is not None:
             live.add(Summary([report]))
-        yield pa.RecordBatch.from_pylist([asdict(report)], schema=_REPORT_SCHEMA)
+        yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(report)])], ["report"])
 
     frame: Any = used
     started = time.monotonic()
     with ExitStack() as stack:
         if progress and context is not None and live is not None:
             stack.enter_context(_Progress(context, live))
-        rows = frame.mapInArrow(post, _REPORT).collect()
-    reports = [PartitionReport(**row.asDict()) for row in rows]
+        rows = frame.mapInArrow(post, "report BINARY").collect()
+    reports = [msgspec.msgpack.decode(row.report, type=PartitionReport) for row in rows]
     summary = Summary(reports, wall_seconds=time.monotonic() - started)
     logger.info("%s: %s", sink.queue or "several queues", summary)
     summary.check()

@@ -170,7 +170,7 @@ def test_stored_messages_whose_confirmation_may_be_lost_are_confirmed_again(
     async def unsettled(_: SourceReceiver) -> bool:
         return False
 
-    monkeypatch.setattr(SourceReceiver, "confirm_taken", lambda _: None)
+    monkeypatch.setattr(SourceReceiver, "confirm", lambda *_: None)
     monkeypatch.setattr(SourceReceiver, "settle", unsettled)
     assert values_of(**options, confirm="onStore") == texts(0, 5)
     assert bmq.spark.confirm(options) == 5
