@@ -28,7 +28,7 @@ from bmq.errors import StateError, UsageError
 from bmq.spark.connection import run
 from bmq.spark.log import (
     BatchLog,
-    GuidSets,
+    Guids,
     LoggedBatch,
     LogPartition,
     RowMaker,
@@ -351,14 +351,14 @@ class Reads:
         name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
         before = self._log.read_guids(state.confirmed_files)
         rows = self._rows(state.number)
-        confirmed: dict[str, list[bytes]] = {}
+        confirmed: Guids = {}
         count = left = 0
         for batch in rows.batches():
-            for uri, keys in rows.guids(batch.path):
+            for uri, keys in rows.guids(batch.name):
                 gone = before.get(uri, set[bytes]())
                 some = [key for key in keys if key not in gone]
                 chosen = some if wanted is None else [key for key in some if key in wanted]
-                confirmed.setdefault(uri, []).extend(chosen)
+                confirmed.setdefault(uri, set()).update(chosen)
                 count += len(chosen)
                 left += len(some) - len(chosen)
         if count:
@@ -379,11 +379,11 @@ class Drain:
         known: GUIDs confirmed earlier, by the URI of their queue, which are confirmed once more.
     """
 
-    def __init__(self, options: ReadOptions, log: BatchLog, known: GuidSets) -> None:
+    def __init__(self, options: ReadOptions, log: BatchLog, known: Guids) -> None:
         self._options = options
         self._log = log
         # Messages that have a row, or must not have one; the latter are confirmed when they arrive again.
-        self._known: GuidSets = {uri: set(guids) for uri, guids in known.items()}
+        self._known: Guids = {uri: set(guids) for uri, guids in known.items()}
         self._settled = known
         self._receiver = SourceReceiver(options)
         self._aside = DeadLetterWriter(options)

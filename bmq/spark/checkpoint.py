@@ -8,9 +8,10 @@ refused with an error and a remedy.
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from typing import Any, cast
+
+import msgspec
 
 from bmq._logging import Log
 from bmq.errors import StateError
@@ -46,6 +47,15 @@ OWN_CHECKPOINT = (
 )
 
 
+class _Metadata(msgspec.Struct):
+    id: str
+
+
+class _Offset(msgspec.Struct, forbid_unknown_fields=True):
+    messages: int
+    source: str = ""
+
+
 class Checkpoint:
     """The checkpoint of a streaming query. Read-only.
 
@@ -61,9 +71,8 @@ class Checkpoint:
     def query(self) -> str:
         """Return the id of the query; "" before the first batch is planned."""
         try:
-            document: Any = json.loads(self._text("metadata"))
-            return str(document["id"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return msgspec.json.decode(self._text("metadata"), type=_Metadata).id
+        except (OSError, msgspec.DecodeError):
             return ""
 
     def committed(self) -> int | None:
@@ -92,15 +101,11 @@ class Checkpoint:
         found: list[int] = []
         for line in self._text(f"offsets/{batch}").splitlines()[1:]:
             try:
-                offset: Any = json.loads(line)
-            except ValueError:
-                continue
-            if not isinstance(offset, dict):
-                continue
-            given = cast("dict[str, Any]", offset)
-            wanted = {"messages", "source"} if self._source else {"messages"}
-            if set(given) == wanted and given.get("source", "") == self._source:
-                found.append(int(given["messages"]))
+                offset = msgspec.json.decode(line, type=_Offset)
+            except msgspec.DecodeError:
+                continue  # of a different kind of source
+            if offset.source == self._source:
+                found.append(offset.messages)
         return found[0] if len(found) == 1 else None
 
     def _text(self, name: str) -> str:

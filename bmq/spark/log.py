@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,6 @@ fs: Any = importlib.import_module("pyarrow.fs")
 
 __all__ = [
     "BatchLog",
-    "GuidSets",
     "Guids",
     "LogPartition",
     "LoggedBatch",
@@ -90,9 +90,7 @@ _POSIX = os.name == "posix"
 _DATABRICKS = "/dbfs"
 #: GUIDs by queue URI, because applications of a fanout queue share GUIDs. A GUID has 16 bytes, half the size
 #: of the text.
-Guids = dict[str, list[bytes]]
-#: The same GUIDs, for lookups.
-GuidSets = dict[str, set[bytes]]
+Guids = dict[str, set[bytes]]
 
 
 def raw_schema(sources: Sequence[Source]) -> Any:
@@ -196,6 +194,11 @@ class LoggedBatch(NamedTuple):
     start: int
     end: int
     path: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return f"{self.start:020d}-{self.end:020d}.arrow"
 
 
 class OpenBatch:
@@ -351,13 +354,14 @@ class BatchLog:
 
     def complete(self, partial: str, start: int, end: int) -> LoggedBatch:
         """Rename a written file to its final name, so that the batch survives a crash."""
-        path = f"{self.root}/{start:020d}-{end:020d}.arrow"
+        batch = LoggedBatch(start, end, "")
+        path = f"{self.root}/{batch.name}"
         if self.local:
             self._sync(partial)
         self.fs.move(partial, path)
         if self.local and _POSIX:  # Windows cannot open a folder, and need not flush it
             self._sync(self.root)
-        return LoggedBatch(start, end, path)
+        return batch._replace(path=path)
 
     def _sync(self, path: str) -> None:
         # Windows flushes only writable files, and folders are read-only.
@@ -404,31 +408,25 @@ class BatchLog:
 
         return batches(), sources_of(file.schema)
 
-    @contextmanager
-    def _opened(self, path: str) -> Generator[Any]:
-        with pa.memory_map(path) if self.local else self.fs.open_input_file(path) as source:
-            yield pa.ipc.open_file(source)
-
-    def guids(self, path: str) -> Iterator[tuple[str, list[bytes]]]:
+    def guids(self, name: str) -> Iterator[tuple[str, list[bytes]]]:
         """Return the GUIDs of a batch or of a file of GUIDs, with the URI of their queue."""
-        with self._opened(path) as file:
+        path = f"{self.root}/{name}"
+        with pa.memory_map(path) if self.local else self.fs.open_input_file(path) as source:
+            file = pa.ipc.open_file(source)
             sources = sources_of(file.schema)
             for number in range(file.num_record_batches):
                 rows = file.get_batch(number)
                 keys, numbers = _guids(rows.column("guid")).tolist(), rows.column("source").to_pylist()
                 for at, (uri, _) in enumerate(sources):
-                    if len(sources) == 1:
-                        yield uri, keys
-                    else:
-                        yield uri, [key for key, source in zip(keys, numbers, strict=True) if source == at]
+                    yield uri, [key for key, source in zip(keys, numbers, strict=True) if source == at]
 
-    def write_guids(self, name: str, guids: Mapping[str, Sequence[bytes]]) -> None:
+    def write_guids(self, name: str, guids: Guids) -> None:
         """Write a file of GUIDs, by the URI of their queue."""
         schema = pa.schema(_GUIDS, metadata=raw_schema([(uri, None) for uri in guids]).metadata)
         partial = f"{self.root}/{name}{_PARTIAL}"
         with self.fs.open_output_stream(partial) as sink, pa.ipc.new_file(sink, schema) as file:
             for number, keys in enumerate(guids.values()):
-                arrays = [pa.array(keys, pa.binary(16)), pa.array([number] * len(keys), pa.uint16())]
+                arrays = [pa.array(list(keys), pa.binary(16)), pa.array([number] * len(keys), pa.uint16())]
                 file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._name(partial, name)
 
@@ -437,15 +435,15 @@ class BatchLog:
             self._sync(partial)
         self.fs.move(partial, f"{self.root}/{name}")
 
-    def read_guids(self, names: Iterable[str]) -> GuidSets:
-        """Return the GUIDs of GUID files.
+    def read_guids(self, names: Iterable[str]) -> Guids:
+        """Return the GUIDs of batches and of files of GUIDs.
 
         Raises:
             FileNotFoundError: a file does not exist.
         """
-        found: GuidSets = {}
+        found: Guids = {}
         for name in names:
-            for uri, keys in self.guids(f"{self.root}/{name}"):
+            for uri, keys in self.guids(name):
                 found.setdefault(uri, set()).update(keys)
         return found
 
@@ -618,6 +616,7 @@ def _reasons(errors: Mapping[int, ProtocolError], count: int, kind: Any) -> Any:
     return pa.array([errors[row].reason if row in errors else None for row in range(count)], kind)
 
 
+@dataclass
 class LogPartition(InputPartition):
     """A range of rows in a file of a log.
 
@@ -631,22 +630,12 @@ class LogPartition(InputPartition):
             stream.
     """
 
-    def __init__(
-        self,
-        root: str,
-        path: str,
-        first: int,
-        count: int,
-        without: tuple[str, ...] = (),
-        query: str | None = None,
-    ) -> None:
-        super().__init__((path, first, count))
-        self.root = root
-        self.path = path
-        self.first = first
-        self.count = count
-        self.without = without
-        self.query = query
+    root: str
+    path: str
+    first: int
+    count: int
+    without: tuple[str, ...] = ()
+    query: str | None = None
 
 
 def cut(
@@ -703,7 +692,7 @@ def read_partition(
         logger.warning("%d undecodable messages are omitted", maker.dropped)
 
 
-def left_of(rows: RecordBatch, sources: Sequence[Source], without: Mapping[str, set[bytes]]) -> RecordBatch:
+def left_of(rows: RecordBatch, sources: Sequence[Source], without: Guids) -> RecordBatch:
     """Return the rows whose GUIDs are not in ``without``, by the URI of their queue."""
     of_source = [without.get(uri, set[bytes]()) for uri, _ in sources]
     numbers = rows.column(5).to_pylist()

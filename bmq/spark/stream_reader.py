@@ -148,7 +148,7 @@ class KnownMessages:
         found: Guids = {}
         for _, batch in self._closed:
             for uri, guids in batch.items():
-                found.setdefault(uri, []).extend(guids)
+                found.setdefault(uri, set()).update(guids)
         return found
 
     def commit(self, end: int) -> list[Guids]:
@@ -297,10 +297,7 @@ class StreamReceiver:
             if start is not None and batch.start >= start and batch.end > start:
                 self._log.remove(batch)
                 continue
-            guids: Guids = {}
-            for uri, keys in self._log.guids(batch.path):
-                guids.setdefault(uri, []).extend(keys)
-            self._ledger.recall(batch.end, guids)
+            self._ledger.recall(batch.end, self._log.read_guids([batch.name]))
             end = max(end, batch.end)
         return end
 
@@ -474,7 +471,7 @@ class StreamReceiver:
             batch.rows += stop - first
             batch.size += int(sizes[first:stop].sum())
             batch.waiting.append(rows.slice(first, stop - first))
-            batch.guids.setdefault(uri, []).extend(guids[first:stop])
+            batch.guids.setdefault(uri, set()).update(guids[first:stop])
             first = stop
             if stop < len(guids) or self._full(batch):
                 await self._complete()
@@ -575,11 +572,7 @@ def confirm_repeated(options: StreamOptions, end: int) -> None:
     ):
         return
     log = BatchLog(options.log_folder)
-    guids: Guids = {}
-    for batch in log.batches():
-        if batch.end == end:
-            for uri, keys in log.guids(batch.path):
-                guids.setdefault(uri, []).extend(keys)
+    guids = log.read_guids(batch.name for batch in log.batches() if batch.end == end)
     run(confirm_guids(options, guids), timeout=15)
 
 
