@@ -150,27 +150,15 @@ def check_columns(schema: StructType, columns: ColumnRoles) -> dict[str, Any]:
             f"column {columns.value!r} is of type {there[columns.value].simpleString()}, and a payload "
             "must be string or binary: cast the column, or pack several columns with to_json(struct(...))"
         )
-    if columns.queue and there[columns.queue].typeName() not in _TEXT:
-        raise UsageError(f"column {columns.queue!r} names the target queue, and must be a string column")
-    if columns.id and there[columns.id].typeName() not in PROPERTY_TYPES:
-        raise UsageError(
-            f"column {columns.id!r} is of type {there[columns.id].simpleString()}; an id must be {SCALARS}"
-        )
-    if columns.guid and there[columns.guid].typeName() not in _TEXT:
-        raise UsageError(
-            f"column {columns.guid!r} is of type {there[columns.guid].simpleString()}; the GUID of a "
-            "message must be a string of 32 hexadecimal digits"
-        )
-    if columns.key and there[columns.key].typeName() not in KEYS:
-        raise UsageError(
-            f"column {columns.key!r} is of type {there[columns.key].simpleString()}; a key must be string, "
-            "binary or an integer"
-        )
-    if columns.not_before and there[columns.not_before].typeName() not in TIMES:
-        raise UsageError(
-            f"column {columns.not_before!r} is of type {there[columns.not_before].simpleString()}; a due "
-            "time must be a timestamp, or a number of seconds since 1970"
-        )
+    for name, kinds, need in (
+        (columns.queue, _TEXT, "the target queue must be a string"),
+        (columns.id, tuple(PROPERTY_TYPES), f"an id must be {SCALARS}"),
+        (columns.guid, _TEXT, "the GUID of a message must be a string of 32 hexadecimal digits"),
+        (columns.key, KEYS, "a key must be string, binary or an integer"),
+        (columns.not_before, TIMES, "a due time must be a timestamp, or a number of seconds since 1970"),
+    ):
+        if name and there[name].typeName() not in kinds:
+            raise UsageError(f"column {name!r} is of type {there[name].simpleString()}; {need}")
     return {name: _property_type(name, there[name]) for name in columns.properties}
 
 

@@ -107,9 +107,7 @@ class BatchWriter(DataSourceArrowWriter):
         Raises:
             UsageError: rows had the same GUID; see :meth:`Summary.check`.
         """
-        summary = _summary(messages)
-        logger.info("%s: %s", _target(self._partition), summary)
-        summary.check()
+        _commit(_target(self._partition), messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log the failure of the write; posted rows stay posted."""
@@ -127,18 +125,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Posted(self._partition.post(iterator, one_a_batch=True))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the summary of the batch. All rows are already posted.
-
-        Raises:
-            UsageError: rows had the same GUID; see :meth:`Summary.check`.
-        """
-        summary = _summary(messages)
-        logger.info("%s: batch %d: %s", _target(self._partition), batchId, summary)
-        summary.check()
+        """Log the summary of the batch; see :meth:`BatchWriter.commit`."""
+        _commit(f"{_target(self._partition)}: batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Log the failure of the batch. Posted rows stay posted, and are recognised in a repetition."""
         logger.warning("%s: batch %d aborted: %s", _target(self._partition), batchId, _aborted(messages))
+
+
+def _commit(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    summary = _summary(messages)
+    logger.info("%s: %s", what, summary)
+    summary.check()
 
 
 def _target(partition: ArrowPartition) -> str:

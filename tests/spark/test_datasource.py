@@ -564,7 +564,7 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
         ({"maxMessages": "0"}, "`int` >= 1"),
         (
             {"startingOffsets": "earliest"},
-            "for startingOffsets: a queue has no offsets",
+            "unknown option startingOffsets; options: broker",
         ),
         (
             {"onInvalidMessage": "ignore"},
