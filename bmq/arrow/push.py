@@ -24,8 +24,9 @@ __all__ = ["PushColumns", "read_push_columns"]
 
 _PUSH = dtype_of(PUSH_HEADER)
 _SIZE = PUSH_HEADER.size
-# The word with the length of a message.
+# The word with the length of a message. Lengths are compared in columns if the declaration has the word.
 _LENGTH = PUSH_HEADER.words("flags+messageWords")
+_LENGTH_AT = PUSH_HEADER.offset_of("flags")
 _unpack_word = _LENGTH.unpack_from
 _WORDS_MASK = _LENGTH.mask("messageWords")
 # Old brokers send headers that end before the schema id.
@@ -33,6 +34,10 @@ _MIN_HEADER = PUSH_HEADER.end_of(
     "messageWords", "optionsWords", "compressionAlgorithmType", "headerWords", "queueId", "messageGUID"
 )
 _WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
+
+# Number of consecutive messages of equal length before the following messages are compared together.
+_ALIKE = 8
+_FIRST_STRIDE = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,18 +247,49 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
 
 def _find(event: bytes, body: int) -> Array | None:
     """Return the starts of the messages; None unless they fill the event, each with room for a header."""
-    offsets: list[int] = []
-    append, unpack, mask = offsets.append, _unpack_word, _WORDS_MASK
-    offset, end = body, len(event)
+    end = len(event)
+    if body >= end:
+        return None
+    pieces: list[Array] = []
+    single: list[int] = []
+    append = single.append
+    unpack, mask = _unpack_word, _WORDS_MASK
+    offset, last, alike, stride = body, -1, 0, _FIRST_STRIDE
     final = end - _SIZE
     while offset <= final:
-        append(offset)
         (word,) = unpack(event, offset)
         length = (word & mask) * 4
-        if length < _SIZE:
+        if length != last:
+            if length < _SIZE:
+                return None
+            last, alike = length, 1
+            append(offset)
+            offset += length
+            continue
+        alike += 1
+        if alike < _ALIKE:
+            append(offset)
+            offset += length
+            continue
+        # Most producers send messages of few lengths: double the number compared while the lengths are equal.
+        most = min((end - offset) // length, stride)
+        if not most:
             return None
-        offset += length
-    return np.array(offsets, np.int64) if offsets and offset == end else None
+        words: Array = np.ndarray((most,), ">u4", event, offset + _LENGTH_AT, (length,))
+        other = np.flatnonzero((words & _WORDS_MASK) * 4 != length)
+        count = int(other[0]) if len(other) else most
+        stride = stride * 2 if count == most else _FIRST_STRIDE
+        alike = 0 if count < most else _ALIKE - 1
+        if single:
+            pieces.append(np.array(single, np.int64))
+            single.clear()
+        pieces.append(np.arange(offset, offset + count * length, length, dtype=np.int64))
+        offset += count * length
+    if offset != end:
+        return None
+    if single:
+        pieces.append(np.array(single, np.int64))
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _read_options(event: bytes, starts: Array, stops: Array) -> tuple[list[tuple[int, ...]], Array] | None:

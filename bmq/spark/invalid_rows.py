@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -83,8 +84,7 @@ class RowValidator:
         if columns.not_before:
             due_column(batch.column(columns.not_before), this_row)
         encoder = TableEncoder(batch.schema, columns.value, columns.properties, name_row=this_row)
-        for _ in encoder.slices(batch):
-            pass
+        deque(encoder.slices(batch), maxlen=0)
         return batch
 
 

@@ -294,8 +294,8 @@ class SourceReceiver:
                 for wait in waits:
                     wait.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
-            for each in done:
-                each.result()
+            for wait in done:
+                wait.result()
         found = ready()
         for each in found:
             self._add(each.messages.take(limit), each)
