@@ -288,14 +288,18 @@ class Routing:
                 break
         else:
             return None
+        matching = dict.fromkeys(
+            group
+            for _, group in self._likely.candidates(lookup)
+            if group.matcher is None or group.matcher(lookup) is True
+        )
         looked_at_with_room = False
         for level in self.levels:
             found_full = False
             for group in level:
                 if group.full:
                     continue
-                matcher = group.matcher
-                if matcher is not None and matcher(lookup) is not True:
+                if group not in matching:
                     looked_at_with_room = True
                 elif group.first is not None:
                     return group.first
@@ -307,11 +311,7 @@ class Routing:
                 break
         # The message waits for every group that matches, also for those that were full before: otherwise a
         # newer message would overtake it.
-        return tuple(
-            group
-            for _, group in self._likely.candidates(lookup)
-            if group.full and (group.matcher is None or group.matcher(lookup) is True)
-        )
+        return tuple(group for group in matching if group.full)
 
     def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield, for each consumer, the first active subscription that matches and has room."""

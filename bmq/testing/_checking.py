@@ -112,7 +112,7 @@ def _merged(source: HistorySource, torn: list[str]) -> Iterator[tuple[str, int, 
 
 def _events(source: object, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
     if isinstance(source, History) and source.path is None:
-        yield from parsed("", source._log.lines, torn)
+        yield from parsed("", source._lines, torn)
         return
     kinds: tuple[type[Any], ...] = (History, str, os.PathLike)
     _checks.instance("history", source, kinds, "a bmq.testing.History or a path")

@@ -113,16 +113,21 @@ class History:
         self._follower = Checker(rules=[])
         self._read = 0
         self.path: Path | None = None
-        file: int | None = None
+        # The lines, without a file.
+        self._lines: list[bytes] = []
+        self._file: int | None = None
+        self._key = key
+        self._clock = clock
+        # The recorders that still record, by process.
+        self._running: dict[str, Recorder] = {}
         if path is not None:
             _checks.instance("path", path, (str, os.PathLike), "a path")
             self.path = Path(_checks.text("path", os.fspath(path), empty=False))
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
             torn = _is_torn(self.path)
-            file = os.open(self.path, flags, 0o644)
+            self._file = os.open(self.path, flags, 0o644)
             if torn:
-                os.write(file, b"\n")
-        self._log = _Log(key, clock, file)
+                os.write(self._file, b"\n")
 
     def process(self, name: str) -> Recorder:
         """Return a recorder for a process that starts now.
@@ -137,11 +142,11 @@ class History:
             UsageError: the history has a process of the name that was neither closed nor killed.
         """
         name = _checks.text("name", name, empty=False)
-        if name in self._log.running:
+        if name in self._running:
             raise UsageError(
                 f"the process {name!r} is running: call close() of its recorder, or killed({name!r}), first"
             )
-        return Recorder(self._log, name)
+        return Recorder(self, name)
 
     def killed(self, name: str) -> None:
         """Record a kill of a process: the outcomes of its operations under way stay unknown.
@@ -153,7 +158,7 @@ class History:
             name: the name of the process.
         """
         self.record(_checks.text("name", name, empty=False), "process", "unknown")
-        self._log.running.pop(name, None)
+        self._running.pop(name, None)
 
     def fault(self, kind: str, **attributes: Any) -> None:
         """Record the beginning of a fault.
@@ -197,7 +202,7 @@ class History:
         _checks.text("op", op, empty=False)
         _checks.one_of("type", type, _TYPES)
         try:
-            self._log.append([self._log.line(process, op, type, fields)])
+            self._append([self._line(process, op, type, fields)])
         except TypeError as error:
             raise UsageError(f"a field of {op} is not a JSON value: {error}") from None
 
@@ -222,7 +227,7 @@ class History:
         return [line.decode("utf-8", "replace") for line in lines[max(0, len(lines) - count) :]]
 
     def _so_far(self) -> list[bytes]:
-        return self._log.lines if self.path is None else self.path.read_bytes().splitlines()
+        return self._lines if self.path is None else self.path.read_bytes().splitlines()
 
     def pending(self) -> int:
         """Return the number of messages under way, for a test that waits for the end.
@@ -238,7 +243,7 @@ class History:
     def _newer(self, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """The events not yet read by :meth:`pending`."""
         if self.path is None:
-            lines = self._log.lines[self._read :]
+            lines = self._lines[self._read :]
             self._read += len(lines)
         else:
             with self.path.open("rb") as file:
@@ -251,54 +256,31 @@ class History:
 
     def close(self) -> None:
         """Close the file; later events are lost. Idempotent."""
-        self._log.close()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _line(self, process: str, op: str, type: str, fields: Mapping[str, Any]) -> bytes:
+        event = {"at": self._clock(), "process": process, "op": op, "type": type, **fields}
+        return orjson.dumps(event, default=str)  # a property of a wrong type is recorded as text
+
+    def _append(self, lines: list[bytes]) -> None:
+        if self.path is None:
+            self._lines += lines
+        elif self._file is not None:
+            os.write(self._file, b"".join([line + b"\n" for line in lines]))
+
+    def _note_key(self, fields: dict[str, Any], properties: Mapping[str, Any]) -> None:
+        """Add the value of the key property to the fields of an event."""
+        value = properties.get(self._key)
+        if value is not None:
+            fields["key"] = str(value.value if isinstance(value, PropertyValue) else value)
 
     def __enter__(self) -> History:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _Log:
-    """The lines of a history, in memory or in a file.
-
-    Attributes:
-        lines: the lines, without a file.
-        running: the recorders that still record, by process.
-    """
-
-    def __init__(self, key: str, clock: Callable[[], float], file: int | None) -> None:
-        self.lines: list[bytes] = []
-        self.running: dict[str, Recorder] = {}
-        self._key = key
-        self._clock = clock
-        self._file = file
-        self._in_memory = file is None
-
-    def line(self, process: str, op: str, type: str, fields: Mapping[str, Any]) -> bytes:
-        """Return the line of an event."""
-        event = {"at": self._clock(), "process": process, "op": op, "type": type, **fields}
-        return orjson.dumps(event, default=str)  # a property of a wrong type is recorded as text
-
-    def append(self, lines: list[bytes]) -> None:
-        """Append lines; after :meth:`close` they are lost."""
-        if self._in_memory:
-            self.lines += lines
-        elif self._file is not None:
-            os.write(self._file, b"".join([line + b"\n" for line in lines]))
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def note_key(self, fields: dict[str, Any], properties: Mapping[str, Any]) -> None:
-        """Add the value of the key property to the fields of an event."""
-        value = properties.get(self._key)
-        if value is not None:
-            fields["key"] = str(value.value if isinstance(value, PropertyValue) else value)
 
 
 class Recorder(Interceptor):
@@ -312,14 +294,14 @@ class Recorder(Interceptor):
         name: the name of the process.
     """
 
-    def __init__(self, log: _Log, name: str) -> None:
-        self._log = log
+    def __init__(self, history: History, name: str) -> None:
+        self._history = history
         self._sessions: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
         self._session_numbers, self._consumer_numbers = itertools.count(), itertools.count()
         self._consumers: WeakKeyDictionary[Consumer, int] = WeakKeyDictionary()
         self.name = name
         # Neither closed nor killed.
-        log.running[name] = self
+        history._running[name] = self
         self._record("process", "invoke")
 
     def close(self) -> None:
@@ -327,9 +309,9 @@ class Recorder(Interceptor):
 
         Idempotent.
         """
-        if self._log.running.get(self.name) is self:
+        if self._history._running.get(self.name) is self:
             self._record("process", "ok")
-            del self._log.running[self.name]
+            del self._history._running[self.name]
 
     def on_event(self, event: SessionEvent | GroupEvent) -> None:
         """Record a session's or a group's event; for ``on_event=`` of both.
@@ -395,36 +377,36 @@ class Recorder(Interceptor):
         )
 
     def _record(self, op: str, type: EventType, **fields: Any) -> None:
-        self._append([self._log.line(self.name, op, type, fields)])
+        self._append([self._history._line(self.name, op, type, fields)])
 
     def _append(self, lines: list[bytes]) -> None:
-        if self._log.running.get(self.name) is self:
-            self._log.append(lines)
+        if self._history._running.get(self.name) is self:
+            self._history._append(lines)
 
     # the hooks
 
     def on_post(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> list[str]:
         """Record posts of messages."""
-        log, uri = self._log, queue.uri
+        history, uri = self._history, queue.uri
         lines: list[bytes] = []
         guids: list[str] = []
         for post in posts:
             fields: dict[str, Any] = {"queue": uri, "message": post.guid, "crc": crc32c(post.data)}
             properties = post.properties
             if properties:
-                log.note_key(fields, properties)
+                history._note_key(fields, properties)
                 for name, field in _FIELDS:
                     if name in properties:
                         value = properties[name]
                         fields[field] = value.value if isinstance(value, PropertyValue) else value
             guids.append(post.guid)
-            lines.append(log.line(self.name, "post", "invoke", fields))
+            lines.append(history._line(self.name, "post", "invoke", fields))
         self._append(lines)
         return guids
 
     def on_ack(self, context: list[str], outcome: PostOutcome) -> None:
         """Record the outcomes of posts."""
-        log = self._log
+        history = self._history
         failures = {each.index: each.error.status for each in outcome.failures}
         lines: list[bytes] = []
         for index, guid in enumerate(context):
@@ -435,12 +417,12 @@ class Recorder(Interceptor):
             elif index in failures:
                 status = failures[index]
                 kind, fields["status"] = "unknown" if status in _OPEN else "fail", status.name
-            lines.append(log.line(self.name, "post", kind, fields))
+            lines.append(history._line(self.name, "post", kind, fields))
         self._append(lines)
 
     def on_receive(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record deliveries to the process."""
-        log, uri = self._log, consumer.queue.uri
+        history, uri = self._history, consumer.queue.uri
         number = _number(self._consumers, consumer, self._consumer_numbers)
         lines: list[bytes] = []
         for message in messages:
@@ -454,10 +436,10 @@ class Recorder(Interceptor):
                 fields["redelivered"] = True
             try:
                 fields["crc"] = crc32c(message.data)
-                log.note_key(fields, message.properties)
+                history._note_key(fields, message.properties)
             except ProtocolError:
                 fields["damaged"] = True
-            lines.append(log.line(self.name, "deliver", "ok", fields))
+            lines.append(history._line(self.name, "deliver", "ok", fields))
         self._append(lines)
 
     def _connection(self, message: Message) -> str:
@@ -468,7 +450,7 @@ class Recorder(Interceptor):
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Record confirmations of the process."""
-        log, uri = self._log, consumer.queue.uri
+        history, uri = self._history, consumer.queue.uri
         lines: list[bytes] = []
         for message in messages:
             fields: dict[str, Any] = {
@@ -480,7 +462,7 @@ class Recorder(Interceptor):
                 fields["stale"] = True
                 if message.consumer.queue.session.state is SessionState.STARTED:
                     fields["sent"] = True
-            lines.append(log.line(self.name, "confirm", "ok", fields))
+            lines.append(history._line(self.name, "confirm", "ok", fields))
         self._append(lines)
 
     async def handle(self, attempt: Attempt, call_next: CallNext) -> Any:
@@ -495,7 +477,7 @@ class Recorder(Interceptor):
         return result
 
     def _handled(self, attempt: Attempt, kind: EventType, error: BaseException | None = None) -> None:
-        log = self._log
+        history = self._history
         lines: list[bytes] = []
         failed = _failed_of_a_batch(error) if error is not None else None
         for index, message in enumerate(attempt.messages):
@@ -507,11 +489,11 @@ class Recorder(Interceptor):
                 "handler": attempt.handler,
             }
             if failed is not None and index not in failed:
-                lines.append(log.line(self.name, "handle", "ok", fields))
+                lines.append(history._line(self.name, "handle", "ok", fields))
                 continue
             if error is not None:
                 fields["error"] = type(error if failed is None else failed[index]).__name__
-            lines.append(log.line(self.name, "handle", kind, fields))
+            lines.append(history._line(self.name, "handle", kind, fields))
         self._append(lines)
 
 

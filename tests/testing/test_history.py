@@ -269,7 +269,7 @@ async def test_a_batch_is_written_at_once(
 
     def counting(file: int, data: bytes) -> int:
         nonlocal writes
-        writes += file == history._log._file
+        writes += file == history._file
         return write(file, data)
 
     monkeypatch.setattr(os, "write", counting)
