@@ -79,14 +79,14 @@ BUGS = (
     Bug(
         "a GUID is forgotten with its message",
         _QUEUE,
-        "if guid not in messages and guid not in gone:",
-        "if guid not in messages:",
+        "if guid in store.messages or guid in store.remembered:",
+        "if guid in store.messages:",
     ),
     Bug(
         "the quota is never enforced",
         _QUEUE,
-        "status = usage.full() or domain.full()\n                    if not status:",
-        "status = 0\n                    if not status:",
+        "status = store.full()\n",
+        "status = 0\n",
     ),
     Bug(
         "the subscription of an application is ignored",
@@ -97,18 +97,18 @@ BUGS = (
     Bug(
         "broadcast reaches one consumer",
         _QUEUE,
-        "for subscriber in app.routing.receivers(message):",
-        "for subscriber in list(app.routing.receivers(message))[:1]:",
+        "for subscriber in app.routing.candidates(message):",
+        "for subscriber in list(app.routing.candidates(message))[:1]:",
     ),
     Bug(
         "redelivered messages have no flag",
-        "broker/_app_delivery.py",
+        "broker/_delivery.py",
         "push(message, subscriber.option, out_of_order=True)",
         "push(message, subscriber.option, out_of_order=False)",
     ),
     Bug(
         "delivery attempts are not counted",
-        "broker/_app_delivery.py",
+        "broker/_delivery.py",
         "attempts.get(bit, limit) - 1",
         "attempts.get(bit, limit)",
     ),
@@ -127,7 +127,7 @@ BUGS = (
     Bug(
         "the limit of bytes is ignored",
         "broker/_handle.py",
-        "subscriber.messages >= subscriber.max_messages or subscriber.bytes >= subscriber.max_bytes",
+        "subscriber.messages >= subscriber.max_messages or subscriber.size >= subscriber.max_bytes",
         "subscriber.messages >= subscriber.max_messages",
     ),
     Bug(
@@ -174,9 +174,9 @@ BUGS = (
     ),
     Bug(
         "the quota of the domain is not checked",
-        "broker/_queue.py",
-        "status = usage.full() or domain.full()\n                    if not status:",
-        "status = usage.full()\n                    if not status:",
+        _QUEUE,
+        "status = store.full()\n",
+        "status = store.usage.full()\n",
     ),
     Bug(
         "a domain takes any number of consumers",
@@ -187,8 +187,8 @@ BUGS = (
     Bug(
         "a GUID is remembered for five minutes in each domain",
         _QUEUE,
-        "self.store.set_window(config.deduplication_time_ms / 1000)",
-        "self.store.set_window(300)",
+        "self.store.window = config.deduplication_time_ms / 1000",
+        "self.store.window = 300",
     ),
     Bug(
         "answers in BER are given to no one",

@@ -33,7 +33,7 @@ _DOCSTRING = re.compile(r'(?:#.*\n|\n)*r?"""\s*[^"\s]')
 #: The domains that an embedded broker has without configuration, for tests too; and what a consumer of
 #: columns needs of the consumer that it extends.
 SHARED = {
-    "bmq.broker._builtin",
+    "bmq.broker._domain_config",
     "bmq.client._definition",
 }
 

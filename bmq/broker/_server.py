@@ -21,10 +21,9 @@ from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.broker._builtin import builtin_domains
 from bmq.broker._connection import BrokerConnection
 from bmq.broker._domain import DomainSource, check_subscriptions
-from bmq.broker._domain_config import DomainConfig, Redirect, parse_domain
+from bmq.broker._domain_config import DomainConfig, Redirect, builtin_domains, parse_domain
 from bmq.broker._faults import Faults
 from bmq.broker._listener import Listener
 from bmq.broker._node import Bounds, BrokerNode

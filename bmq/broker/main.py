@@ -11,11 +11,10 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any
 
 from bmq._loop import new_event_loop
 from bmq._signals import on_signals
@@ -32,23 +31,8 @@ _NEEDS_EXTRA = f"bmq broker: --console needs an extra: {install('console')}\n"
 _READY = "bmq broker ready on {uri}"
 
 
-class ConsolePage(Protocol):
-    """The web page of a broker, served inside ``async with``."""
-
-    @property
-    def url(self) -> str:
-        """The page's address."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None: ...
-
-
 #: Makes the web page from the broker, its [HOST:]PORT, and users' passwords (None for no authentication).
-MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], ConsolePage]
+MakeConsole = Callable[[Broker, str, Mapping[str, str] | None], AbstractAsyncContextManager[Any]]
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -192,7 +176,7 @@ def _users(arguments: Sequence[str], file: str | None, variable: str | None) -> 
     return users
 
 
-async def _serve(broker: Broker, console: Callable[[], ConsolePage] | None) -> None:
+async def _serve(broker: Broker, console: Callable[[], AbstractAsyncContextManager[Any]] | None) -> None:
     ended = asyncio.Event()
     with on_signals(ended.set):
         async with broker, AsyncExitStack() as beside:

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from bmq.testing._app import TestApp
     from bmq.testing._background import BackgroundBroker
     from bmq.testing._checker import BrokenPromise, Problem, Verdict
-    from bmq.testing._checking import check, examine
     from bmq.testing._faults import FAULTS, Fault, FaultKind, plan_faults, random_faults, replay_faults
-    from bmq.testing._history import History, Recorder
+    from bmq.testing._history import History, Recorder, check, examine
     from bmq.testing._names import fresh_queue_uri
     from bmq.testing._pipe import Direction
     from bmq.testing._proxy import FaultProxy, ProxiedConnection, Side
@@ -80,8 +79,8 @@ _MODULES = {
     "SimulationError": "_simulation",
     "TestApp": "_app",
     "Verdict": "_checker",
-    "check": "_checking",
-    "examine": "_checking",
+    "check": "_history",
+    "examine": "_history",
     "fresh_queue_uri": "_names",
     "simulated": "_simulation",
 }

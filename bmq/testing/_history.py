@@ -13,6 +13,7 @@ identified by its GUID, which is the same for the producer and for every consume
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import sys
@@ -46,11 +47,11 @@ from bmq.errors import AckStatus, ProtocolError, UsageError
 from bmq.events import Connected, ConnectionLost, SessionEvent, StateRestored
 from bmq.groups import GroupEvent, Lost
 from bmq.protocol.client.core import SessionState
-from bmq.testing._checker import Checker
+from bmq.testing._checker import Checker, Verdict
 from bmq.wire.crc import crc32c
 from bmq.wire.properties import PropertyValue
 
-__all__ = ["EventType", "History", "Recorder", "parsed"]
+__all__ = ["EventType", "History", "Recorder", "check", "examine"]
 
 T = TypeVar("T")
 
@@ -212,7 +213,7 @@ class History:
         Args:
             fields: required values of fields: ``op="deliver"``, for example.
         """
-        for _, _, event in parsed("", self._so_far(), []):
+        for _, _, event in _parsed("", self._so_far(), []):
             if all(event.get(name) == value for name, value in fields.items()):
                 yield event
 
@@ -252,7 +253,7 @@ class History:
             whole = data[: data.rfind(b"\n") + 1]  # another process may be writing the rest
             self._read += len(whole)
             lines = whole.splitlines()
-        return parsed("", lines, torn)
+        return _parsed("", lines, torn)
 
     def close(self) -> None:
         """Close the file; later events are lost. Idempotent."""
@@ -504,7 +505,118 @@ def _failed_of_a_batch(error: BaseException) -> Mapping[int, BaseException] | No
     return error.failed if isinstance(error, PartlyFailed) else None
 
 
-def parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+#: The source of events: a history, a file, or several of these.
+HistorySource: TypeAlias = History | str | os.PathLike[str] | Iterable["History | str | os.PathLike[str]"]
+
+
+def check(
+    history: HistorySource,
+    *,
+    rules: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+    queues: Iterable[str] | None = None,
+    within: float | None = None,
+    clock_error: float = 0.0,
+) -> Verdict:
+    """Check a history, and raise if it breaks a rule.
+
+    ::
+
+        bmq.testing.check(history, without=["order"], within=60)
+
+    Args:
+        history: a :class:`History`, the path of a file, or several of these, merged by time.
+        rules: the names of the rules to check; None for the rules of every priority and fanout queue:
+            all but ``key-order``, ``one-owner``, ``one-at-a-time`` and ``late``.
+        without: rules to leave out.
+        queues: the queues to judge, by URI without ``?id=``; None for all.
+        within: seconds from a message's acknowledgement, its due time or the last ``healed`` mark, whichever
+            is last, to its arrival; adds the rule ``late``.
+        clock_error: seconds by which the clocks of processes may differ, for ``early``.
+
+    Returns:
+        The counts.
+
+    Raises:
+        BrokenPromise: the history breaks a rule.
+        UsageError: an argument is out of its range, or a line of a file is no event.
+        OSError: a file cannot be read.
+    """
+    verdict = examine(
+        history, rules=rules, without=without, queues=queues, within=within, clock_error=clock_error
+    )
+    verdict.raise_for_problems()
+    return verdict
+
+
+def examine(
+    history: HistorySource,
+    *,
+    rules: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+    queues: Iterable[str] | None = None,
+    within: float | None = None,
+    clock_error: float = 0.0,
+) -> Verdict:
+    """Check a history like :func:`check`, and return the result instead of raising.
+
+    Args:
+        history: as for :func:`check`, like all further arguments.
+        rules: names.
+        without: names.
+        queues: URIs.
+        within: seconds.
+        clock_error: seconds.
+
+    Raises:
+        UsageError: an argument is out of its range, or a line of a file is no event.
+        OSError: a file cannot be read.
+    """
+    checker = Checker(rules=rules, without=without, queues=queues, within=within, clock_error=clock_error)
+    torn: list[str] = []
+    for source, line, event in _merged(history, torn):
+        checker.read(source, line, event)
+    return checker.verdict(torn)
+
+
+def _merged(source: HistorySource, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yield the events of histories, ordered by time: the source's name, the line, the event.
+
+    The events of a source stay in order.
+
+    Args:
+        source: the histories.
+        torn: receives the places of lines without JSON.
+
+    Raises:
+        UsageError: the source is none, or a line is no event.
+        OSError: a file cannot be read.
+    """
+    if isinstance(source, History | str | os.PathLike):
+        return _events(source, torn)
+    several: list[object] = list(_checks.items("history", source, "histories or paths"))
+    if len(several) == 1:
+        return _events(several[0], torn)
+    return heapq.merge(*(_events(each, torn) for each in several), key=lambda found: found[2]["at"])
+
+
+def _events(source: object, torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    if isinstance(source, History) and source.path is None:
+        yield from _parsed("", source._lines, torn)
+        return
+    kinds: tuple[type[Any], ...] = (History, str, os.PathLike)
+    _checks.instance("history", source, kinds, "a bmq.testing.History or a path")
+    path = (
+        source.path
+        if isinstance(source, History)
+        else Path(_checks.text("history", os.fspath(cast("str", source))))
+    )
+    assert path is not None
+    with path.open("rb") as lines:
+        yield from _parsed(path.name, lines, torn)
+
+
+def _parsed(name: str, lines: Iterable[bytes], torn: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Yield the events of lines, with the name of their source and the line number.
 
     Args:

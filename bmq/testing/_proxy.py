@@ -54,10 +54,8 @@ class PathFaults(ABC):
     def _conditions(self, direction: Direction | None) -> Iterable[Conditions]: ...
 
     @abstractmethod
-    def _armable(self) -> list[ProxiedConnection]: ...
-
-    @abstractmethod
-    def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None: ...
+    def _each(self, action: Callable[[ProxiedConnection], None]) -> None:
+        """Apply a change to each open connection, or without one to the next connection."""
 
     def stall(self, direction: Direction | None = None) -> None:
         """Stop all bytes without a loss: senders notice once buffers of about 1 MiB are full."""
@@ -181,13 +179,6 @@ class PathFaults(ABC):
         for conditions in self._conditions(direction):
             conditions.set(**values)
 
-    def _each(self, action: Callable[[ProxiedConnection], None]) -> None:
-        connections = self._armable()
-        for connection in connections:
-            action(connection)
-        if not connections:
-            self._postpone(action)
-
 
 def _direction(value: object) -> None:
     _checks.instance("direction", value, Direction, "one of bmq.testing.Direction")
@@ -262,11 +253,6 @@ class ProxiedConnection(PathFaults):
         tasks[self._task] = None
         self._task.add_done_callback(tasks.pop)
 
-    @property
-    def _is_whole(self) -> bool:
-        """Whether neither side was cut."""
-        return self._whole and not self.closed.is_set()
-
     def cut(self, side: Side | None = None, *, reset: bool = False) -> None:
         """End the connection, for both sides at once or noticed by one side only.
 
@@ -293,11 +279,8 @@ class ProxiedConnection(PathFaults):
     def _conditions(self, direction: Direction | None) -> Iterable[Conditions]:
         return [_pipe(self, each).conditions for each in Direction if direction in (None, each)]
 
-    def _armable(self) -> list[ProxiedConnection]:
-        return [self]
-
-    def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None:
-        raise AssertionError("there is always this connection")
+    def _each(self, action: Callable[[ProxiedConnection], None]) -> None:
+        action(self)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -558,11 +541,11 @@ class FaultProxy(PathFaults):
         for connection in self.connections:
             yield from (_pipe(connection, each).conditions for each in Direction if direction in (None, each))
 
-    def _armable(self) -> list[ProxiedConnection]:
-        return self.connections
-
-    def _postpone(self, action: Callable[[ProxiedConnection], None]) -> None:
-        self._postponed.append(action)
+    def _each(self, action: Callable[[ProxiedConnection], None]) -> None:
+        for connection in self.connections:
+            action(connection)
+        if not self.connections:
+            self._postponed.append(action)
 
     def __repr__(self) -> str:
         host, port = self.address

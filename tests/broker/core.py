@@ -7,9 +7,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain import DomainSource
-from bmq.broker._domain_config import DomainConfig
+from bmq.broker._domain_config import DomainConfig, builtin_domains
 from bmq.broker._node import BrokerNode
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession

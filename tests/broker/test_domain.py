@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain_config import (
     AppSubscription,
     DomainConfig,
@@ -15,6 +14,7 @@ from bmq.broker._domain_config import (
     Limits,
     Mode,
     Redirect,
+    builtin_domains,
     parse_domain,
 )
 

@@ -26,8 +26,8 @@ from typing import Any
 
 import pytest
 
-from bmq.broker._builtin import builtin_domains
 from bmq.broker._domain import DomainSource
+from bmq.broker._domain_config import builtin_domains
 from bmq.broker._node import BrokerNode
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.broker.session import BrokerSession

@@ -95,7 +95,7 @@ async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, hi
         proxy.heal()
         await proxy.accept()
         for connection in proxy.connections[:]:
-            if not connection._is_whole:
+            if not connection._whole:
                 connection.cut()  # as the operating system would after its timeout
         history.healed()
     return len(steps)

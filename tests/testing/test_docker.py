@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bmq.broker._builtin import builtin_domains
-from bmq.broker._domain_config import DomainConfig, parse_domain
+from bmq.broker._domain_config import DomainConfig, builtin_domains, parse_domain
 from bmq.broker._server import Broker
 
 ROOT = Path(__file__).parents[2]

@@ -206,7 +206,7 @@ class TestCut:
         await far.writer.drain()
         await nothing_comes(far)
         (connection,) = proxy.connections
-        assert not connection._is_whole
+        assert not connection._whole
         proxy.heal()
         far.send(b"more")
         await nothing_comes(far)
