@@ -166,11 +166,7 @@ class ConnectedClient:
         handle = self.handles.get(_signed(wanted.q_id))
         if handle is None:
             handle = QueueHandle(
-                queue,
-                _signed(wanted.q_id),
-                self.output,
-                new_properties=self.new_properties,
-                description=self.description,
+                queue, _signed(wanted.q_id), self.output, self.new_properties, self.description
             )
             self.handles[handle.q_id] = handle
             queue.handles[handle] = None
@@ -316,25 +312,6 @@ class ConnectedClient:
             puts = self.node.intercept_post(handle, puts)
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
-
-    def acknowledged_once(self, q_id: int, puts: list[Put]) -> list[Put]:
-        """Return the messages of one event, without a request to acknowledge a GUID again.
-
-        A real broker remembers GUIDs until their acknowledgements, and sends one acknowledgement for each. A
-        refusal is sent for each message, and so is each acknowledgement of a broadcast queue.
-        """
-        handle = self.handles.get(q_id)
-        if handle is None or handle.queue.broadcast:
-            return puts
-        asked: set[bytes] = set()
-        once: list[Put] = []
-        for flags, correlation_id, guid, schema_id, compression, crc, size, data in puts:
-            asks = flags & _ACK_REQUESTED and guid not in asked
-            if asks:
-                asked.add(guid)
-            flags = flags if asks else flags & ~_ACK_REQUESTED
-            once.append((flags, correlation_id, guid, schema_id, compression, crc, size, data))
-        return once
 
     def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
         """Decompress a message's data; None without room for the message, or if the data is too large.

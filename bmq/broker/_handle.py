@@ -117,6 +117,7 @@ class SubStream:
         return True
 
 
+@dataclass(slots=True, eq=False)
 class QueueHandle:
     """A queue opened by one client, under the client's number for the queue.
 
@@ -132,30 +133,15 @@ class QueueHandle:
         push_schemas: the queue's schema numbers already sent to the client.
     """
 
-    __slots__ = (
-        "closing",
-        "description",
-        "new_properties",
-        "output",
-        "push_schemas",
-        "put_schemas",
-        "q_id",
-        "queue",
-        "streams",
-    )
-
-    def __init__(
-        self, queue: BrokerQueue, q_id: int, output: BrokerOutput, *, new_properties: bool, description: str
-    ) -> None:
-        self.queue = queue
-        self.q_id = q_id
-        self.output = output
-        self.new_properties = new_properties
-        self.description = description
-        self.streams: dict[str, SubStream] = {}
-        self.closing = False
-        self.put_schemas: dict[int, int] = {}
-        self.push_schemas: set[int] = set()
+    queue: BrokerQueue
+    q_id: int
+    output: BrokerOutput
+    new_properties: bool
+    description: str
+    streams: dict[str, SubStream] = field(default_factory=dict[str, SubStream])
+    closing: bool = False
+    put_schemas: dict[int, int] = field(default_factory=dict[int, int])
+    push_schemas: set[int] = field(default_factory=set[int])
 
     @property
     def writable(self) -> bool:

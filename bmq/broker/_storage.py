@@ -148,19 +148,6 @@ class MessageStore:
         last: the newest message.
     """
 
-    __slots__ = (
-        "_history_limit",
-        "_oldest",
-        "_seconds",
-        "domain",
-        "first",
-        "last",
-        "messages",
-        "remembered",
-        "usage",
-        "window",
-    )
-
     def __init__(self, limits: Limits, domain: CapacityMeter, window: float, history_limit: int) -> None:
         self.usage = CapacityMeter(limits)
         self.domain = domain

@@ -19,7 +19,6 @@ import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import Any, ClassVar, Final, TypeVar
@@ -431,17 +430,6 @@ class SimulatedBroker:
         self.process.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class _PastFault:
-    """A past fault, with its time."""
-
-    at: float
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.at:12.6f} s  {self.what}"
-
-
 class Simulation:
     """A simulated world under virtual time: the same seed makes the same run, byte for byte.
 
@@ -508,7 +496,7 @@ class Simulation:
         self._fault_ends: dict[object, Callable[[], object]] = {}
         self.fault_numbers: list[int] = []
         self.history = History(clock=self._true_time)
-        self._past_faults: deque[_PastFault] = deque(maxlen=_LAST_FAULTS)
+        self._past_faults: deque[str] = deque(maxlen=_LAST_FAULTS)
         self._over = False
 
     def _true_time(self) -> float:
@@ -546,7 +534,8 @@ class Simulation:
         """
         what = _checks.text("what", what)
         number = _checks.optional(_checks.integer, "number", number)
-        self._past_faults.append(_PastFault(self.now, what if number is None else f"{number}: {what}"))
+        numbered = what if number is None else f"{number}: {what}"
+        self._past_faults.append(f"{self.now:12.6f} s  {numbered}")
         if number is not None:
             self.fault_numbers.append(number)
         self.history.fault(what)

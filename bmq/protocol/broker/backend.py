@@ -53,10 +53,6 @@ class ClientPort(Protocol):
         """Post messages to a queue."""
         ...
 
-    def acknowledged_once(self, q_id: int, puts: list[Put]) -> list[Put]:
-        """Return the messages of one event, without a request to acknowledge a GUID again."""
-        ...
-
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
         """Refuse messages to a queue."""
         ...

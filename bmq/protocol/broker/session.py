@@ -539,8 +539,6 @@ class BrokerSession(Machine):
                 # A real broker also stops here without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")
             for queue_id, puts in latest:
-                if len(puts) > 1 and len({put[PUT_GUID] for put in puts}) < len(puts):
-                    puts = client.acknowledged_once(queue_id, puts)
                 if runs and runs[-1][0] == queue_id:
                     runs[-1][1].extend(puts)
                 else:
