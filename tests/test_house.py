@@ -79,7 +79,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
     planted = {
         "wire/uri.py": "import bmq.protocol",
         "protocol/framing.py": "def f(): from ..client import session",
-        "subscriptions/_tags.py": "def f(): from time import monotonic",
+        "subscriptions/_filters.py": "def f(): from time import monotonic",
         "protocol/client/core.py": "from bmq.protocol.broker import session",
         "workers/_app.py": "import bmq.broker",
         "workers/_left.py": "from bmq.client import driver",
@@ -101,7 +101,7 @@ def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
     for importer, imported in [
         ("bmq.wire.uri", "bmq.protocol"),
         ("bmq.protocol.framing", "bmq.client.session"),
-        ("bmq.subscriptions._tags", "time"),
+        ("bmq.subscriptions._filters", "time"),
         ("bmq.protocol.client.core", "bmq.protocol.broker.session"),
         ("bmq.workers._app", "bmq.broker"),
         ("bmq.workers._left", "bmq.client.driver"),

@@ -17,21 +17,20 @@ Invariants: a member with room is in the round robin of its group exactly once (
 limits.
 
 Costs decide the structure, because routing runs for every message. Joining and leaving a round robin take the
-same time with any number of members. The expressions of a table are compiled into one function, and many
-equalities of one property, as in consumer groups, become one lookup
-(:class:`bmq.subscriptions.Equalities`).
+same time with any number of members. Many equalities of one property, as in consumer groups, become one
+lookup (:class:`bmq.subscriptions.Equalities`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from bmq._caches import Cache
-from bmq.broker._storage import MessageRecord, property_values
-from bmq.subscriptions import Equalities, Evaluator, Expression, compile_chain
+from bmq.broker._storage import MessageRecord
+from bmq.subscriptions import Equalities, Evaluator, Expression
 from bmq.wire.control import (
     INVALID_CONSUMER_PRIORITY,
     ConsumerInfo,
@@ -53,10 +52,6 @@ Blocked = tuple["ExpressionGroup", ...]
 
 
 _compiled: Cache[str, Evaluator] = Cache("compiled expressions", 4096)
-# Functions that find the first matching expression. Their number is bounded, because compiling takes time
-# whenever a consumer changes.
-_chains: Cache[tuple[str, ...], Callable[[Mapping[str, Any]], int]] = Cache("chains of expressions", 64)
-_CHAIN = 32
 
 
 def compile_expression(version: int, text: str) -> Evaluator | None:
@@ -73,18 +68,6 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
         if expression.error is not None:
             return None
         found = _compiled.keep(text, expression.compile())
-    return found
-
-
-def _compile_first(texts: tuple[str, ...]) -> Callable[[Mapping[str, Any]], int]:
-    """Return a function that returns the index of the first matching expression, or -1; "" always matches.
-
-    The function takes the result of :func:`bmq.broker._storage.property_values`.
-    """
-    found = _chains.get(texts)
-    if found is None:
-        trees = [Expression(text, strict=False).ast if text else None for text in texts]
-        found = _chains.keep(texts, compile_chain(trees))
     return found
 
 
@@ -255,11 +238,6 @@ class Routing:
         # Groups of equalities, such as the buckets of a consumer group, are found by a lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
         self.cost = 0 if self.only is not None else self._likely.most
-        self._first: Callable[[Mapping[str, Any]], int] | None = None
-        if self._likely.finds_none and 1 < len(self.groups) <= _CHAIN:
-            self._first = _compile_first(
-                tuple(group.text if group.matcher is not None else "" for group in self.groups)
-            )
 
     def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return the receiver of a message, or the groups that the message waits for.
@@ -269,13 +247,6 @@ class Routing:
         only = self.only
         if only is not None:
             return only.first
-        if self._first is not None:
-            # The decoded values are not cached: nearly always the first attempt succeeds.
-            place = self._first(property_values(message.data, message.flags, message.schema_id))
-            if place >= 0:
-                group = self.groups[place]
-                if group.first is not None and not group.full:
-                    return group.first
         lookup = message.lookup
         for _, group in self._likely.candidates(lookup):
             if group.full or (group.matcher is not None and group.matcher(lookup) is not True):

@@ -8,16 +8,16 @@ have the same cost for any number of stored messages.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bmq.broker._domain_config import Limits
 from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import first_properties, plain_values
 
-__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "property_values", "shrink"]
+__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -66,33 +66,13 @@ class MessageRecord:
         return found
 
 
-class _LazyProperties(dict[str, Any]):
-    """Properties read on access; None for a missing property."""
-
-    def __init__(self, get: Lookup) -> None:
-        self._get = get
-
-    def __missing__(self, name: str) -> Any:
-        return self._get(name)
-
-
-def property_values(data: bytes, flags: int, schema_id: int) -> Mapping[str, Any]:
-    """Return the properties at the start of ``data`` by name, for expressions evaluated together."""
-    if not flags:
-        return {}
-    values = plain_values(data, schema_id != 0)
-    return values if values is not None else _LazyProperties(_lookup(data, schema_id))
-
-
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
     """Return the lookup of the properties at the start of ``data`` for expressions."""
     if not flags:
         return lookup(None)
     values = plain_values(data, schema_id != 0)
-    return values.get if values is not None else _lookup(data, schema_id)
-
-
-def _lookup(data: bytes, schema_id: int) -> Lookup:
+    if values is not None:
+        return values.get
     try:
         return lookup(first_properties(data, schema_id != 0))
     except ProtocolError:

@@ -8,8 +8,7 @@ from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
 from bmq.subscriptions._doubts import Doubt
-from bmq.subscriptions._equalities import Equalities
-from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, compile_chain, lookup
+from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, lookup
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.subscriptions._filters import (
     CmqTags,
@@ -19,25 +18,22 @@ from bmq.subscriptions._filters import (
     TagFilter,
     complement,
     plan,
+    pulsar_properties,
+    pulsar_tags,
     subscriptions_for,
     tag,
+    tag_name,
+    tag_properties,
+    tags_of,
+    with_pulsar_tags,
 )
 from bmq.subscriptions._filters import (
     check_expression_type as check_expression_type,
 )
 from bmq.subscriptions._parser import parse
 from bmq.subscriptions._property_types import check_property_types
-from bmq.subscriptions._routing import Decision, Route, RoutingTable, Step
-from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS
-from bmq.subscriptions._tags import (
-    pulsar_properties,
-    pulsar_tags,
-    tag_name,
-    tag_properties,
-    tags_of,
-    with_pulsar_tags,
-)
-from bmq.subscriptions._unparse import unparse
+from bmq.subscriptions._routing import Decision, Equalities, Route, RoutingTable, Step
+from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS, unparse
 
 __all__ = [
     "MAX_LENGTH",
@@ -66,7 +62,6 @@ __all__ = [
     "TagFilter",
     "check_domain",
     "check_property_types",
-    "compile_chain",
     "complement",
     "explain_domain",
     "lookup",

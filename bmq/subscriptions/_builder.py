@@ -15,8 +15,7 @@ from bmq import _checks
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
 from bmq.subscriptions._expression import Expression, built, made
-from bmq.subscriptions._planner import plan_tree
-from bmq.subscriptions._rewrite import simplest
+from bmq.subscriptions._planner import plan_tree, simplest
 from bmq.subscriptions._scanner import NAME_PATTERN
 from bmq.subscriptions._syntax import (
     INT64_MAX,
@@ -34,8 +33,8 @@ from bmq.subscriptions._syntax import (
     Property,
     String,
     operator_count,
+    unparse,
 )
-from bmq.subscriptions._unparse import unparse
 
 __all__ = ["Filter", "Operand", "P", "PropertyFactory"]
 

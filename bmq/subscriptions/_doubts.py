@@ -38,9 +38,9 @@ from bmq.subscriptions._syntax import (
     String,
     flatten,
     property_names,
+    unparse,
     walk,
 )
-from bmq.subscriptions._unparse import unparse
 
 __all__ = ["Doubt", "find_doubts", "possible_outcomes", "warn_of"]
 

@@ -12,7 +12,7 @@ replaced by the other side or its negation; booleans cannot be compared in any o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
@@ -32,7 +32,6 @@ from bmq.subscriptions._syntax import (
     Not,
     Property,
     String,
-    flatten,
 )
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyValue
@@ -43,7 +42,6 @@ __all__ = [
     "Lookup",
     "Matcher",
     "always",
-    "compile_chain",
     "compile_matcher",
     "compile_tree",
     "encoded",
@@ -161,16 +159,6 @@ def _readable(value: Any) -> bool:
     return type(_exact(value)) is not ErrorKind
 
 
-def _exactly(kind: type) -> Callable[[Any], Any]:
-    """Return a function that returns a property's value of exactly one type, and None for other types."""
-
-    def read(value: Any) -> Any:
-        value = _exact(value)
-        return value if type(value) is kind else None
-
-    return read
-
-
 def encoded(text: str) -> bytes:
     """The bytes of a string, for the comparison of strings."""
     try:
@@ -196,7 +184,6 @@ _HELPERS: Final[dict[str, Any]] = {
     "PLAIN": frozenset({bool, int, str}),
     "exact": _exact,
     "readable": _readable,
-    **{f"{kind.__name__}_of": _exactly(kind) for kind in (bool, int, str)},
     "encoded": encoded,
     "wrapped": _wrapped,
     "quotient": _quotient,
@@ -486,77 +473,3 @@ def compile_matcher(node: Node) -> Matcher:
         node: the tree, as for :func:`compile_tree`.
     """
     return cast("Matcher", _OfValues().function(lowered(node)))
-
-
-class _Chain(_Generator):
-    """Writes a function for several expressions. The function reads and checks each property once."""
-
-    argument = "values"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._names: dict[str, str] = {}
-        self._as: dict[tuple[str, str], str] = {}
-
-    def chain(self, nodes: Sequence[Node | None]) -> Callable[[Mapping[str, Any]], int]:
-        self._indent = 3
-        for place, node in enumerate(nodes):
-            if node is None:
-                self._lines.append(f"    return {place}")
-                break
-            self._lines.append("    while True:")
-            self._known.clear()
-            for term in flatten("&&", node):
-                self._write(f"if not {self._boolean(term, 'each side of `&&`')}: break")
-            self._write(f"return {place}")
-        else:
-            self._lines.append("    return -1")
-        before: list[str] = []
-        typed = [
-            f"    {value} = {self._name(name)} if type({self._name(name)}) is {kind} else "
-            f"{kind}_of({self._name(name)})"
-            for (name, kind), value in self._as.items()
-        ]
-        for name, read in self._names.items():
-            before.append(f"    try: {read} = values[{self._constant(name)}]")
-            before.append(f"    except KeyError: {read} = None")
-        self._lines[:0] = before + typed
-        return cast("Callable[[Mapping[str, Any]], int]", self._compiled())
-
-    def _end(self, failure: str) -> str:
-        return "break"
-
-    def _property(self, node: Property, wanted: str = "", reason: str = "") -> tuple[str, str]:
-        if not wanted:
-            return super()._property(node)
-        key = node.name, wanted
-        value = self._as.setdefault(key, f"t{len(self._as)}")
-        if key not in self._known:
-            self._known[key] = value
-            self._write(f"if {value} is None: break")
-        return value, wanted
-
-    def _read(self, node: Property, value: str, wanted: str, reason: str) -> None:
-        self._write(f"{value} = {self._name(node.name)}")
-        self._write(f"if type({value}) not in PLAIN:")
-        self._write(f"  {value} = exact({value})")
-        self._write(f"  if type({value}) not in PLAIN: break")
-
-    def _exists(self, name: str) -> str:
-        read, result = self._name(name), self._variable()
-        self._write(f"{result} = type({read}) in PLAIN or readable({read})")
-        return result
-
-    def _name(self, name: str) -> str:
-        return self._names.setdefault(name, f"p{len(self._names)}")
-
-
-def compile_chain(nodes: Sequence[Node | None]) -> Callable[[Mapping[str, Any]], int]:
-    """Compile several trees to a function returning the index of the first match, or -1.
-
-    The function takes properties by name, with values as from a :data:`Lookup`.
-
-    Args:
-        nodes: the trees; None matches every message.
-    """
-    return _Chain().chain([node if node is None else lowered(node) for node in nodes])

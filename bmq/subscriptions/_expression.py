@@ -10,7 +10,6 @@ from typing import Final, final
 from bmq import _checks
 from bmq._caches import Cache
 from bmq.errors import InvalidExpression, UsageError
-from bmq.subscriptions._checker import Checked, check, encoded_length
 from bmq.subscriptions._diagnostics import ErrorKind
 from bmq.subscriptions._doubts import Doubt, find_doubts, warn_of
 from bmq.subscriptions._evaluator import (
@@ -22,6 +21,7 @@ from bmq.subscriptions._evaluator import (
     compile_tree,
     lookup,
 )
+from bmq.subscriptions._parser import Checked, check, encoded_length
 from bmq.subscriptions._syntax import Node
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 

@@ -11,9 +11,8 @@ from bmq import _checks
 from bmq.conventions import PREFIX
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
-from bmq.subscriptions._filters import ExpressionInput, TagFilter, subscriptions_for
+from bmq.subscriptions._filters import TAG_PREFIX, ExpressionInput, TagFilter, subscriptions_for
 from bmq.subscriptions._syntax import Binary, Boolean, Exists, Integer, Negate, Node, Not, Property
-from bmq.subscriptions._tags import TAG_PREFIX
 
 __all__ = ["check_property_types"]
 

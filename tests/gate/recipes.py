@@ -743,7 +743,6 @@ EXCLUDED: dict[str, str] = {
     "bmq.arrow.reader": "it hands its arguments to bmq.arrow.Source",
     "bmq.arrow.Source": "it blocks the thread; its options are those of Tables and connect, which are walked",
     "bmq.subscriptions.Equalities.candidates": "what is looked up is a function of the library",
-    "bmq.subscriptions.compile_chain": "it takes syntax trees, which parse() makes",
     "bmq.subscriptions.unparse": "it takes syntax trees, which parse() makes",
     "bmq.testing.Simulation.broker": "it hands its arguments to bmq.broker.Broker, but for names of hosts",
     "bmq.testing.Simulation.run": "it runs its own event loops",

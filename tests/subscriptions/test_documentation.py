@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from bmq.subscriptions import _filters, _tags
+from bmq.subscriptions import _filters
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
@@ -34,7 +34,7 @@ def test_sessions_on_a_page_run(page: Path) -> None:
     assert failures(doctest.DocTestParser().get_doctest(text, {}, page.stem, str(page), 0)) == ""
 
 
-@pytest.mark.parametrize("module", [_filters, _tags], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [_filters], ids=lambda module: module.__name__)
 def test_sessions_in_docstrings_run(module: ModuleType) -> None:
     shown = [test for test in doctest.DocTestFinder().find(module) if test.examples]
     assert shown

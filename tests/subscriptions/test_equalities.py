@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.subscriptions import Equalities, Expression
-from bmq.subscriptions._equalities import Equality, equality
+from bmq.subscriptions._routing import Equality, equality
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import EvaluationFailure, Expression, lookup, parse, plan, unparse
-from bmq.subscriptions._evaluator import compile_chain, compile_matcher, compile_tree
-from bmq.subscriptions._rewrite import is_total, simplest
+from bmq.subscriptions._evaluator import compile_matcher, compile_tree
+from bmq.subscriptions._planner import is_total, simplest
 from bmq.subscriptions._syntax import (
     MAX_OPERATORS,
     Binary,
@@ -51,12 +51,6 @@ def test_the_compiled_function_agrees_with_the_reference(node: Node, message: di
 def test_a_message_read_at_once_matches_like_others(node: Node, message: dict[str, Any]) -> None:
     plain = {name: value for name, value in message.items() if type(value) in (bool, int, str)}
     assert compile_matcher(node)(plain) is (outcome(node, plain) is True)
-
-
-@given(st.lists(st.one_of(st.none(), trees, conditions), max_size=5), messages)
-def test_a_chain_finds_the_first_match(nodes: list[Node | None], message: dict[str, Any]) -> None:
-    places = [i for i, node in enumerate(nodes) if node is None or outcome(node, message) is True]
-    assert compile_chain(nodes)(message) == (places[0] if places else -1)
 
 
 @given(st.one_of(trees, conditions), messages)
