@@ -135,7 +135,7 @@ def _mark(hint: Any) -> Property | None:
 
 
 def _kind(hint: Any, where: str) -> type:
-    kinds = set(_kinds(hint)) - {type(None)}
+    kinds = {kind for leaf in _leaves(hint) for kind in _kinds(leaf)} - {type(None)}
     if len(kinds) != 1 or not kinds <= {bool, int, str, bytes}:
         raise UsageError(
             f"{where} cannot be a property: a property must be bool, int, str, bytes, or an enumeration of "
@@ -145,23 +145,13 @@ def _kind(hint: Any, where: str) -> type:
     return kind
 
 
-def _kinds(hint: Any) -> Iterator[Any]:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if isinstance(hint, NewType):
-        yield from _kinds(hint.__supertype__)
-    elif origin is Annotated:
-        yield from _kinds(arguments[0])
-    elif origin in (Union, types.UnionType):
-        for each in arguments:
-            yield from _kinds(each)
-    elif origin is Literal:
-        for each in arguments:
-            yield type(each)
-    elif isinstance(hint, type) and issubclass(hint, enum.Enum):
-        for member in hint:
-            yield type(member.value)
-    else:
-        yield hint
+def _kinds(leaf: Any) -> list[Any]:
+    """Return the types of the values of a leaf."""
+    if isinstance(leaf, partial):
+        return [type(each) for each in leaf.args[0]]
+    if isinstance(leaf, type) and issubclass(leaf, enum.Enum):
+        return [type(member.value) for member in leaf]
+    return [leaf]
 
 
 def _getter(

@@ -167,8 +167,8 @@ class Mover:
         self._posted: set[asyncio.Future[Ack]] = set()
         # Messages that a destination has and has not finished, by their GUIDs in the delay queue.
         self._passing: dict[str, _Item] = {}
-        # Messages that wait for their destination, and the part for refused destinations.
-        self._waiting = self._refused = 0
+        # Messages that wait for their destination.
+        self._waiting = 0
         #: How many messages were passed on.
         self.moved = 0
 
@@ -278,7 +278,6 @@ class Mover:
         """Queue a message for its destination, and start a task for the destination if needed."""
         output.waiting.append(item)
         self._waiting += 1
-        self._refused += output.refused_since is not None
         if output.task is None:
             output.task = task = asyncio.create_task(self._serve(output), name=f"mover to {output.uri}")
             self._serving[task] = None
@@ -287,7 +286,6 @@ class Mover:
     def _taken(self, output: _Output) -> _Item:
         """Take the first waiting message of a destination."""
         self._waiting -= 1
-        self._refused -= output.refused_since is not None
         return output.waiting.popleft()
 
     async def _serve(self, output: _Output) -> None:
@@ -350,22 +348,15 @@ class Mover:
 
     def _accepted(self, output: _Output) -> None:
         """Note that the broker knows the destination."""
-        if output.refused_since is not None:
-            self._refused -= len(output.waiting)
         output.refused_since = output.given_up = None
 
     def _not_opened(self, output: _Output, error: Error) -> None:
         """Note that a destination could not be opened; after a while give its messages up."""
         now = _now()
         if not error.retryable:
-            if output.refused_since is None:
-                output.refused_since = now
-                self._refused += len(output.waiting)
-            if (
-                output.given_up
-                or now - output.refused_since >= _PATIENCE
-                or self._refused > self._most_refused
-            ):
+            output.refused_since = output.refused_since or now
+            refused = sum(len(each.waiting) for each in self._outputs.values() if each.refused_since)
+            if output.given_up or now - output.refused_since >= _PATIENCE or refused > self._most_refused:
                 output.given_up = Poison(
                     PoisonKind.MISDIRECTED, f"{output.uri} cannot be opened: {described(error)}"
                 )

@@ -35,6 +35,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
@@ -112,9 +113,8 @@ class Transaction(Generic[C]):
         outputs: messages to post after the commit.
     """
 
-    def __init__(self, connection: C, messages: Mapping[RowKey, Message], shapes: Shapes) -> None:
+    def __init__(self, connection: C, messages: Mapping[RowKey, Message]) -> None:
         self.connection = connection
-        self._shapes = shapes
         self.messages = list(messages.values())
         self._keys = list(messages)
         self.outputs: list[_Output] = []
@@ -187,7 +187,9 @@ class Transaction(Generic[C]):
         elif value is None:
             raise UsageError("value must be bytes, a bmq.PutMessage or a value of a type, not None")
         else:
-            data, own = self._shapes.of(value.__class__, codec).encode(value)
+            of: type[Any] = value.__class__
+            shape = _shape_of(of, codec) if isinstance(codec, str) else Shape(of, codec)
+            data, own = shape.encode(value)
             message = PutMessage(data, {**own, **given}, guid, tags, compression, key, delay)
         if message.guid is not None and not is_guid(message.guid):
             raise UsageError(
@@ -224,26 +226,10 @@ class Transaction(Generic[C]):
         return output.guid
 
 
-class Shapes:
-    """Conversions of posted values, kept: a conversion takes longer to make than to use."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[type[Any], str | int], Shape[Any]] = {}
-
-    def of(self, kind: type[Any], codec: str | Codec[Any]) -> Shape[Any]:
-        """Return the conversion of a type's values.
-
-        Raises:
-            UsageError: no codec supports the type.
-        """
-        key = kind, codec if isinstance(codec, str) else id(codec)  # a kept conversion keeps its codec
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
-        shape: Shape[Any] = Shape(kind, codec)
-        if len(self._kept) < _KEPT:
-            self._kept[key] = shape
-        return shape
+@lru_cache(_KEPT)
+def _shape_of(kind: type[Any], codec: str) -> Shape[Any]:
+    """Return the conversion of a type's values, kept: it takes longer to make than to use."""
+    return Shape(kind, codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +302,6 @@ class Inbox(ABC, Generic[C]):
             )
         self._consumer = None if consumer is None else _checks.text("consumer", consumer, empty=False)
         self._log = LogLimit(logger)
-        self._shapes = Shapes()
         self._purging: asyncio.Task[None] | None = None
         # The transaction of the running task.
         self._current: ContextVar[Transaction[C] | None] = ContextVar("bmq_inbox", default=None)
@@ -452,7 +437,7 @@ class Inbox(ABC, Generic[C]):
                 outputs += await self._stored(connection, known)
             if new:
                 fresh = {key: message for key, message in first.items() if key in new}
-                transaction = Transaction(connection, fresh, self._shapes)
+                transaction = Transaction(connection, fresh)
                 self._current.set(transaction)
                 try:
                     yield transaction

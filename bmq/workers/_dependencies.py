@@ -9,11 +9,8 @@ import inspect
 import sys
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
@@ -23,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from types import CoroutineType, SimpleNamespace, UnionType
+from types import CoroutineType, SimpleNamespace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -31,7 +28,6 @@ from typing import (
     Final,
     Literal,
     TypeAlias,
-    Union,
     cast,
     get_args,
     get_origin,
@@ -149,7 +145,6 @@ ANY_STATE: Final[Any] = object()
 Overrides: TypeAlias = Mapping[Callable[..., Any], Callable[..., Any]]
 
 _UNSAID = (EMPTY, Any, object)
-_ITERATORS = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +535,6 @@ class _Reading:
             )
         if isinstance(mark, Depends):
             _check_dependency(mark.function)
-            self._check_result(each, of, mark)
             return _Parameter(each.name, ArgumentSource.DEPENDS, of, keyword, mark)
         if self._role.batch:
             raise UsageError(
@@ -549,28 +543,6 @@ class _Reading:
             )
         made = Property(each.name) if mark is Property or mark.name is None else mark
         return _Parameter(each.name, ArgumentSource.PROPERTY, of, keyword, made, each.default)
-
-    def _check_result(self, each: inspect.Parameter, of: Any, mark: Depends) -> None:
-        """Check that a dependency's result has the type of the parameter, as far as both are classes."""
-        result = returned_by(mark.function)
-        if _is_generator(mark.function):
-            result = (*get_args(result), EMPTY)[0] if get_origin(result) in _ITERATORS else EMPTY
-        wanted, given = (get_origin(kind) or kind for kind in (of, result))
-        if {wanted, given} & {Union, UnionType}:
-            return
-        if not (inspect.isclass(wanted) and inspect.isclass(given)) or {wanted, given} & {Any, EMPTY, object}:
-            return
-        if getattr(wanted, "_is_protocol", False) or {wanted, given} <= {int, float, complex}:
-            return
-        try:
-            fits = issubclass(given, wanted)
-        except TypeError:
-            return
-        if not fits:
-            raise UsageError(
-                f"{self._name}: parameter {each.name} is annotated with {shown_type(of)}, and "
-                f"{name_of(mark.function)} returns {shown_type(result)}: use the same type in both places"
-            )
 
     def _known(self, each: inspect.Parameter, of: Any, first: bool) -> ArgumentSource | None:
         """Return the source named by a class."""
