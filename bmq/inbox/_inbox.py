@@ -187,7 +187,7 @@ class Transaction(Generic[C]):
         elif value is None:
             raise UsageError("value must be bytes, a bmq.PutMessage or a value of a type, not None")
         else:
-            of: type[Any] = value.__class__
+            of: Any = value.__class__
             shape = _shape_of(of, codec) if isinstance(codec, str) else Shape(of, codec)
             data, own = shape.encode(value)
             message = PutMessage(data, {**own, **given}, guid, tags, compression, key, delay)
