@@ -57,7 +57,7 @@ import bmq.types
 from bmq._json import orjson
 from bmq.client.buffer import ConsumerLife
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
-from bmq.groups._protocol import Candidate, Seat
+from bmq.groups._protocol import Assignment, Candidate
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
@@ -478,7 +478,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Subscriptions": SubscriptionSet.TRANSITIONS,
         "Consumer": ConsumerLife.TRANSITIONS,
         "App": Life.TRANSITIONS,
-        "Bucket": Seat.TRANSITIONS,
+        "Bucket": Assignment.TRANSITIONS,
         "Candidate": Candidate.TRANSITIONS,
         "Broker": BrokerSession.TRANSITIONS,
     }

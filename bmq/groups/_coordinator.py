@@ -40,20 +40,20 @@ from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed,
 from bmq.groups._bundles import TOP, Bundles
 from bmq.groups._lanes import DISCONNECTED, WIDEST_BYTES, WIDEST_MESSAGES, BucketLane
 from bmq.groups._protocol import (
-    Ask,
+    Action,
+    AssignmentInput,
+    AssignmentState,
     Candidate,
+    CandidateInput,
+    CandidateState,
     Crown,
-    Do,
     Effect,
     Leader,
     Member,
     Order,
     Phase,
     Report,
-    SeatInput,
-    SeatState,
-    Stand,
-    StandInput,
+    Request,
     node_of,
 )
 from bmq.protocol.client.core import SessionState
@@ -192,7 +192,7 @@ class Coordinator:
         # Whether a message was skipped since this member last had a crown.
         self._skipped = False
         self._log = LogLimit(logger)
-        self._stand = Candidate(self._member.who)
+        self._candidacy = Candidate(self._member.who)
         self._asking: asyncio.Task[None] | None = None
         # Ends a state of the candidate that has lasted too long, or reports again.
         self._ending: asyncio.TimerHandle | None = None
@@ -260,20 +260,23 @@ class Coordinator:
         A new member gets its buckets one by one, and those of a dead member after the leader's lease. A
         member without buckets for two leases is a spare member.
         """
-        now, seats = self._loop.time(), self._member.seats.values()
+        now, assignments = self._loop.time(), self._member.assignments.values()
         if now >= self._member.lease_until:
             self._spare_since = None
             return False
-        if seats:
+        if assignments:
             self._spare_since = None
-            return all(seat.state in (SeatState.OPEN, SeatState.DRAINING) for seat in seats)
+            return all(
+                assignment.state in (AssignmentState.OPEN, AssignmentState.DRAINING)
+                for assignment in assignments
+            )
         self._spare_since = self._spare_since if self._spare_since is not None else now
         return now - self._spare_since >= 2 * self._lease
 
-    def state(self, bucket: int, fence: int) -> SeatState:
+    def state(self, bucket: int, fence: int) -> AssignmentState:
         """Return the state of a bucket under a fence."""
-        seat = self._member.seats.get(bucket)
-        return SeatState.GONE if seat is None or seat.fence != fence else seat.state
+        assignment = self._member.assignments.get(bucket)
+        return AssignmentState.GONE if assignment is None or assignment.fence != fence else assignment.state
 
     def fence(self, bucket: int) -> int:
         """Return the fence of an owned bucket.
@@ -281,19 +284,22 @@ class Coordinator:
         Raises:
             UsageError: the bucket is not owned.
         """
-        seat = self._member.seats.get(bucket)
-        if seat is None or seat.state not in (SeatState.OPEN, SeatState.DRAINING):
+        assignment = self._member.assignments.get(bucket)
+        if assignment is None or assignment.state not in (AssignmentState.OPEN, AssignmentState.DRAINING):
             raise UsageError(
                 f"bucket {bucket!r} is not owned by this member, which owns "
-                f"{sorted(self._member.seats)}: ask for the fence of a bucket while handling its message"
+                f"{sorted(self._member.assignments)}: ask for the fence of a bucket while handling its "
+                "message"
             )
-        return seat.fence
+        return assignment.fence
 
     @property
     def behind(self) -> int:
         """How many buckets may have to wait for a silent former owner."""
         return sum(
-            1 for seat in self._member.seats.values() if seat.behind and not (seat.alone or seat.raised)
+            1
+            for assignment in self._member.assignments.values()
+            if assignment.behind and not (assignment.alone or assignment.raised)
         )
 
     @property
@@ -308,8 +314,8 @@ class Coordinator:
 
     def alone(self, bucket: int) -> bool:
         """Whether a message has arrived by the bucket's own subscription since the bucket was opened."""
-        seat = self._member.seats.get(bucket)
-        return seat is not None and seat.alone
+        assignment = self._member.assignments.get(bucket)
+        return assignment is not None and assignment.alone
 
     def arrived(self, bucket: int) -> None:
         """Note a message that arrived by the bucket's own subscription."""
@@ -324,13 +330,13 @@ class Coordinator:
             self._bundling = None
         self.bundles.change(self._member.bundled)
 
-    def done(self, effect: Effect, what: SeatInput) -> None:
+    def done(self, effect: Effect, what: AssignmentInput) -> None:
         """Process the end of an action of a lane, and report the result."""
         self._apply(self._member.done(effect.bucket, effect.fence, what))
         self._report_soon()
 
     def _apply(self, effects: list[Effect]) -> None:
-        if any(effect.do in (Do.SHUT, Do.FORGET) for effect in effects):
+        if any(effect.do in (Action.SHUT, Action.FORGET) for effect in effects):
             self._bundle()  # before the windows are closed
         for effect in effects:
             self._lanes[effect.bucket].act(effect)
@@ -376,9 +382,9 @@ class Coordinator:
         own = subscribe(f'{FROM} == "{who}"', _OWN)
         self._candidate = subscribe(_NOTHING, _CANDIDATE)
         await asyncio.gather(mailbox.open(), own.open(), self._candidate.open())
-        self._stand = Candidate(who)
+        self._candidacy = Candidate(who)
         self._led_at, self._delivered_at, self._silent_at = self._loop.time(), None, None
-        self._later(_FIRST_STAND * self._lease, self._step, StandInput.WAKE)
+        self._later(_FIRST_STAND * self._lease, self._step, CandidateInput.WAKE)
         self._life = self._start(self._live((mailbox, own, self._candidate)))
         self._alive = True
 
@@ -561,7 +567,7 @@ class Coordinator:
         if self._life is not None:
             now = self._reported_at = self._loop.time()
             self._reported_time = _world.time()
-            report = self._member.report(now, stands=self._stand.stands)
+            report = self._member.report(now, stands=self._candidacy.stands)
             self._post(report, "")
             for who in self._told:
                 self._post(Order(who, 0, 0, 1, {}), who)
@@ -578,20 +584,20 @@ class Coordinator:
             self._unled(order.seq, now)
             return
         if not order.term:
-            self._step(StandInput.SMALLER)
+            self._step(CandidateInput.SMALLER)
             return
         if self._give_way(now):
             return
         self._compare_clocks(order, sent)
         if (order.term, order.number) > self._member.seen:
             self._led_at, self._delivered_at = now, None
-        before = {bucket: seat.state for bucket, seat in self._member.seats.items()}
+        before = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
         self._leader.outranked(order.term)
         self._apply(self._member.order(order))
-        self._step(StandInput.WAKE)
+        self._step(CandidateInput.WAKE)
         for lane in self._lanes:
             lane.allow()
-        after = {bucket: seat.state for bucket, seat in self._member.seats.items()}
+        after = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
         if before != after or order.buckets.keys() - after.keys():
             self._report_soon()
 
@@ -649,7 +655,7 @@ class Coordinator:
         self._silent_at = self._delivered_at
         self._led_at, self._delivered_at = now, None
         self._ask_no_more()
-        self._stand.depose()
+        self._candidacy.depose()
         self._asking = self._start(self._ask_for(crown))
 
     async def _ask_for(self, crown: Crown) -> None:
@@ -660,7 +666,7 @@ class Coordinator:
             await candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
             # The broker keeps one of the crowns of members that do so at the same time.
             self._post(crown, "", derived_guid("bmq.groups", self._control_uri, "crown", str(crown.term)))
-        self._later(self._lease / 3, self._step, StandInput.WAKE)
+        self._later(self._lease / 3, self._step, CandidateInput.WAKE)
 
     async def close(self) -> None:
         """Report the departure, and close the control queue. The data queue is closed already."""
@@ -708,28 +714,28 @@ class Coordinator:
 
     # the candidate
 
-    def _step(self, what: StandInput) -> None:
+    def _step(self, what: CandidateInput) -> None:
         """Process an input of the candidate."""
-        stand = self._stand
-        before = stand.state
-        ask = stand.fire(what, self._member.seq)
-        if stand.state is before:
+        candidacy = self._candidacy
+        before = candidacy.state
+        ask = candidacy.fire(what, self._member.seq)
+        if candidacy.state is before:
             return
         self._no_later()
         if ask is not None:
             self._asking = self._start(self._ask(ask))
-        elif stand.state in (Stand.YIELDED, Stand.CANDIDATE, Stand.POSTED):
+        elif candidacy.state in (CandidateState.YIELDED, CandidateState.CANDIDATE, CandidateState.POSTED):
             self._probe(_FIRST_STEP * self._lease)
 
     def _probe(self, step: float) -> None:
         """Report until an order arrives: to the candidate that may lead, or as a proof on the return."""
-        candidate = self._stand.state is Stand.CANDIDATE
+        candidate = self._candidacy.state is CandidateState.CANDIDATE
         if candidate and self._member.seen > (0, 0):
             return
         if 2 * step <= self._lease / 3:
             step *= 2
         elif not candidate:
-            self._step(StandInput.WAKE)
+            self._step(CandidateInput.WAKE)
             return
         self._report()
         self._later(step, self._probe, step)
@@ -743,14 +749,14 @@ class Coordinator:
             self._ending.cancel()
             self._ending = None
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: Request) -> None:
         """Change the candidate's subscription, however often the broker refuses."""
         candidate, who, pause = self._candidate, self._member.who, 0.1
         assert candidate is not None
         expression = {
-            Ask.OPEN: f'{FROM} != "{who}"',
-            Ask.NARROW: f'{FROM} != "{who}" && {FROM} != ""',
-            Ask.CLOSE: _NOTHING,
+            Request.OPEN: f'{FROM} != "{who}"',
+            Request.NARROW: f'{FROM} != "{who}" && {FROM} != ""',
+            Request.CLOSE: _NOTHING,
         }[ask]
         while True:
             try:
@@ -768,7 +774,7 @@ class Coordinator:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 5.0)
         await self._catch_up()
-        self._step(StandInput.ANSWERED)
+        self._step(CandidateInput.ANSWERED)
 
     def _ask_no_more(self) -> None:
         """The connection was lost, or the member leads or leaves."""
@@ -779,7 +785,7 @@ class Coordinator:
 
     async def _catch_up(self) -> None:
         """Handle what the candidate has received so far: a crown may be among the messages."""
-        while self._stand.state is not Stand.HOLDING and self._candidate is not None:
+        while self._candidacy.state is not CandidateState.HOLDING and self._candidate is not None:
             message = self._candidate.receive_nowait()
             if message is None:
                 return
@@ -791,15 +797,15 @@ class Coordinator:
             await self._catch_up()
         self._early[report.who] = report
         if report.who != self._member.who:
-            larger = self._stand.heard(report.who) if report.stands else ""
+            larger = self._candidacy.heard(report.who) if report.stands else ""
             if larger == self._member.who:
-                self._step(StandInput.SMALLER)
+                self._step(CandidateInput.SMALLER)
             elif larger:
                 self._post(Order(larger, 0, 0, 0, {}), larger)
-        elif again or not self._stand.proves(report.seq):
-            self._step(StandInput.RETURNED)
+        elif again or not self._candidacy.proves(report.seq):
+            self._step(CandidateInput.RETURNED)
         else:
-            self._step(StandInput.PROVED)
+            self._step(CandidateInput.PROVED)
             least = int(_world.time()) - _EPOCH
             guid = derived_guid("bmq.groups", self._control_uri, "crown")
             crown = self._member.first_crown(least, self._leader.limit, lost=self._skipped)
@@ -838,7 +844,7 @@ class Coordinator:
                 self._leader.deposed = self._member.leader or "a former leader"
                 self._leader.deposed_at = self._silent_at or self._loop.time()
             assert self._candidate is not None
-            self._step(StandInput.CROWN)
+            self._step(CandidateInput.CROWN)
             self._ask_no_more()
             with contextlib.suppress(Error):
                 priority = min(_LEADER + 2 * claim.term, _MAILBOX - 1)

@@ -24,7 +24,7 @@ from bmq._logging import Log
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed
 from bmq.groups._events import Full, Gained, GroupEvent, Lost, Reason
-from bmq.groups._protocol import Do, Effect, SeatInput, SeatState
+from bmq.groups._protocol import Action, AssignmentInput, AssignmentState, Effect
 from bmq.protocol.client.queue import QueueState
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ class BucketLane(Lane):
 
     def act(self, effect: Effect) -> None:
         """Perform an action after the earlier ones."""
-        if effect.do is Do.FORGET and self._acting is not None:
+        if effect.do is Action.FORGET and self._acting is not None:
             self._acting.cancel()  # no answer comes any more
         self._effects.put_nowait(effect)
 
@@ -457,25 +457,25 @@ class BucketLane(Lane):
                 acting.result()
 
     async def _perform(self, effect: Effect) -> None:
-        if effect.do is Do.SUBSCRIBE:
+        if effect.do is Action.SUBSCRIBE:
             self._before = math.inf
             priority = effect.fence if effect.raised else -effect.fence
             await self.consumer.configure(priority=priority, max_unconfirmed_messages=0)
             await self._repeat(effect, self.consumer.open)
-            self.coordinator.done(effect, SeatInput.ANSWERED)
-        elif effect.do is Do.OPEN:
+            self.coordinator.done(effect, AssignmentInput.ANSWERED)
+        elif effect.do is Action.OPEN:
             await self._open(effect)
-        elif effect.do is Do.SHUT:
+        elif effect.do is Action.SHUT:
             await self.coordinator.bundles.without(self.bucket)
             await self._repeat(effect, self._close_window)
             while self.waiting or self.in_hand:  # noqa: ASYNC110 - a confirmation is no event
                 await asyncio.sleep(_LOOK_EVERY)
             await self._put_down(Reason.MOVED)
-            self.coordinator.done(effect, SeatInput.DRAINED)
-        elif effect.do is Do.WITHDRAW:
+            self.coordinator.done(effect, AssignmentInput.DRAINED)
+        elif effect.do is Action.WITHDRAW:
             await self._put_down(Reason.MOVED)
             await self._repeat(effect, self.consumer.pause)
-            self.coordinator.done(effect, SeatInput.WITHDRAWN)
+            self.coordinator.done(effect, AssignmentInput.WITHDRAWN)
         else:
             await self._put_down(Reason.DISCONNECTED)
 
@@ -485,7 +485,7 @@ class BucketLane(Lane):
             await _called(self._dispatcher.on_assigned, self.bucket)
         finally:
             self._loaded = True
-        if self.coordinator.state(self.bucket, effect.fence) is SeatState.OPEN:
+        if self.coordinator.state(self.bucket, effect.fence) is AssignmentState.OPEN:
             self._dispatcher.tell(Gained(self.bucket))
             self._before = self.consumer.stats().received
             await self._repeat(effect, self._open_window)
@@ -512,7 +512,7 @@ class BucketLane(Lane):
     async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
         """Send a request until the broker agrees: a bucket is stuck without the answer."""
         pause = 0.1
-        while self.coordinator.state(self.bucket, effect.fence) is not SeatState.GONE:
+        while self.coordinator.state(self.bucket, effect.fence) is not AssignmentState.GONE:
             try:
                 await request()
                 return

@@ -77,21 +77,21 @@ from msgspec import Meta, Struct
 from bmq.protocol.machine import Machine, Transition
 
 __all__ = [
-    "Ask",
+    "Action",
+    "Assignment",
+    "AssignmentInput",
+    "AssignmentState",
     "Candidate",
+    "CandidateInput",
+    "CandidateState",
     "Crown",
-    "Do",
     "Effect",
     "Leader",
     "Member",
     "Order",
     "Phase",
     "Report",
-    "Seat",
-    "SeatInput",
-    "SeatState",
-    "Stand",
-    "StandInput",
+    "Request",
     "divisors",
     "nested",
     "node_of",
@@ -119,7 +119,7 @@ _Bucket = Annotated[int, Meta(ge=0, lt=MAX_BUCKETS)]
 _State = Literal["ASKED", "READY", "OPEN", "DRAINING", "LEAVING", "GONE"]
 
 
-class SeatState(Enum):
+class AssignmentState(Enum):
     """The states of a bucket in a member."""
 
     ASKED = "the subscription with window 0 was requested"
@@ -130,7 +130,7 @@ class SeatState(Enum):
     GONE = "the bucket is not here"
 
 
-class SeatInput(Enum):
+class AssignmentInput(Enum):
     """The inputs of a bucket's state machine."""
 
     ANSWERED = "the broker has the subscription"
@@ -141,7 +141,7 @@ class SeatInput(Enum):
     LOST = "the connection was lost"
 
 
-class Do(Enum):
+class Action(Enum):
     """The actions of a member for a bucket."""
 
     SUBSCRIBE = "subscribe with window 0 and the priority of the fence"
@@ -154,7 +154,7 @@ class Do(Enum):
 class Effect(NamedTuple):
     """An action for a bucket, the fence of the ownership, and whether the fence is raised."""
 
-    do: Do
+    do: Action
     bucket: int
     fence: int
     raised: bool = False
@@ -238,10 +238,10 @@ class Crown(_Message, frozen=True):
     members: Annotated[tuple[_Name, ...], Meta(max_length=_MOST_MEMBERS)] | None = None
 
 
-_S, _I = SeatState, SeatInput
+_S, _I = AssignmentState, AssignmentInput
 
 
-class Seat(Machine):
+class Assignment(Machine):
     """A bucket of a member.
 
     Attributes:
@@ -263,17 +263,17 @@ class Seat(Machine):
         self.behind = behind
         self.raised = raised
 
-    def _open(self) -> Do:
-        return Do.OPEN
+    def _open(self) -> Action:
+        return Action.OPEN
 
-    def _shut(self) -> Do:
-        return Do.SHUT
+    def _shut(self) -> Action:
+        return Action.SHUT
 
-    def _withdraw(self) -> Do:
-        return Do.WITHDRAW
+    def _withdraw(self) -> Action:
+        return Action.WITHDRAW
 
-    def _forget(self) -> Do:
-        return Do.FORGET
+    def _forget(self) -> Action:
+        return Action.FORGET
 
     TRANSITIONS: ClassVar = {
         (_S.ASKED, _I.ANSWERED): Transition(None, _S.READY),
@@ -311,7 +311,7 @@ class Member:
 
     Attributes:
         who: see above.
-        seats: the buckets, by number.
+        assignments: the buckets, by number.
         lease_until: end of the lease, by the member's clock.
         seen: term and number of the latest order.
         seq: number of the latest report.
@@ -327,9 +327,9 @@ class Member:
         "_term",
         "_was",
         "_weight",
+        "assignments",
         "leader",
         "lease_until",
-        "seats",
         "seen",
         "seq",
         "who",
@@ -339,7 +339,7 @@ class Member:
         self, who: str, weight: float = 1.0, lease: float = 5.0, take_over: float | None = None
     ) -> None:
         self.who = who
-        self.seats: dict[int, Seat] = {}
+        self.assignments: dict[int, Assignment] = {}
         self.lease_until = float("-inf")
         self.seen = (0, 0)
         self._was = ""
@@ -359,7 +359,7 @@ class Member:
         """Return the report to be sent now."""
         self.seq += 1
         self._sent[self.seq] = now
-        seats = [] if leaving else sorted(self.seats.items())
+        assignments = [] if leaving else sorted(self.assignments.items())
         return Report(
             self.who,
             self._was,
@@ -367,14 +367,14 @@ class Member:
             self.seen,
             self._weight,
             leaving,
-            {bucket: (seat.fence, seat.state.name) for bucket, seat in seats},
+            {bucket: (assignment.fence, assignment.state.name) for bucket, assignment in assignments},
             stands,
             {
-                bucket: "" if seat.alone and not seat.raised else seat.behind
-                for bucket, seat in seats
-                if seat.behind
+                bucket: "" if assignment.alone and not assignment.raised else assignment.behind
+                for bucket, assignment in assignments
+                if assignment.behind
             },
-            tuple(bucket for bucket, seat in seats if seat.raised),
+            tuple(bucket for bucket, assignment in assignments if assignment.raised),
         )
 
     def gone(self, now: float) -> bool:
@@ -402,37 +402,37 @@ class Member:
             self.lease_until = max(self.lease_until, sent + self._lease)
             self._sent = {seq: at for seq, at in self._sent.items() if seq > order.seq}
         effects: list[Effect] = []
-        for bucket, seat in sorted(self.seats.items()):
+        for bucket, assignment in sorted(self.assignments.items()):
             fence, granted = order.buckets.get(bucket, (0, False))
-            if fence != seat.fence:
+            if fence != assignment.fence:
                 effects += self._fire(bucket, _I.RECALLED)
             else:
-                seat.behind = order.behind.get(bucket, "")
-                if granted and order.seq >= seat.since:
+                assignment.behind = order.behind.get(bucket, "")
+                if granted and order.seq >= assignment.since:
                     effects += self._fire(bucket, _I.GRANTED)
         for bucket, (fence, _) in sorted(order.buckets.items()):
             self._fence = max(self._fence, fence + 1)
-            if bucket not in self.seats:
+            if bucket not in self.assignments:
                 raised = bucket in order.raised
-                self.seats[bucket] = Seat(fence, order.behind.get(bucket, ""), raised=raised)
-                effects.append(Effect(Do.SUBSCRIBE, bucket, fence, raised))
+                self.assignments[bucket] = Assignment(fence, order.behind.get(bucket, ""), raised=raised)
+                effects.append(Effect(Action.SUBSCRIBE, bucket, fence, raised))
         return effects
 
-    def done(self, bucket: int, fence: int, what: SeatInput) -> list[Effect]:
+    def done(self, bucket: int, fence: int, what: AssignmentInput) -> list[Effect]:
         """Process the end of an action; return the resulting actions. A former ownership is ignored."""
-        seat = self.seats.get(bucket)
-        if seat is None or seat.fence != fence:
+        assignment = self.assignments.get(bucket)
+        if assignment is None or assignment.fence != fence:
             return []
         if what is _I.ANSWERED:
-            seat.since = self.seq + 1
+            assignment.since = self.seq + 1
         return self._fire(bucket, what)
 
     def arrived(self, bucket: int) -> bool:
         """Note a message by the subscription of an open bucket; return whether it is the first message."""
-        seat = self.seats.get(bucket)
-        if seat is None or seat.state is not _S.OPEN or seat.alone:
+        assignment = self.assignments.get(bucket)
+        if assignment is None or assignment.state is not _S.OPEN or assignment.alone:
             return False
-        seat.alone = True
+        assignment.alone = True
         return True
 
     @property
@@ -440,13 +440,13 @@ class Member:
         """The buckets that may be in a bundle, in ascending order."""
         return sorted(
             bucket
-            for bucket, seat in self.seats.items()
-            if seat.alone and seat.state is _S.OPEN and not seat.raised
+            for bucket, assignment in self.assignments.items()
+            if assignment.alone and assignment.state is _S.OPEN and not assignment.raised
         )
 
     def lost(self, who: str) -> list[Effect]:
         """Forget all buckets after the loss of the connection; the next connection has a new name."""
-        effects = [effect for bucket in sorted(self.seats) for effect in self._fire(bucket, _I.LOST)]
+        effects = [effect for bucket in sorted(self.assignments) for effect in self._fire(bucket, _I.LOST)]
         self._was, self.who = self.who, who
         self.seen = (0, 0)
         self.leader = ""
@@ -478,18 +478,20 @@ class Member:
 
     def hands_out(self, bucket: int, now: float) -> bool:
         """Whether a message of the bucket may be handed out now."""
-        seat = self.seats.get(bucket)
-        return seat is not None and seat.state in (_S.OPEN, _S.DRAINING) and now < self.lease_until
+        assignment = self.assignments.get(bucket)
+        return (
+            assignment is not None and assignment.state in (_S.OPEN, _S.DRAINING) and now < self.lease_until
+        )
 
-    def _fire(self, bucket: int, what: SeatInput) -> list[Effect]:
-        seat = self.seats[bucket]
-        do = seat.fire(what)
-        if seat.state is _S.GONE:
-            del self.seats[bucket]
-        return [] if do is None else [Effect(do, bucket, seat.fence, seat.raised)]
+    def _fire(self, bucket: int, what: AssignmentInput) -> list[Effect]:
+        assignment = self.assignments[bucket]
+        do = assignment.fire(what)
+        if assignment.state is _S.GONE:
+            del self.assignments[bucket]
+        return [] if do is None else [Effect(do, bucket, assignment.fence, assignment.raised)]
 
 
-class Stand(Enum):
+class CandidateState(Enum):
     """The states of a candidate."""
 
     YIELDED = "only own messages are received: another member leads, or becomes the leader"
@@ -503,7 +505,7 @@ class Stand(Enum):
     HOLDING = "a crown arrived"
 
 
-class StandInput(Enum):
+class CandidateInput(Enum):
     """The inputs of a candidate's state machine."""
 
     WAKE = "an order arrived, or the state has lasted too long"
@@ -514,7 +516,7 @@ class StandInput(Enum):
     CROWN = "a crown arrived"
 
 
-class Ask(Enum):
+class Request(Enum):
     """The requests of a candidate."""
 
     OPEN = "receive the reports of other members, and crowns"
@@ -522,7 +524,7 @@ class Ask(Enum):
     CLOSE = "receive neither"
 
 
-_C, _CI = Stand, StandInput
+_C, _CI = CandidateState, CandidateInput
 
 
 class Candidate(Machine):
@@ -580,34 +582,34 @@ class Candidate(Machine):
         """Begin to receive reports and crowns in place of a leader that does not answer."""
         self.state = _C.POSTED
 
-    def _open(self, seq: int) -> Ask:
-        return Ask.OPEN
+    def _open(self, seq: int) -> Request:
+        return Request.OPEN
 
-    def _narrow(self, seq: int) -> Ask:
-        return Ask.NARROW
+    def _narrow(self, seq: int) -> Request:
+        return Request.NARROW
 
-    def _close(self, seq: int) -> Ask:
-        return Ask.CLOSE
+    def _close(self, seq: int) -> Request:
+        return Request.CLOSE
 
-    def _stand(self, seq: int) -> None:
+    def _candidacy(self, seq: int) -> None:
         self.since = seq + 1
         self._least = self._who
 
     TRANSITIONS: ClassVar = {
-        **{(state, event): Transition(None, state) for state in Stand for event in StandInput},
+        **{(state, event): Transition(None, state) for state in CandidateState for event in CandidateInput},
         (_C.YIELDED, _CI.WAKE): Transition(_open, _C.OPENING),
         (_C.YIELDED, _CI.RETURNED): Transition(_open, _C.OPENING),
-        (_C.OPENING, _CI.ANSWERED): Transition(_stand, _C.CANDIDATE),
+        (_C.OPENING, _CI.ANSWERED): Transition(_candidacy, _C.CANDIDATE),
         (_C.CANDIDATE, _CI.SMALLER): Transition(_narrow, _C.NARROWING),
         (_C.CANDIDATE, _CI.PROVED): Transition(None, _C.POSTED),
-        (_C.POSTED, _CI.WAKE): Transition(_stand, _C.CANDIDATE),  # refused, or dropped as a duplicate
+        (_C.POSTED, _CI.WAKE): Transition(_candidacy, _C.CANDIDATE),  # refused, or dropped as a duplicate
         (_C.NARROWING, _CI.ANSWERED): Transition(_close, _C.CLOSING),
         (_C.NARROWING, _CI.WAKE): Transition(None, _C.WIDENING),
         (_C.WIDENING, _CI.ANSWERED): Transition(_open, _C.OPENING),
         (_C.CLOSING, _CI.ANSWERED): Transition(None, _C.YIELDED),
         (_C.CLOSING, _CI.WAKE): Transition(None, _C.REOPENING),
         (_C.REOPENING, _CI.ANSWERED): Transition(_open, _C.OPENING),
-        **{(state, _CI.CROWN): Transition(None, _C.HOLDING) for state in Stand},
+        **{(state, _CI.CROWN): Transition(None, _C.HOLDING) for state in CandidateState},
     }
 
 

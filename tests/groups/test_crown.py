@@ -13,32 +13,51 @@ import bmq
 from bmq.client.consumer import Consumer
 from bmq.errors import ConfigureQueueError
 from bmq.groups._coordinator import Coordinator, encoded
-from bmq.groups._protocol import Ask, Candidate, Crown, Member, Order, Report, Stand, StandInput
+from bmq.groups._protocol import (
+    Candidate,
+    CandidateInput,
+    CandidateState,
+    Crown,
+    Member,
+    Order,
+    Report,
+    Request,
+)
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
 OPTIONS: dict[str, Any] = {"buckets": 3, "lease": 0.3}
 WAYS = {
-    Stand.YIELDED: [],
-    Stand.OPENING: [StandInput.RETURNED],
-    Stand.CANDIDATE: [StandInput.WAKE, StandInput.ANSWERED],
-    Stand.POSTED: [StandInput.WAKE, StandInput.ANSWERED, StandInput.PROVED],
-    Stand.NARROWING: [StandInput.WAKE, StandInput.ANSWERED, StandInput.SMALLER],
-    Stand.WIDENING: [StandInput.WAKE, StandInput.ANSWERED, StandInput.SMALLER, StandInput.WAKE],
-    Stand.CLOSING: [StandInput.WAKE, StandInput.ANSWERED, StandInput.SMALLER, StandInput.ANSWERED],
-    Stand.REOPENING: [
-        StandInput.WAKE,
-        StandInput.ANSWERED,
-        StandInput.SMALLER,
-        StandInput.ANSWERED,
-        StandInput.WAKE,
+    CandidateState.YIELDED: [],
+    CandidateState.OPENING: [CandidateInput.RETURNED],
+    CandidateState.CANDIDATE: [CandidateInput.WAKE, CandidateInput.ANSWERED],
+    CandidateState.POSTED: [CandidateInput.WAKE, CandidateInput.ANSWERED, CandidateInput.PROVED],
+    CandidateState.NARROWING: [CandidateInput.WAKE, CandidateInput.ANSWERED, CandidateInput.SMALLER],
+    CandidateState.WIDENING: [
+        CandidateInput.WAKE,
+        CandidateInput.ANSWERED,
+        CandidateInput.SMALLER,
+        CandidateInput.WAKE,
     ],
-    Stand.HOLDING: [StandInput.CROWN],
+    CandidateState.CLOSING: [
+        CandidateInput.WAKE,
+        CandidateInput.ANSWERED,
+        CandidateInput.SMALLER,
+        CandidateInput.ANSWERED,
+    ],
+    CandidateState.REOPENING: [
+        CandidateInput.WAKE,
+        CandidateInput.ANSWERED,
+        CandidateInput.SMALLER,
+        CandidateInput.ANSWERED,
+        CandidateInput.WAKE,
+    ],
+    CandidateState.HOLDING: [CandidateInput.CROWN],
 }
 
 
-def candidate(state: Stand, seq: int = 0) -> Candidate:
+def candidate(state: CandidateState, seq: int = 0) -> Candidate:
     made = Candidate("m")
     for each in WAYS[state]:
         made.fire(each, seq)
@@ -74,54 +93,63 @@ def firsts(crowns: list[Crown]) -> list[Crown]:
 # the table
 
 
-@pytest.mark.parametrize("state", Stand)
-def test_a_crown_in_any_state_is_held(state: Stand) -> None:
+@pytest.mark.parametrize("state", CandidateState)
+def test_a_crown_in_any_state_is_held(state: CandidateState) -> None:
     made = candidate(state)
-    assert made.fire(StandInput.CROWN, 0) is None
-    for each in StandInput:
+    assert made.fire(CandidateInput.CROWN, 0) is None
+    for each in CandidateInput:
         assert made.fire(each, 0) is None
-        assert made.state is Stand.HOLDING
+        assert made.state is CandidateState.HOLDING
     assert not made.proves(99)
 
 
-@pytest.mark.parametrize("state", Stand)
-def test_a_member_that_wakes_up_becomes_a_candidate(state: Stand) -> None:
+@pytest.mark.parametrize("state", CandidateState)
+def test_a_member_that_wakes_up_becomes_a_candidate(state: CandidateState) -> None:
     """Both subscriptions are requested in one request, after the answer to an earlier request."""
     made = candidate(state)
-    made.fire(StandInput.WAKE, 0)
-    asked = [made.fire(StandInput.ANSWERED, 0) for _ in range(2)]
-    assert Ask.CLOSE not in asked
-    assert made.state is (Stand.HOLDING if state is Stand.HOLDING else Stand.CANDIDATE)
+    made.fire(CandidateInput.WAKE, 0)
+    asked = [made.fire(CandidateInput.ANSWERED, 0) for _ in range(2)]
+    assert Request.CLOSE not in asked
+    assert made.state is (
+        CandidateState.HOLDING if state is CandidateState.HOLDING else CandidateState.CANDIDATE
+    )
 
 
 def test_a_candidate_gives_up_crowns_first() -> None:
-    made = candidate(Stand.CANDIDATE)
-    asked = [made.fire(each, 0) for each in (StandInput.SMALLER, StandInput.ANSWERED, StandInput.ANSWERED)]
-    assert asked == [Ask.NARROW, Ask.CLOSE, None]
-    assert made.state is Stand.YIELDED
+    made = candidate(CandidateState.CANDIDATE)
+    asked = [
+        made.fire(each, 0)
+        for each in (CandidateInput.SMALLER, CandidateInput.ANSWERED, CandidateInput.ANSWERED)
+    ]
+    assert asked == [Request.NARROW, Request.CLOSE, None]
+    assert made.state is CandidateState.YIELDED
 
 
 def test_only_a_report_after_both_subscriptions_is_a_proof() -> None:
-    made = candidate(Stand.CANDIDATE, 7)
+    made = candidate(CandidateState.CANDIDATE, 7)
     assert [made.proves(seq) for seq in (7, 8)] == [False, True]
-    made.fire(StandInput.PROVED, 9)
+    made.fire(CandidateInput.PROVED, 9)
     assert not made.proves(10)
-    made.fire(StandInput.SMALLER, 10)
-    assert made.state is Stand.POSTED, "an earlier report of another member may still be in the queue"
-    made.fire(StandInput.WAKE, 12)
+    made.fire(CandidateInput.SMALLER, 10)
+    assert made.state is CandidateState.POSTED, (
+        "an earlier report of another member may still be in the queue"
+    )
+    made.fire(CandidateInput.WAKE, 12)
     assert [made.proves(seq) for seq in (12, 13)] == [False, True]
-    assert not any(candidate(state).proves(99) for state in Stand if state is not Stand.CANDIDATE)
+    assert not any(
+        candidate(state).proves(99) for state in CandidateState if state is not CandidateState.CANDIDATE
+    )
 
 
 def test_the_larger_of_two_names_gives_way() -> None:
-    made = candidate(Stand.CANDIDATE)
+    made = candidate(CandidateState.CANDIDATE)
     assert made.heard("p") == "p"
     assert made.heard("k") == "m"
     assert made.heard("k") == ""
-    made.fire(StandInput.SMALLER, 0)
+    made.fire(CandidateInput.SMALLER, 0)
     assert made.heard("l") == "l"
     assert made.heard("a") == "k"
-    made.fire(StandInput.ANSWERED, 0)
+    made.fire(CandidateInput.ANSWERED, 0)
     assert made.heard("p") == "", "not a candidate any more"
 
 
@@ -187,15 +215,19 @@ async def test_no_first_crown_while_a_member_has_not_read_its_crown(
     await asyncio.gather(*(group.close() for group in rest))
 
 
-@pytest.mark.parametrize("ask", [Ask.OPEN, Ask.NARROW, Ask.CLOSE])
+@pytest.mark.parametrize("ask", [Request.OPEN, Request.NARROW, Request.CLOSE])
 async def test_a_member_paused_while_it_gives_way(
-    ask: Ask, bmq_connect: Connect, bmq_queue_uri: str, crowns: list[Crown], monkeypatch: pytest.MonkeyPatch
+    ask: Request,
+    bmq_connect: Connect,
+    bmq_queue_uri: str,
+    crowns: list[Crown],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before each request, and nobody leads while the paused member may receive a crown."""
     awake, paused = asyncio.Event(), list[Coordinator]()
     do = Coordinator._ask
 
-    async def pausing(self: Coordinator, what: Ask) -> None:
+    async def pausing(self: Coordinator, what: Request) -> None:
         if what is ask and not paused:
             paused.append(self)
             await awake.wait()
@@ -207,7 +239,7 @@ async def test_a_member_paused_while_it_gives_way(
         *(queue.group("k", member=f"m{n}", **OPTIONS).open() for n, queue in enumerate(queues))
     )
     await eventually(lambda: paused)
-    if ask is not Ask.OPEN:
+    if ask is not Request.OPEN:
         others = [coordinator_of(group) for group in groups if coordinator_of(group) not in paused]
         await eventually(lambda: all(each._member.seq > 4 for each in others))
         assert not firsts(crowns)
@@ -241,21 +273,21 @@ async def test_the_death_of_the_smallest_member_before_the_first_crown(
     await asyncio.gather(*(group.close() for group in rest), return_exceptions=True)
 
 
-@pytest.mark.parametrize("ask", [Ask.NARROW, Ask.CLOSE])
+@pytest.mark.parametrize("ask", [Request.NARROW, Request.CLOSE])
 async def test_a_crown_that_arrives_while_a_candidate_gives_way(
-    ask: Ask, bmq_connect: Connect, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
+    ask: Request, bmq_connect: Connect, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
     do = Coordinator._ask
 
-    async def crown_before(self: Coordinator, what: Ask) -> None:
+    async def crown_before(self: Coordinator, what: Request) -> None:
         if what is ask:
             # Straight into the line of the candidate, as if the crown had overtaken the answer.
             assert self._control is not None
-            properties = {"bmq_to": self._member.who if ask is Ask.CLOSE else "", "bmq_from": ""}
+            properties = {"bmq_to": self._member.who if ask is Request.CLOSE else "", "bmq_from": ""}
             data = encoded(Crown("", 3, 9000, ()), self._text)
             await self._control.post(data, properties=properties)
-            await eventually(lambda: self._stand.state is Stand.HOLDING)
+            await eventually(lambda: self._candidacy.state is CandidateState.HOLDING)
         await do(self, what)
 
     proves = Candidate.proves
@@ -263,28 +295,28 @@ async def test_a_crown_that_arrives_while_a_candidate_gives_way(
     monkeypatch.setattr(Coordinator, "_ask", crown_before)
     async with queue.group("k", **OPTIONS) as group:
         coordinator = coordinator_of(group)
-        await eventually(lambda: coordinator._stand.state is Stand.CANDIDATE)
+        await eventually(lambda: coordinator._candidacy.state is CandidateState.CANDIDATE)
         monkeypatch.setattr(Candidate, "proves", proves)
-        coordinator._step(StandInput.SMALLER)
+        coordinator._step(CandidateInput.SMALLER)
         await eventually(lambda: len(group.owned) == 3)
         assert min(group.fence(bucket) for bucket in group.owned) >= 9000
-        assert coordinator._stand.state is Stand.HOLDING
+        assert coordinator._candidacy.state is CandidateState.HOLDING
 
 
-@pytest.mark.parametrize("ask", [Ask.OPEN, Ask.NARROW, Ask.CLOSE])
+@pytest.mark.parametrize("ask", [Request.OPEN, Request.NARROW, Request.CLOSE])
 async def test_requests_that_the_broker_refuses_are_repeated(
-    ask: Ask,
+    ask: Request,
     bmq_connect: Connect,
     bmq_queue_uri: str,
     crowns: list[Crown],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    refused: list[Ask] = []
+    refused: list[Request] = []
     do, configure = Coordinator._ask, Consumer.configure
-    asking: dict[int, Ask] = {}
+    asking: dict[int, Request] = {}
 
-    async def note(self: Coordinator, what: Ask) -> None:
+    async def note(self: Coordinator, what: Request) -> None:
         asking[id(self._candidate)] = what
         await do(self, what)
 
@@ -326,9 +358,9 @@ async def test_a_first_crown_that_is_refused_is_posted_again(
 
 
 @pytest.mark.parametrize("end", ["closed", "cut"])
-@pytest.mark.parametrize("state", [each for each in Stand if each is not Stand.YIELDED])
+@pytest.mark.parametrize("state", [each for each in CandidateState if each is not CandidateState.YIELDED])
 async def test_a_member_ends_or_begins_anew_in_any_state(
-    state: Stand,
+    state: CandidateState,
     end: str,
     bmq_connect: Connect,
     bmq_broker: bmq.broker.Broker,
@@ -339,9 +371,9 @@ async def test_a_member_ends_or_begins_anew_in_any_state(
     reached = asyncio.Event()
     step = Coordinator._step
 
-    def forced(self: Coordinator, what: StandInput) -> None:
+    def forced(self: Coordinator, what: CandidateInput) -> None:
         """Lead the first life into the state."""
-        if self._stand is not first:
+        if self._candidacy is not first:
             step(self, what)
 
     async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
@@ -354,10 +386,10 @@ async def test_a_member_ends_or_begins_anew_in_any_state(
             nonlocal first
             await begin(self, control)
             if first is None:
-                first = self._stand
+                first = self._candidacy
                 for each in ways:
                     step(self, each)
-                assert self._stand.state is state
+                assert self._candidacy.state is state
                 reached.set()
 
         monkeypatch.setattr(Coordinator, "_begin", begun)

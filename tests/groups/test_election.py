@@ -19,22 +19,22 @@ from bmq._log_limit import LogLimit
 from bmq.groups import _coordinator, _protocol
 from bmq.groups._coordinator import Coordinator, encoded
 from bmq.groups._protocol import (
-    Ask,
     Candidate,
+    CandidateInput,
+    CandidateState,
     Crown,
     Leader,
     Member,
     Order,
     Phase,
     Report,
-    Stand,
-    StandInput,
+    Request,
 )
 from tests.groups.model import traces
 
 LEASE = 10.0
 TEXT = "bmq_bucket % 1 == 0"
-_ASKS = {("CROWNS", "OTHERS"): Ask.OPEN, ("OTHERS",): Ask.NARROW, (): Ask.CLOSE}
+_ASKS = {("CROWNS", "OTHERS"): Request.OPEN, ("OTHERS",): Request.NARROW, (): Request.CLOSE}
 
 
 class _Loop:
@@ -101,7 +101,7 @@ class Node(Coordinator):
         self._skipped = self._clocks_differ = False
         self._reported_time = 0.0
         self._log = LogLimit(logging.getLogger("bmq.groups"))
-        self._stand = Candidate(who)
+        self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
         self._early, self._unsent, self._gathered = {}, {}, []
         self._candidate: Any = _Subscription(self)
@@ -111,7 +111,7 @@ class Node(Coordinator):
     def _start(self, work: object) -> Any:
         assert work is None
 
-    def _ask(self, ask: Ask) -> Any:
+    def _ask(self, ask: Request) -> Any:
         self.sent.append(("set", ask))
 
     def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
@@ -145,17 +145,17 @@ class Node(Coordinator):
 
     def answered(self) -> None:
         """The broker has performed the request of the candidate."""
-        self._step(StandInput.ANSWERED)
+        self._step(CandidateInput.ANSWERED)
 
     def late(self) -> None:
         """The candidate has waited too long."""
-        self._step(StandInput.WAKE)
+        self._step(CandidateInput.WAKE)
 
     def reconnected(self, who: str) -> None:
         """The next connection begins."""
         self._member.lost(who)
         self._resign()
-        self._stand = Candidate(who)
+        self._candidacy = Candidate(who)
         if self.claiming is not None:
             self.claiming.close()
             self.claiming = None
@@ -170,7 +170,7 @@ class Node(Coordinator):
     @property
     def state(self) -> tuple[str, str, int]:
         phase = self._leader.phase
-        return self._stand.state.name, phase.name, 0 if phase is Phase.NONE else self._leader.term
+        return self._candidacy.state.name, phase.name, 0 if phase is Phase.NONE else self._leader.term
 
 
 class Replay:
@@ -204,7 +204,7 @@ class Replay:
         return str(name)
 
     def _report(self, m: int, node: Node) -> None:
-        self.reports[node._member.who] = node._member.report(0.0, stands=node._stand.stands)
+        self.reports[node._member.who] = node._member.report(0.0, stands=node._candidacy.stands)
 
     def _read(self, m: int, node: Node) -> None:
         message = self.old["net"][m - 1][0]
@@ -309,11 +309,11 @@ def test_coordinators_take_the_steps_of_the_specification() -> None:
 
 
 def _any_own_report(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Candidate, "proves", lambda self, seq: self.state is not Stand.HOLDING)
+    patch.setattr(Candidate, "proves", lambda self, seq: self.state is not CandidateState.HOLDING)
 
 
 def _any_age(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Candidate, "proves", lambda self, seq: self.state is Stand.CANDIDATE)
+    patch.setattr(Candidate, "proves", lambda self, seq: self.state is CandidateState.CANDIDATE)
 
 
 def _redelivered(patch: pytest.MonkeyPatch) -> None:
@@ -324,8 +324,8 @@ def _redelivered(patch: pytest.MonkeyPatch) -> None:
 def _never_resumes(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(
         Candidate.TRANSITIONS,
-        (Stand.YIELDED, StandInput.WAKE),
-        _protocol.Transition(None, Stand.YIELDED),
+        (CandidateState.YIELDED, CandidateInput.WAKE),
+        _protocol.Transition(None, CandidateState.YIELDED),
     )
 
 

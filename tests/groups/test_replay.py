@@ -14,17 +14,28 @@ import pytest
 from msgspec.structs import replace
 
 from bmq.groups import _protocol
-from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Order, Phase, Report, SeatInput, SeatState
+from bmq.groups._protocol import (
+    Action,
+    AssignmentInput,
+    AssignmentState,
+    Crown,
+    Effect,
+    Leader,
+    Member,
+    Order,
+    Phase,
+    Report,
+)
 from tests.groups.model import traces
 
 LEASE = 10.0
 _CHANGES = {
-    ("GONE", "ASKED"): Do.SUBSCRIBE,
-    ("READY", "OPEN"): Do.OPEN,
-    ("OPEN", "DRAINING"): Do.SHUT,
-    ("ASKED", "LEAVING"): Do.WITHDRAW,
-    ("READY", "LEAVING"): Do.WITHDRAW,
-    ("DRAINING", "LEAVING"): Do.WITHDRAW,
+    ("GONE", "ASKED"): Action.SUBSCRIBE,
+    ("READY", "OPEN"): Action.OPEN,
+    ("OPEN", "DRAINING"): Action.SHUT,
+    ("ASKED", "LEAVING"): Action.WITHDRAW,
+    ("READY", "LEAVING"): Action.WITHDRAW,
+    ("DRAINING", "LEAVING"): Action.WITHDRAW,
 }
 # Steps of the broker and of the handlers.
 _ELSEWHERE = {
@@ -32,9 +43,9 @@ _ELSEWHERE = {
     "Join",
 }
 _ANSWERS = {
-    "Subscribed": SeatInput.ANSWERED,
-    "Drained": SeatInput.DRAINED,
-    "Withdrawn": SeatInput.WITHDRAWN,
+    "Subscribed": AssignmentInput.ANSWERED,
+    "Drained": AssignmentInput.DRAINED,
+    "Withdrawn": AssignmentInput.WITHDRAWN,
 }
 
 
@@ -94,12 +105,12 @@ class Replay:
         self.obeys[m] = self.sender[m] if accepted else self.obeys[m]
         self._effects(m, effects)
 
-    def _answered(self, what: SeatInput, m: str, b: int) -> None:
-        self._effects(m, self.members[m].done(b - 1, self.members[m].seats[b - 1].fence, what))
+    def _answered(self, what: AssignmentInput, m: str, b: int) -> None:
+        self._effects(m, self.members[m].done(b - 1, self.members[m].assignments[b - 1].fence, what))
 
     def _effects(self, m: str, effects: list[Effect]) -> None:
         """The product acts where the specification changes the state of a bucket."""
-        wanted: dict[int, Do] = {}
+        wanted: dict[int, Action] = {}
         for bucket in range(self.buckets):
             change = self.old["seat"][m][bucket]["st"], self.new["seat"][m][bucket]["st"]
             if change in _CHANGES:
@@ -107,8 +118,8 @@ class Replay:
         assert {effect.bucket: effect.do for effect in effects} == wanted
 
     def _deliver(self, m: str, b: int) -> None:
-        seat = self.old["seat"][m][b - 1]
-        first = seat["st"] == "OPEN" and not seat["alone"]
+        assignment = self.old["seat"][m][b - 1]
+        first = assignment["st"] == "OPEN" and not assignment["alone"]
         assert self.members[m].arrived(b - 1) == first
 
     def _cover(self, m: str, b: int) -> None:
@@ -119,9 +130,11 @@ class Replay:
         assert self.members[m].hands_out(b - 1, self.clock[m])
 
     def _notice(self, m: str) -> None:
-        held = sorted(self.members[m].seats)
+        held = sorted(self.members[m].assignments)
         effects = self.members[m].lost(f"{m}.{self.new['inc'][m]}")
-        assert [(effect.do, effect.bucket) for effect in effects] == [(Do.FORGET, bucket) for bucket in held]
+        assert [(effect.do, effect.bucket) for effect in effects] == [
+            (Action.FORGET, bucket) for bucket in held
+        ]
         self.leaders[m].resign()
         self.mail[m] = []
 
@@ -226,10 +239,10 @@ class Replay:
         member = self.members[m]
         if life == "up":
             for bucket, wanted in enumerate(self.new["seat"][m]):
-                seat = member.seats.get(bucket)
-                assert ("GONE" if seat is None else seat.state.name) == wanted["st"]
-                if seat is not None:
-                    self._same(bucket, wanted["fence"], seat.fence)
+                assignment = member.assignments.get(bucket)
+                assert ("GONE" if assignment is None else assignment.state.name) == wanted["st"]
+                if assignment is not None:
+                    self._same(bucket, wanted["fence"], assignment.fence)
                     assert (bucket in member.bundled) == (wanted["st"] == "OPEN" and wanted["alone"])
             assert (self.clock[m] < member.lease_until) == self.new["lease"][m]
             assert (member.seen == (0, 0)) == (self.new["seen"][m] == [0, 0])
@@ -250,9 +263,9 @@ class Replay:
             self._same_ready(member, bucket, order.seq, wanted["ready"][bucket])
 
     def _same_ready(self, member: Member, bucket: int, seq: int, ready: bool) -> None:
-        seat = member.seats.get(bucket)
-        if seat is not None and seat.state is SeatState.READY:
-            assert (seq >= seat.since) == ready
+        assignment = member.assignments.get(bucket)
+        if assignment is not None and assignment.state is AssignmentState.READY:
+            assert (seq >= assignment.since) == ready
 
     def _compare_leader(self, m: str, leader: Leader, wanted: dict[str, Any]) -> None:
         assert (leader.phase.name, leader.term) == (wanted["phase"], wanted["term"])
@@ -325,10 +338,10 @@ def _any_grant(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "done", lambda self, bucket, fence, what: _done(self, bucket, fence, what, since=0))
 
 
-def _done(member: Member, bucket: int, fence: int, what: SeatInput, since: int) -> list[Effect]:
+def _done(member: Member, bucket: int, fence: int, what: AssignmentInput, since: int) -> list[Effect]:
     effects = member._fire(bucket, what)
-    if bucket in member.seats:
-        member.seats[bucket].since = since
+    if bucket in member.assignments:
+        member.assignments[bucket].since = since
     return effects
 
 
@@ -351,17 +364,17 @@ def _never_alone(patch: pytest.MonkeyPatch) -> None:
 def _unproved(patch: pytest.MonkeyPatch) -> None:
     done = Member.done
 
-    def opened(self: Member, bucket: int, fence: int, what: SeatInput) -> list[Effect]:
+    def opened(self: Member, bucket: int, fence: int, what: AssignmentInput) -> list[Effect]:
         effects = done(self, bucket, fence, what)
-        if bucket in self.seats:
-            self.seats[bucket].alone = True
+        if bucket in self.assignments:
+            self.assignments[bucket].alone = True
         return effects
 
     patch.setattr(Member, "done", opened)
 
 
 def _proved_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Member, "bundled", property(lambda self: sorted(self.seats)))
+    patch.setattr(Member, "bundled", property(lambda self: sorted(self.assignments)))
 
 
 @pytest.mark.parametrize(

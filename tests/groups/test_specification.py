@@ -6,7 +6,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bmq.groups._protocol import Ask, Candidate, Do, Seat, SeatInput, SeatState, Stand, StandInput
+from bmq.groups._protocol import (
+    Action,
+    Assignment,
+    AssignmentInput,
+    AssignmentState,
+    Candidate,
+    CandidateInput,
+    CandidateState,
+    Request,
+)
 from tests.groups.model import runs
 
 SPECIFICATION = Path(__file__).parent / "model" / "Exclusive.tla"
@@ -23,20 +32,20 @@ def _specified(path: Path = SPECIFICATION) -> dict[tuple[str, str], tuple[str, s
 
 def test_the_specification_has_every_transition_of_a_bucket_and_no_other() -> None:
     product: dict[tuple[str, str], tuple[str, str]] = {}
-    for (state, what), transition in Seat.TRANSITIONS.items():
-        seat = Seat(1)
-        seat.state = state
-        do = seat.fire(what)
-        assert seat.state is transition.next_state
-        product[state.name, what.name] = ("NOTHING" if do is None else do.name, seat.state.name)
+    for (state, what), transition in Assignment.TRANSITIONS.items():
+        assignment = Assignment(1)
+        assignment.state = state
+        do = assignment.fire(what)
+        assert assignment.state is transition.next_state
+        product[state.name, what.name] = ("NOTHING" if do is None else do.name, assignment.state.name)
     assert _specified() == product
 
 
 def test_the_specification_names_every_state_input_and_action() -> None:
     rows = [(*key, *value) for key, value in _specified().items()]
-    assert {row[0] for row in rows} | {row[3] for row in rows} == set(SeatState.__members__)
-    assert {row[1] for row in rows} == set(SeatInput.__members__)
-    assert {row[2] for row in rows} == set(Do.__members__) - {"SUBSCRIBE"} | {"NOTHING"}
+    assert {row[0] for row in rows} | {row[3] for row in rows} == set(AssignmentState.__members__)
+    assert {row[1] for row in rows} == set(AssignmentInput.__members__)
+    assert {row[2] for row in rows} == set(Action.__members__) - {"SUBSCRIBE"} | {"NOTHING"}
 
 
 def test_the_specification_has_every_transition_of_a_candidate_and_no_other() -> None:
@@ -46,13 +55,13 @@ def test_the_specification_has_every_transition_of_a_candidate_and_no_other() ->
         candidate.state = state
         ask = candidate.fire(what, 1)
         assert candidate.state is transition.next_state
-        if what is StandInput.CROWN:
-            assert (ask, candidate.state) == (None, Stand.HOLDING)
+        if what is CandidateInput.CROWN:
+            assert (ask, candidate.state) == (None, CandidateState.HOLDING)
         elif candidate.state is not state:
             product[state.name, what.name] = ("NOTHING" if ask is None else ask.name, candidate.state.name)
-    assert len(Candidate.TRANSITIONS) == len(Stand) * len(StandInput)
+    assert len(Candidate.TRANSITIONS) == len(CandidateState) * len(CandidateInput)
     assert _specified(ELECTION) == product
-    assert {action for action, _ in product.values()} == {*Ask.__members__, "NOTHING"}
+    assert {action for action, _ in product.values()} == {*Request.__members__, "NOTHING"}
 
 
 def test_each_run_of_tlc_is_a_row_of_the_readme() -> None:

@@ -25,7 +25,7 @@ Bucket == 1..Buckets
 Number(b) == IF b = 1 THEN Messages ELSE 0
 Block == 8        \* fences of a crown and a bucket
 
-\* The seats of a bucket: Seat.TRANSITIONS in _protocol.py, compared by test_specification.py.
+\* The seats of a bucket: Assignment.TRANSITIONS in _protocol.py, compared by test_specification.py.
 \* <<state, input, action, next state>>; a missing pair is impossible.
 Transitions == {
     <<"ASKED", "ANSWERED", "NOTHING", "READY">>,

@@ -15,11 +15,21 @@ from msgspec.structs import replace
 
 from bmq.errors import StateError
 from bmq.groups import _protocol
-from bmq.groups._protocol import Crown, Do, Effect, Leader, Member, Phase, Seat, SeatInput, SeatState
+from bmq.groups._protocol import (
+    Action,
+    Assignment,
+    AssignmentInput,
+    AssignmentState,
+    Crown,
+    Effect,
+    Leader,
+    Member,
+    Phase,
+)
 from bmq.protocol.machine import Transition
 from tests.groups.model.world import Bundle, Limits, Node, Violation, World, explore, walk
 
-_S, _I = SeatState, SeatInput
+_S, _I = AssignmentState, AssignmentInput
 FAULTS = {
     "joins": Limits(),
     "a leave and a kill": Limits(leaves=1, kills=1),
@@ -51,17 +61,19 @@ def test_every_guarantee_holds_in_every_state_of_one_member() -> None:
 # Planted mistakes. A transition replaces the product's; a function changes a method.
 
 
-def _transition(state: SeatState, what: SeatInput, action: Any, after: SeatState) -> Callable[[Any], None]:
+def _transition(
+    state: AssignmentState, what: AssignmentInput, action: Any, after: AssignmentState
+) -> Callable[[Any], None]:
     def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setitem(Seat.TRANSITIONS, (state, what), Transition(action, after))
+        patch.setitem(Assignment.TRANSITIONS, (state, what), Transition(action, after))
 
     return plant
 
 
 def _lease_ignored(patch: pytest.MonkeyPatch) -> None:
     def hands_out(self: Member, bucket: int, now: float) -> bool:
-        seat = self.seats.get(bucket)
-        return seat is not None and seat.state in (_S.OPEN, _S.DRAINING)
+        assignment = self.assignments.get(bucket)
+        return assignment is not None and assignment.state in (_S.OPEN, _S.DRAINING)
 
     patch.setattr(Member, "hands_out", hands_out)
 
@@ -123,11 +135,15 @@ def _any_grant_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "order", lambda self, order: ordered(self, replace(order, seq=0)))
 
 
-def _bundled_in(*states: SeatState, proof: bool = True) -> Callable[[Any], None]:
+def _bundled_in(*states: AssignmentState, proof: bool = True) -> Callable[[Any], None]:
     def plant(patch: pytest.MonkeyPatch) -> None:
         def bundled(self: Member) -> list[int]:
-            seats = sorted(self.seats.items())
-            return [bucket for bucket, seat in seats if seat.state in states and (seat.alone or not proof)]
+            assignments = sorted(self.assignments.items())
+            return [
+                bucket
+                for bucket, assignment in assignments
+                if assignment.state in states and (assignment.alone or not proof)
+            ]
 
         patch.setattr(Member, "bundled", property(bundled))
 
@@ -143,7 +159,7 @@ def _the_bundle_leaves_with_the_withdrawal(patch: pytest.MonkeyPatch) -> None:
 
     def apply(self: World, node: Node, effects: list[Effect]) -> None:
         for effect in effects:
-            if effect.do is Do.WITHDRAW:
+            if effect.do is Action.WITHDRAW:
                 self._unbundle(node, effect.bucket)
             node.requests += (effect,)
 
@@ -180,8 +196,8 @@ def _a_frozen_member_ignores_the_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(World, "_do_give_way", lambda self, i: None)
 
     def hand_out(self: Member, bucket: int, now: float) -> bool:
-        seat = self.seats.get(bucket)
-        taken = gone(self, 0.0) and seat is not None and seat.state is _S.OPEN
+        assignment = self.assignments.get(bucket)
+        taken = gone(self, 0.0) and assignment is not None and assignment.state is _S.OPEN
         return taken or hands_out(self, bucket, now)
 
     patch.setattr(Member, "hands_out", hand_out)
@@ -199,8 +215,8 @@ def _raises_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 MISTAKES: dict[str, Callable[[Any], None]] = {
-    "withdraws at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.LEAVING),
-    "gone at once": _transition(_S.OPEN, _I.RECALLED, Seat._withdraw, _S.GONE),
+    "withdraws at once": _transition(_S.OPEN, _I.RECALLED, Assignment._withdraw, _S.LEAVING),
+    "gone at once": _transition(_S.OPEN, _I.RECALLED, Assignment._withdraw, _S.GONE),
     "never opens": _transition(_S.READY, _I.GRANTED, None, _S.OPEN),
     "never shuts": _transition(_S.OPEN, _I.RECALLED, None, _S.DRAINING),
     "never withdraws": _transition(_S.DRAINING, _I.DRAINED, None, _S.LEAVING),

@@ -38,16 +38,16 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bmq.groups._protocol import (
+    Action,
+    AssignmentInput,
+    AssignmentState,
     Crown,
-    Do,
     Effect,
     Leader,
     Member,
     Order,
     Phase,
     Report,
-    SeatInput,
-    SeatState,
 )
 
 __all__ = ["Limits", "Violation", "World", "explore", "walk"]
@@ -130,7 +130,9 @@ class Node:
     def clone(self) -> Node:
         other = copy(self)
         other.member = copy(self.member)
-        other.member.seats = {bucket: copy(seat) for bucket, seat in self.member.seats.items()}
+        other.member.assignments = {
+            bucket: copy(assignment) for bucket, assignment in self.member.assignments.items()
+        }
         other.leader = copy(self.leader)
         other.leader.known = {who: copy(known) for who, known in self.leader.known.items()}
         other.leader.owners = {bucket: copy(owner) for bucket, owner in self.leader.owners.items()}
@@ -189,7 +191,7 @@ class World:
         reports = list(self.unread)
         for node in self.nodes:
             stamps.add(node.member.seen)
-            fences |= {seat.fence for seat in node.member.seats.values()}
+            fences |= {assignment.fence for assignment in node.member.assignments.values()}
             fences |= {effect.fence for effect in node.requests if isinstance(effect, Effect)}
             fences |= {owner.fence for owner in node.leader.owners.values()}
             stamps |= {(node.leader.term, owner.number) for owner in node.leader.owners.values()}
@@ -247,7 +249,7 @@ class World:
                 node.member.lease_until > 0,
                 tuple(
                     (b, fence_of[s.fence], s.state.name, s.alone, s.behind, s.raised)
-                    for b, s in sorted(node.member.seats.items())
+                    for b, s in sorted(node.member.assignments.items())
                 ),
                 node.frozen,
                 node.slept,
@@ -425,10 +427,10 @@ class World:
         return node.member.hands_out(bucket, 0.0)
 
     def _drained(self, node: Node, bucket: int) -> bool:
-        seat = node.member.seats.get(bucket)
+        assignment = node.member.assignments.get(bucket)
         return (
-            seat is not None
-            and seat.state is SeatState.DRAINING
+            assignment is not None
+            and assignment.state is AssignmentState.DRAINING
             and bucket in node.shut
             and not any(each[0] == bucket for each in node.line + node.hand)
         )
@@ -523,12 +525,12 @@ class World:
         request, node.requests = node.requests[0], node.requests[1:]
         if isinstance(request, Effect):
             at = (request.bucket, node.name)
-            if request.do is Do.SUBSCRIBE:
+            if request.do is Action.SUBSCRIBE:
                 self.subscriptions[at] = (request.fence, False, request.raised)
-            elif request.do is Do.WITHDRAW:
+            elif request.do is Action.WITHDRAW:
                 self.subscriptions.pop(at, None)
             elif at in self.subscriptions:
-                self.subscriptions[at] = (request.fence, request.do is Do.OPEN, request.raised)
+                self.subscriptions[at] = (request.fence, request.do is Action.OPEN, request.raised)
             self._arrive(node, request)
         elif isinstance(request, Bundle):
             self.bundles = self.bundles - {(request.bucket, node.name)}
@@ -577,19 +579,19 @@ class World:
             node.line += (arrival,)
             return
         bucket = arrival.bucket
-        if arrival.do is Do.SHUT:
+        if arrival.do is Action.SHUT:
             node.shut = tuple(sorted({*node.shut, bucket}))
-        elif arrival.do is Do.SUBSCRIBE:
-            self._apply(node, node.member.done(bucket, arrival.fence, SeatInput.ANSWERED))
+        elif arrival.do is Action.SUBSCRIBE:
+            self._apply(node, node.member.done(bucket, arrival.fence, AssignmentInput.ANSWERED))
             node.dirty = True
-        elif arrival.do is Do.WITHDRAW:
-            self._apply(node, node.member.done(bucket, arrival.fence, SeatInput.WITHDRAWN))
+        elif arrival.do is Action.WITHDRAW:
+            self._apply(node, node.member.done(bucket, arrival.fence, AssignmentInput.WITHDRAWN))
             node.shut = tuple(each for each in node.shut if each != bucket)
             node.dirty = True
 
     def _apply(self, node: Node, effects: list[Effect]) -> None:
         for effect in effects:
-            if effect.do is Do.SHUT:
+            if effect.do is Action.SHUT:
                 self._unbundle(node, effect.bucket)
             node.requests += (effect,)
 
@@ -644,10 +646,10 @@ class World:
         node = self.nodes[i]
         who = node.member.who
         order, self.mail[who] = self.mail[who][0], self.mail[who][1:]
-        before = {bucket: seat.state for bucket, seat in node.member.seats.items()}
+        before = {bucket: assignment.state for bucket, assignment in node.member.assignments.items()}
         node.leader.outranked(order.term)
         self._apply(node, node.member.order(order))
-        after = {bucket: seat.state for bucket, seat in node.member.seats.items()}
+        after = {bucket: assignment.state for bucket, assignment in node.member.assignments.items()}
         # The next beat: an order that leaves the member as it is changes nothing at the leader either, except
         # for a bucket given up before.
         node.dirty = node.dirty or before != after or bool(order.buckets.keys() - after.keys())
@@ -657,7 +659,7 @@ class World:
         message = next(each for each in node.line if each[0] == bucket)
         node.line = tuple(each for each in node.line if each != message)
         node.hand += (message,)
-        fence = node.member.seats[bucket].fence
+        fence = node.member.assignments[bucket].fence
         for number in range(message[1]):
             earlier = (bucket, number)
             if number % self.limits.buckets == bucket and earlier not in self.finished | self.late:
@@ -682,7 +684,9 @@ class World:
 
     def _do_drained(self, i: int, bucket: int) -> None:
         node = self.nodes[i]
-        self._apply(node, node.member.done(bucket, node.member.seats[bucket].fence, SeatInput.DRAINED))
+        self._apply(
+            node, node.member.done(bucket, node.member.assignments[bucket].fence, AssignmentInput.DRAINED)
+        )
 
     def _do_leave(self, i: int) -> None:
         """The queue is closed once the messages in hand are confirmed, and the departure is reported."""
@@ -782,8 +786,8 @@ class World:
             raise Violation(f"{self.posted} posted, {len(self.confirmed)} confirmed")
         counts: list[int] = []
         for node in up:
-            states = [seat.state for seat in node.member.seats.values()]
-            if any(state is not SeatState.OPEN for state in states):
+            states = [assignment.state for assignment in node.member.assignments.values()]
+            if any(state is not AssignmentState.OPEN for state in states):
                 raise Violation(f"{node.name} ends with {states}")
             counts.append(len(states))
         if sum(counts) != self.limits.buckets or max(counts) - min(counts) > 1:
