@@ -60,7 +60,7 @@ PLACES = {
     "workers/_sources.py: Work.values": "the messages of a batch, while its worker has them",
     "client/left.py: Left.left": "what handlers left unconfirmed, by their own wish",
     "client/poison.py: PutAside._waiting": "what waits for its dead letter; pending counts it",
-    "groups/_ledger.py: Ledger._in_hand": "what the application holds",
+    "groups/_lanes.py: Lane._taken": "what the application holds",
     "testing/_app.py: TestApp.failures": "what a test did",
     "client/requests.py: Requests._waiting": "requests of the application",
     # For one connection.
