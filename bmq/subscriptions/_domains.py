@@ -66,13 +66,6 @@ class AppOutcome:
     evaluation: Evaluation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    where: str
-    app_id: str
-    text: str
-
-
 def check_domain(domain: Mapping[str, Any], *, strict: bool = False) -> list[Finding]:
     """Check the application subscriptions of a domain by the broker's rules.
 
@@ -83,9 +76,8 @@ def check_domain(domain: Mapping[str, Any], *, strict: bool = False) -> list[Fin
     Raises:
         UsageError: with ``strict``, for an error; the message lists all findings.
     """
-    findings: list[Finding] = []
     strict = _checks.boolean("strict", strict)
-    _read(_checks.mapping("domain", domain), findings)
+    findings = _Domain(_checks.mapping("domain", domain)).findings
     if strict and any(finding.severity == "error" for finding in findings):
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(map(str, findings)))
     return findings
@@ -109,18 +101,14 @@ def explain_domain(
     Raises:
         UsageError: the broker would refuse the domain.
     """
-    findings: list[Finding] = []
-    mode, app_ids, entries = _read(_checks.mapping("domain", domain), findings)
-    errors = [str(finding) for finding in findings if finding.severity == "error"]
-    if errors:
+    read = _Domain(_checks.mapping("domain", domain))
+    if errors := [str(finding) for finding in read.findings if finding.severity == "error"]:
         raise UsageError("the broker would refuse this domain:\n" + "\n".join(errors))
-    if mode != "fanout":
-        # In a domain without applications, the broker ignores the application id of an entry.
-        chosen = {"": entries[-1]} if entries else {}
-        app_ids = [""]
-    else:
-        chosen = {entry.app_id: entry for entry in entries}
-    return {app_id: _outcome(chosen.get(app_id), properties) for app_id in app_ids}
+    if read.mode == "fanout":
+        chosen = {entry.app_id: entry for entry in read.entries}
+        return {app_id: _outcome(chosen.get(app_id), properties) for app_id in read.app_ids}
+    # In a domain without applications, the broker ignores the application id of an entry.
+    return {"": _outcome(read.entries[-1] if read.entries else None, properties)}
 
 
 def _outcome(entry: _Entry | None, properties: Mapping[str, PropertyInput] | None) -> AppOutcome:
@@ -138,131 +126,120 @@ def _outcome(entry: _Entry | None, properties: Mapping[str, PropertyInput] | Non
     return AppOutcome(False, why, expression, evaluation)
 
 
-def _mapping(value: object) -> Mapping[str, Any] | None:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    where: str
+    app_id: str
+    text: str
 
 
-def _sequence(value: object) -> Sequence[Any] | None:
-    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else None
+class _Domain:
+    """The application subscriptions of a domain.
 
+    Attributes:
+        mode: the mode; "" if not legal.
+        app_ids: the application ids of a fanout domain.
+        entries: the well-formed entries.
+        findings: the problems of the domain.
+    """
 
-def _read(domain: Mapping[str, Any], findings: list[Finding]) -> tuple[str, list[str], list[_Entry]]:
-    """Return the mode, the application ids and the well-formed entries; add problems to ``findings``."""
-    if "redirect" in domain:
-        findings.append(
-            Finding("error", "redirect", f"the settings are in the file of domain {domain['redirect']!r}")
-        )
-        return "", [], []
-    definition = _mapping(domain.get("definition"))
-    parameters = domain if definition is None else _mapping(definition.get("parameters")) or {}
-    mode, app_ids = _mode(parameters, findings)
-    entries = _entries(parameters.get("subscriptions"), findings)
-    if mode == "fanout":
-        _check_fanout(app_ids, entries, findings)
-    elif mode:
-        _check_single(mode, entries, findings)
-    return mode, app_ids, entries
-
-
-def _mode(parameters: Mapping[str, Any], findings: list[Finding]) -> tuple[str, list[str]]:
-    modes = _mapping(parameters.get("mode")) or {}
-    if len(modes) != 1 or next(iter(modes)) not in _MODES:
-        findings.append(
-            Finding("error", "mode", 'exactly one of {"priority": {}}, {"fanout": {...}}, {"broadcast": {}}')
-        )
-        return "", []
-    mode = next(iter(modes))
-    listed = _sequence((_mapping(modes[mode]) or {}).get("appIDs")) or ()
-    return mode, [app_id for app_id in listed if isinstance(app_id, str)]
-
-
-def _entries(value: object, findings: list[Finding]) -> list[_Entry]:
-    listed = () if value is None else _sequence(value)
-    if listed is None:
-        findings.append(Finding("error", "subscriptions", f"must be a list, not {type(value).__name__}"))
-        return []
-    entries: list[_Entry] = []
-    for i, item in enumerate(listed):
-        where = f"subscriptions[{i}]"
-        entry = _mapping(item)
-        expression = _mapping((entry or {}).get("expression", {}))
-        app_id = (entry or {}).get("appId", "")
-        if entry is None or expression is None or not isinstance(app_id, str):
-            findings.append(
-                Finding(
-                    "error",
-                    where,
-                    'an entry is {"appId": "...", "expression": {"version": "E_VERSION_1", "text": "..."}}',
-                )
-            )
-            continue
-        text = expression.get("text", "")
-        if not _check_version(expression, where, app_id, findings):
-            continue
-        if not isinstance(text, str):
-            findings.append(Finding("error", f"{where}.expression.text", "must be a string", app_id))
-        elif _check_text(text, where, app_id, findings):
-            entries.append(_Entry(where, app_id, text))
-    return entries
-
-
-def _check_version(expression: Mapping[str, Any], where: str, app_id: str, findings: list[Finding]) -> bool:
-    version = expression.get("version", "E_UNDEFINED")
-    if version == _VERSION:
-        return True
-    message = f'Unsupported version: {version}; a domain needs "version": "{_VERSION}" in every expression'
-    findings.append(Finding("error", f"{where}.expression.version", message, app_id))
-    return False
-
-
-def _check_text(text: str, where: str, app_id: str, findings: list[Finding]) -> bool:
-    where = f"{where}.expression.text"
-    if not text:
-        findings.append(
-            Finding(
-                "warning", where, "an empty expression matches every message, like a missing entry", app_id
-            )
-        )
-        return True
-    try:
-        expression = Expression(text, strict=False)
-    except InvalidExpression as error:
-        findings.append(Finding("error", where, str(error), app_id))
-        return False
-    if expression.error is not None:
-        findings.append(Finding("error", where, str(expression.error), app_id))
-        return False
-    findings += [Finding("warning", where, doubt.message, app_id) for doubt in expression.doubts]
-    return True
-
-
-def _check_fanout(app_ids: list[str], entries: list[_Entry], findings: list[Finding]) -> None:
-    last = {entry.app_id: entry for entry in entries}
-    for entry in entries:
-        winner = last[entry.app_id]
-        if entry.app_id not in app_ids:
-            message = f"ignored: the domain's appIDs are {', '.join(map(repr, app_ids)) or 'none'}"
-        elif winner is not entry:
-            message = (
-                f"ignored: {winner.where} is for the same appId, and the last entry wins (entries are not "
-                "joined by *or*); write one expression with `||`"
-            )
+    def __init__(self, domain: Mapping[str, Any]) -> None:
+        self.mode = ""
+        self.app_ids: list[str] = []
+        self.entries: list[_Entry] = []
+        self.findings: list[Finding] = []
+        if "redirect" in domain:
+            self._find("error", "redirect", f"the settings are in the file of domain {domain['redirect']!r}")
+            return
+        definition = domain.get("definition")
+        parameters = domain if definition is None else _mapping(_mapping(definition).get("parameters"))
+        modes = _mapping(parameters.get("mode"))
+        if len(modes) == 1 and next(iter(modes)) in _MODES:
+            ((self.mode, details),) = modes.items()
+            listed = _mapping(details).get("appIDs")
+            self.app_ids = [each for each in listed or () if isinstance(each, str)]
         else:
-            continue
-        findings.append(Finding("warning", entry.where, message, entry.app_id))
+            known = 'exactly one of {"priority": {}}, {"fanout": {...}}, {"broadcast": {}}'
+            self._find("error", "mode", known)
+        entries = parameters.get("subscriptions")
+        if isinstance(entries, list | tuple):
+            for i, item in enumerate(cast("Sequence[Any]", entries)):
+                self._read(f"subscriptions[{i}]", item)
+        elif entries is not None:
+            self._find("error", "subscriptions", f"must be a list, not {type(entries).__name__}")
+        if self.mode == "fanout":
+            self._check_fanout()
+        elif self.mode:
+            self._check_single()
+
+    def _find(self, severity: Severity, where: str, message: str, app_id: str | None = None) -> None:
+        self.findings.append(Finding(severity, where, message, app_id))
+
+    def _read(self, where: str, item: object) -> None:
+        """Check an entry, and keep it if the broker can compile it."""
+        entry = _mapping(item)
+        app_id, found = entry.get("appId", ""), entry.get("expression", {})
+        if not (isinstance(item, Mapping) and isinstance(app_id, str) and isinstance(found, Mapping)):
+            form = '{"appId": "...", "expression": {"version": "E_VERSION_1", "text": "..."}}'
+            self._find("error", where, f"an entry is {form}")
+            return
+        version, text = _mapping(found).get("version", "E_UNDEFINED"), _mapping(found).get("text", "")
+        if version != _VERSION:
+            needed = f'a domain needs "version": "{_VERSION}" in every expression'
+            message = f"Unsupported version: {version}; {needed}"
+            self._find("error", f"{where}.expression.version", message, app_id)
+            return
+        place = f"{where}.expression.text"
+        if not isinstance(text, str):
+            self._find("error", place, "must be a string", app_id)
+            return
+        if not text:
+            message = "an empty expression matches every message, like a missing entry"
+            self._find("warning", place, message, app_id)
+        else:
+            try:
+                expression = Expression(text, strict=False)
+                error = expression.error
+            except InvalidExpression as raised:
+                error = raised
+            if error is not None:
+                self._find("error", place, str(error), app_id)
+                return
+            for doubt in expression.doubts:
+                self._find("warning", place, doubt.message, app_id)
+        self.entries.append(_Entry(where, app_id, text))
+
+    def _check_fanout(self) -> None:
+        last = {entry.app_id: entry for entry in self.entries}
+        for entry in self.entries:
+            winner = last[entry.app_id]
+            if entry.app_id not in self.app_ids:
+                message = f"ignored: the domain's appIDs are {', '.join(map(repr, self.app_ids)) or 'none'}"
+            elif winner is not entry:
+                message = (
+                    f"ignored: {winner.where} is for the same appId, and the last entry wins (entries are "
+                    "not joined by *or*); write one expression with `||`"
+                )
+            else:
+                continue
+            self._find("warning", entry.where, message, entry.app_id)
+
+    def _check_single(self) -> None:
+        if len(self.entries) > 1:
+            message = (
+                f"a {self.mode} domain takes one subscription at most. With more no queue can be opened: a "
+                "real broker refuses the first queue with an error without text (E_UNKNOWN); then its "
+                "process ends, with all its domains. Write one expression with `||`"
+            )
+            self._find("error", self.entries[1].where, message, self.entries[1].app_id)
+        elif self.entries and self.entries[0].app_id:
+            message = (
+                f"a {self.mode} domain has no appIds: the name is ignored and the subscription applies to "
+                'every consumer; by convention it is ""'
+            )
+            self._find("warning", self.entries[0].where, message, self.entries[0].app_id)
 
 
-def _check_single(mode: str, entries: list[_Entry], findings: list[Finding]) -> None:
-    if len(entries) > 1:
-        message = (
-            f"a {mode} domain takes one subscription at most. With more no queue can be opened: a real "
-            "broker refuses the first queue with an error without text (E_UNKNOWN); then its process "
-            "ends, with all its domains. Write one expression with `||`"
-        )
-        findings.append(Finding("error", entries[1].where, message, entries[1].app_id))
-    elif entries and entries[0].app_id:
-        message = (
-            f"a {mode} domain has no appIds: the name is ignored and the subscription applies to every "
-            'consumer; by convention it is ""'
-        )
-        findings.append(Finding("warning", entries[0].where, message, entries[0].app_id))
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping; empty for any other value."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
