@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from threading import get_ident
 from types import TracebackType
@@ -77,9 +76,10 @@ class _Handled:
 
     _buffer: ReceiveBuffer
 
-    @abstractmethod
-    def confirm(self) -> None:
-        """Confirm to the broker."""
+    if TYPE_CHECKING:
+
+        def confirm(self) -> None:
+            """Confirm to the broker."""
 
     async def __aenter__(self) -> Self:
         queue = self._buffer.queue
