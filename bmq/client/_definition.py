@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from bmq.errors import ProtocolError
-from bmq.protocol.client.ports import Arrival, Columns
+from bmq.protocol.client.ports import Arrival, Sink
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.message import properties_size, read_properties
@@ -110,7 +110,7 @@ class Definition:
         return properties is not _UNREAD and self.discard.may_discard(properties)
 
 
-class _DiscardingSink:
+class _DiscardingSink(Sink):
     """Confirms exactly the messages not matched by a filter.
 
     Some other brokers drop messages not matched by a subscriber's filter; this class has the same effect.
@@ -137,10 +137,6 @@ class _DiscardingSink:
             self._buffer.deliver([push for _, push in wanted], [number for number, _ in wanted], arrival)
         if unwanted:
             self._buffer.queue._discard(unwanted, arrival)
-
-    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
-        """Accept the messages of an event."""
-        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""

@@ -19,7 +19,7 @@ from bmq.client.in_hand import InHand
 from bmq.client.receive_limit import ReceiveLimit
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
-from bmq.protocol.client.ports import Arrival, Columns
+from bmq.protocol.client.ports import Arrival, QueueOwner
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.push import DATA, GUID, Push
 
@@ -99,7 +99,7 @@ class UnclaimedBuffer:
         return messages
 
 
-class Subscriptions:
+class Subscriptions(QueueOwner):
     """The started consumers of one queue.
 
     The protocol receives a single set of subscriptions. :meth:`configured` processes the result, and is the
@@ -409,10 +409,6 @@ class Subscriptions:
         """Accept newly arrived messages for a closed or unknown consumer."""
         self._queue._counts.arrived(pushes, size_of(pushes))
         self._place(list(zip(numbers, pushes, strict=True)))
-
-    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
-        """Accept the messages of an event."""
-        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""

@@ -37,7 +37,7 @@ from bmq.client.counting import ReceiveCounts, size_of
 from bmq.client.in_hand import InHand
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, QueueClosed, TimedOut
-from bmq.protocol.client.ports import Arrival, Columns
+from bmq.protocol.client.ports import Arrival, Sink
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.push import DATA, GUID, Push
@@ -200,7 +200,7 @@ class Delivery:
         return zip(self._left(), reversed(self.pushes), strict=True)
 
 
-class ReceiveBuffer(ConsumerLife):
+class ReceiveBuffer(ConsumerLife, Sink):
     """The messages of a consumer waiting for the application, and the life of its subscription.
 
     Args:
@@ -364,10 +364,6 @@ class ReceiveBuffer(ConsumerLife):
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
         self.counts.again(count)
-
-    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
-        """Accept the messages of an event."""
-        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
 
     def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         """Accept newly arrived messages; the list belongs to the buffer from now on."""

@@ -205,7 +205,7 @@ class Connection:
     def _crash(self, error: Exception) -> None:
         """End the session because of a bug in this library; otherwise callers might wait forever."""
         logger.critical("internal error; the session ends", exc_info=error)
-        self._owner.crashed()
+        self._owner.dialer.stop()
         self.core.give_up(f"internal error: {error!r}", self.loop.time())
         for event in self.core.events():
             try:

@@ -8,15 +8,12 @@ from threading import get_ident
 from typing import Self
 
 from bmq.protocol.client.counters import BOUNDS, Counts
+from bmq.protocol.client.ports import Arrival
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.constants import PushFlags
 from bmq.wire.push import DATA, FLAGS, Push
 
-__all__ = ["Arrival", "Confirming", "ReceiveCounts", "distinct", "size_of"]
-
-#: Arrival of messages: time by the event loop's clock, and number of earlier lost connections. Messages of a
-#: consumer with a common arrival share the same tuple.
-Arrival = tuple[float, int]
+__all__ = ["Confirming", "ReceiveCounts", "distinct", "size_of"]
 
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 

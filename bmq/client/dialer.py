@@ -155,10 +155,6 @@ class Dialer:
             if task is not None:
                 task.cancel()
 
-    def greet(self) -> Greeting:
-        """Begin a handshake for a candidate connection."""
-        return self._connection.core.greet()
-
     def renew_credentials(self) -> None:
         """Renew the credentials on the live connection."""
         if self._renewal is None or self._renewal.done():
@@ -519,7 +515,7 @@ class _ConnectionAttempt:
         self.address = address
         self.host = host
         self._loop = asyncio.get_running_loop()
-        self._greeting = dialer.greet()
+        self._greeting = dialer._connection.core.greet()
         self._done: asyncio.Future[None] = self._loop.create_future()
         # True once the handshake has succeeded or failed.
         self._over = False

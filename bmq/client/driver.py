@@ -319,10 +319,6 @@ class Driver:
         """Resume sending after the transport's buffer has drained."""
         self.send_window.wake()
 
-    def crashed(self) -> None:
-        """End the session."""
-        self.dialer.stop()
-
     def handle(self, event: SessionEvent | Signal) -> None:
         """Distribute a report of the core."""
         if isinstance(event, Acked):

@@ -53,9 +53,8 @@ logger = Log("bmq.client", later=True)
 # An outage is logged again after this many seconds, and at doubled intervals up to the second number.
 _FIRST_REMINDER = 10.0
 _RARELY = 600.0
-# A slow application is logged at most once in this many seconds.
-_SLOW_EVERY = 60.0
-# Losses of the connection, and stalls of the same cause, are logged at most once in this many seconds.
+# A slow application, losses of the connection, and stalls of the same cause, are logged at most once in this
+# many seconds.
 _SAME_EVERY = 60.0
 # Maximum number of events kept for an iterator that does not keep up.
 _MAX_WAITING = 1000
@@ -92,8 +91,6 @@ class Reporter:
         # Number of posts sent again before the connection was restored.
         self._sent_again = 0
         self._slow_since: float | None = None
-        self._slow_said = float("-inf")
-        self._slow_unsaid = 0
         self._limit = LogLimit(logger, _SAME_EVERY, asyncio.get_running_loop().time)
         # Stalls with a logged beginning.
         self._stalls: set[str] = set()
@@ -288,22 +285,17 @@ class Reporter:
             )
 
     def _slow(self, driver: Driver, messages: int, size: int) -> None:
-        now = driver.connection.loop.time()
-        if now - self._slow_said < _SLOW_EVERY:
-            self._slow_unsaid += 1
-            return
-        again = f" ({self._slow_unsaid} more times since the last report)" if self._slow_unsaid else ""
-        logger.warning(
+        said = self._limit.warning(
+            SlowConsumer,
             "the application does not keep up: %s (%s bytes) are waiting; reading from %s resumes when "
-            "the application has taken half of the messages%s",
+            "the application has taken half of the messages",
             _count(messages, "message"),
             f"{size:,}",
             driver.dialer.address,
-            again,
             extra=_about(driver),
         )
-        self._slow_said = self._slow_since = now
-        self._slow_unsaid = 0
+        if said:
+            self._slow_since = driver.connection.loop.time()
 
     def _recovered(self, driver: Driver, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:

@@ -13,7 +13,6 @@ __all__ = [
     "NULL_OWNER",
     "Arrival",
     "Columns",
-    "NullOwner",
     "QueueOwner",
     "Sink",
 ]
@@ -45,44 +44,33 @@ class Columns(Protocol):
         ...
 
 
-class Sink(Protocol):
+class Sink:
     """The receiver of a subscription's messages."""
 
+    __slots__ = ()
+
     def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
-        """Accept newly arrived messages with their delivery numbers. The list belongs to the receiver."""
-        ...
+        """Accept newly arrived messages with their delivery numbers. The list belongs to the receiver.
+
+        Messages that are not confirmed stay with the broker.
+        """
 
     def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
         """Accept the messages of an event as columns; ``number`` is the delivery number of the first."""
-        ...
+        self.deliver(list(columns.pushes()), range(number, number + columns.count), arrival)
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
-        ...
 
 
-class QueueOwner(Sink, Protocol):
+class QueueOwner(Sink):
     """The layer above, for one queue: also receives the messages of unknown subscriptions."""
+
+    __slots__ = ()
 
     def configured(self, failed: bool) -> None:
         """Handle the broker's acceptance or refusal of the subscriptions."""
-        ...
 
 
-class NullOwner:
-    """The owner of queues never opened, and of the placeholder subscription without limits."""
-
-    def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
-        """Leave messages unconfirmed, to be delivered again by the broker."""
-
-    def deliver_columns(self, columns: Columns, number: int, arrival: Arrival) -> None:
-        """Leave messages unconfirmed, to be delivered again by the broker."""
-
-    def again(self, count: int) -> None:
-        """Count nothing."""
-
-    def configured(self, failed: bool) -> None:
-        """No consumer depends on the answer."""
-
-
-NULL_OWNER = NullOwner()
+#: The owner of queues never opened, and of the placeholder subscription without limits.
+NULL_OWNER = QueueOwner()
