@@ -8,8 +8,8 @@ what is expected, and which statement of ``docs/protocol/protocol.md`` the case 
 from conformance.bench import KINDS, Bench, Domains
 from conformance.case import Case, Level, Mismatch, Untested
 from conformance.catalogue import GROUPS, all_cases, choose, client_cases
-from conformance.client_suite import Start, attached, run_client_suite, started
-from conformance.program import Program
+from conformance.client_suite import run_client_suite
+from conformance.program import Program, Start, attached, started
 from conformance.report import as_json, as_markdown
 from conformance.run import Outcome, Report, Result, run_suite
 

@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bmq import _world
 from bmq.errors import UsageError
 from conformance.case import Case, Mismatch
 from conformance.connection import ANSWER
-from conformance.program import AttachedProgram, Program, StartedProgram, Unsupported
+from conformance.program import Start, Unsupported
 from conformance.run import Outcome, Report, Result
 from conformance.stage import Stage
 
-__all__ = ["Start", "attached", "run_client_suite", "started"]
-
-#: Starts the client under test, and returns its program.
-Start = Callable[[str], Awaitable[Program]]
+__all__ = ["run_client_suite"]
 
 #: Cases at the same time.
 AT_ONCE = 4
@@ -109,25 +106,3 @@ async def _run(start: Start, case: Case, patience: float, port: int) -> Result:
         return Result(case, Outcome.PASSED, seconds)
     trace = [each for line in stage.peers for each in line.trace[-_KEPT:]]
     return Result(case, Outcome.FAILED, seconds, "", expected, received, tuple(trace))
-
-
-def started(command: Sequence[str]) -> Start:
-    """Return a function that starts a program in a process of its own."""
-
-    async def start(uri: str) -> Program:
-        program = StartedProgram(command, uri)
-        await program.start()
-        return program
-
-    return start
-
-
-def attached(port: int) -> Start:
-    """Return a function that waits, without a limit, for a program that connects to a port of loopback."""
-
-    async def start(uri: str) -> Program:
-        program = AttachedProgram()
-        await program.attach(port)
-        return program
-
-    return start

@@ -37,7 +37,7 @@ from conformance.bench import Address
 from conformance.case import Level, Mismatch
 from conformance.client_suite import AT_ONCE as CLIENTS_AT_ONCE
 from conformance.connection import ANSWER
-from conformance.harness import serve
+from conformance.harness import serve_standard_input
 from conformance.record import record
 from conformance.replay import replay
 from conformance.report import explanation, group_rows
@@ -279,7 +279,7 @@ async def harness() -> int:
             "BMQ_BROKER_URI is not set: the suite sets it, with "
             "python -m conformance client -- python -m conformance harness"
         )
-    await serve(uri)
+    await serve_standard_input(uri)
     return ExitStatus.OK
 
 

@@ -7,14 +7,16 @@ import asyncio
 import base64
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import bmq
 from bmq._json import orjson
-from conformance.program import Answers, Program
 
-__all__ = ["Harness", "in_process", "serve"]
+__all__ = ["Harness", "serve", "serve_standard_input"]
+
+
+_VERBS = ("hello", "start", "open", "post", "receive", "confirm", "close", "stop")
 
 
 class Harness:
@@ -30,31 +32,18 @@ class Harness:
         self._queues: dict[str, bmq.Queue] = {}
         self._consumers: dict[str, bmq.Consumer] = {}
         self._messages: dict[str, bmq.Message] = {}
-        self._verbs: dict[str, Callable[..., Coroutine[Any, Any, dict[str, Any]]]] = {
-            "hello": self._hello,
-            "start": self._start,
-            "open": self._open,
-            "post": self._post,
-            "receive": self._receive,
-            "confirm": self._confirm,
-            "close": self._close,
-            "stop": self._stop,
-        }
 
     async def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Execute a command, and return the answer."""
         arguments = {name: value for name, value in command.items() if name not in ("id", "do")}
-        verb = self._verbs.get(command["do"])
+        verb = getattr(self, f"_{command['do']}", None) if command["do"] in _VERBS else None
         if verb is None:
             return {"id": command["id"], "ok": False, "unsupported": True}
         try:
             return {"id": command["id"], "ok": True, **await verb(**arguments)}
         except Exception as error:
-            return {
-                "id": command["id"],
-                "ok": False,
-                "error": str(error).partition("\n")[0] or type(error).__name__,
-            }
+            text = str(error).partition("\n")[0] or type(error).__name__
+            return {"id": command["id"], "ok": False, "error": text}
 
     async def end(self) -> None:
         """End the session in any state."""
@@ -114,72 +103,49 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-class _InProcess:
-    """The harness in this process and this event loop.
+async def serve(uri: str, lines: AsyncIterator[bytes], write: Callable[[bytes], Any]) -> None:
+    """Answer commands until their end.
 
     Args:
         uri: address of the broker.
-    """
-
-    def __init__(self, uri: str) -> None:
-        self._harness = Harness(uri)
-        self._answers = Answers()
-        self._tasks: dict[asyncio.Task[None], None] = {}
-
-    def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
-        """Execute a command."""
-        number, future = self._answers.next()
-        task = asyncio.create_task(self._do({"id": number, "do": verb, **arguments}))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return future
-
-    async def _do(self, command: dict[str, Any]) -> None:
-        self._answers.arrived(command["id"], await self._harness.answer(command))
-
-    async def end(self) -> None:
-        """End the session, and cancel the waiting commands."""
-        await self._harness.end()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._answers.end("the end of the case")
-
-
-async def serve(uri: str) -> None:
-    """Answer the commands of standard input until the end of the input.
-
-    Args:
-        uri: address of the broker.
+        lines: the commands.
+        write: writes an answer.
     """
     harness, tasks = Harness(uri), set[asyncio.Task[None]]()
 
     async def answer(command: dict[str, Any]) -> None:
-        line = orjson.dumps(await harness.answer(command))
-        sys.stdout.write(line.decode() + "\n")
-        sys.stdout.flush()
+        write(orjson.dumps(await harness.answer(command)) + b"\n")
 
-    async for line in _lines():
+    async for line in lines:
         task = asyncio.create_task(answer(orjson.loads(line)))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     await harness.end()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _lines() -> AsyncIterator[str]:
-    """Yield the lines of standard input. A thread reads the lines, as Windows requires."""
-    queue, loop = asyncio.Queue[str](), asyncio.get_running_loop()
+async def serve_standard_input(uri: str) -> None:
+    """Answer the commands of standard input. A thread reads the lines, as Windows requires.
+
+    Args:
+        uri: address of the broker.
+    """
+    queue, loop = asyncio.Queue[bytes](), asyncio.get_running_loop()
 
     def read() -> None:
-        for line in sys.stdin:
+        for line in sys.stdin.buffer:
             loop.call_soon_threadsafe(queue.put_nowait, line)
-        loop.call_soon_threadsafe(queue.put_nowait, "")
+        loop.call_soon_threadsafe(queue.put_nowait, b"")
+
+    async def lines() -> AsyncIterator[bytes]:
+        while line := await queue.get():
+            yield line
+
+    def write(line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.flush()
 
     threading.Thread(target=read, daemon=True).start()
-    while line := await queue.get():
-        yield line
-
-
-async def in_process(uri: str) -> Program:
-    """Start the harness in this process and this event loop."""
-    return _InProcess(uri)
+    await serve(uri, lines(), write)

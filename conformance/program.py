@@ -14,13 +14,13 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from bmq._json import orjson
 from conformance.case import Mismatch
 
-__all__ = ["AttachedProgram", "Program", "StartedProgram", "Unsupported"]
+__all__ = ["Program", "Start", "Unsupported", "attached", "started"]
 
 #: The longest line of a program, in bytes.
 _LONGEST_LINE = 8 * 1024 * 1024
@@ -28,206 +28,150 @@ _LONGEST_LINE = 8 * 1024 * 1024
 _KEPT = 20
 #: Seconds for a program to end after its standard input was closed.
 _GRACE = 2.0
-_LEFT = "the end of the program's connection"
+
+
+#: Starts the client under test with the address of the scripted broker.
+Start = Callable[[str], Awaitable["Program"]]
 
 
 class Unsupported(Exception):
     """The program cannot do what a case needs; the case is not tested."""
 
 
-class Program(Protocol):
-    """A running client under test."""
+class Program:
+    """A running client under test.
+
+    Args:
+        reader: the lines of the program.
+        writer: the input of the program.
+        process: its process; None if somebody else has started the program.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        process: asyncio.subprocess.Process | None = None,
+    ) -> None:
+        self._writer = writer
+        self._process = process
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._commands = 0
+        self._last: deque[str] = deque(maxlen=_KEPT)
+        self._reading = asyncio.create_task(self._read(reader))
+        errors = process.stderr if process is not None else None
+        self._errors = asyncio.create_task(self._keep(errors)) if errors is not None else None
 
     def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
-        """Ask for something, and return the future answer."""
-        ...
-
-    async def end(self) -> None:
-        """End the program."""
-        ...
-
-
-class Answers:
-    """The answers that have not arrived yet, by the number of their command."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._number = 0
-
-    def next(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Return the number and the future answer of a new command."""
-        self._number += 1
-        future = asyncio.get_running_loop().create_future()
+        """Send a command; the future answer is an exception if the program ends first."""
+        self._commands += 1
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         # A case may end before it asks for an answer.
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._waiting[self._number] = future
-        return self._number, future
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._waiting[self._commands] = answer
+        if self._reading.done() or self._writer.is_closing():
+            self._fail()
+        else:
+            self._writer.write(orjson.dumps({"id": self._commands, "do": verb, **arguments}) + b"\n")
+        return answer
 
-    def arrived(self, number: Any, answer: dict[str, Any]) -> None:
-        """Take the answer to a command; one that no command waits for is ignored."""
-        future = self._waiting.pop(number, None) if isinstance(number, int) else None
-        if future is not None and not future.done():
-            future.set_result(answer)
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            async for line in reader:
+                self._take(line)
+        except (ConnectionError, ValueError) as error:
+            self._last.append(str(error))
+        if self._process is not None:
+            await self._process.wait()
+            if self._errors is not None:
+                await self._errors
+        self._fail()
 
-    def line(self, line: bytes) -> bool:
-        """Take a line of the program; return whether it is an answer."""
+    def _take(self, line: bytes) -> None:
+        """Take an answer; other lines are kept, and an answer that no command waits for is ignored."""
         try:
             answer: Any = orjson.loads(line)
-            number = answer["id"]
+            future = self._waiting.pop(answer["id"], None)
         except (ValueError, KeyError, TypeError):
-            return False
-        self.arrived(number, answer)
-        return True
+            self._last.append(line.decode(errors="replace").rstrip())
+        else:
+            if future is not None and not future.done():
+                future.set_result(answer)
 
-    def end(self, reason: str) -> None:
+    async def _keep(self, errors: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ValueError):
+            async for line in errors:
+                self._last.append(line.decode(errors="replace").rstrip())
+
+    def _fail(self) -> None:
         """Let the waiting commands fail."""
+        reason = "the end of the program's connection"
+        if self._process is not None:
+            last = f": {self._last[-1]}" if self._last else ""
+            reason = f"the end of the program (status {self._process.returncode}){last}"
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(Mismatch("an answer of the program", reason))
         self._waiting.clear()
 
+    async def end(self) -> None:
+        """Close the program's input, and end a process that goes on."""
+        self._writer.close()
+        if self._process is not None:
+            try:
+                async with asyncio.timeout(_GRACE):
+                    await self._process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
+        tasks = [task for task in (self._reading, self._errors) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-class StartedProgram:
-    """A program in a process of its own.
 
-    Args:
-        command: the program and its arguments.
-        uri: address of the scripted broker.
+def started(command: Sequence[str]) -> Start:
+    """Return a function that starts a program in a process of its own.
+
+    The function raises :exc:`OSError` if the program cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], uri: str) -> None:
-        self._command = command
-        self._uri = uri
-        self._answers = Answers()
-        self._process: asyncio.subprocess.Process | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._last: deque[str] = deque(maxlen=_KEPT)
-
-    async def start(self) -> None:
-        """Start the program.
-
-        Raises:
-            OSError: the program cannot be started.
-        """
-        pipe = asyncio.subprocess.PIPE
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
+    async def start(uri: str) -> Program:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
             limit=_LONGEST_LINE,
-            env={**os.environ, "BMQ_BROKER_URI": self._uri},
+            env={**os.environ, "BMQ_BROKER_URI": uri},
         )
-        self._tasks = [
-            asyncio.create_task(self._read(self._process)),
-            asyncio.create_task(self._keep(self._process)),
-        ]
-
-    def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
-        """Send a command; the answer is an exception if the program ends first."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        number, future = self._answers.next()
-        line = orjson.dumps({"id": number, "do": verb, **arguments}) + b"\n"
-        if self._process.stdin.is_closing():
-            self._answers.end(self._how_it_ended())
-        else:
-            self._process.stdin.write(line)
-        return future
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        try:
-            async for line in process.stdout:
-                if not self._answers.line(line):
-                    self._last.append(line.decode(errors="replace").rstrip())
-        except ValueError:
-            self._last.append(f"a line of more than {_LONGEST_LINE} bytes")
-        await process.wait()
-        self._answers.end(self._how_it_ended())
+        assert process.stdin is not None
+        return Program(process.stdout, process.stdin, process)
 
-    async def _keep(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        with contextlib.suppress(ValueError):
-            async for line in process.stderr:
-                self._last.append(line.decode(errors="replace").rstrip())
-
-    def _how_it_ended(self) -> str:
-        status = None if self._process is None else self._process.returncode
-        said = f": {self._last[-1]}" if self._last else ""
-        return f"the end of the program (status {status}){said}"
-
-    async def end(self) -> None:
-        """Close the program's standard input, and end the program if it goes on."""
-        process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            async with asyncio.timeout(_GRACE):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    return start
 
 
-class AttachedProgram:
-    """A program that somebody else starts: its connection stands for its standard input and output."""
+def attached(port: int) -> Start:
+    """Return a function that waits, without a limit, for a program that connects to a port of loopback.
 
-    def __init__(self) -> None:
-        self._answers = Answers()
-        self._writer: asyncio.StreamWriter | None = None
-        self._task: asyncio.Task[None] | None = None
+    The function raises :exc:`OSError` if the port is not free.
+    """
 
-    async def attach(self, port: int) -> None:
-        """Wait for the program on a port of loopback.
-
-        Raises:
-            OSError: the port is not free.
-        """
-        connected = asyncio.Event()
+    async def start(uri: str) -> Program:
+        connected: asyncio.Future[Program] = asyncio.get_running_loop().create_future()
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if self._writer is not None:
+            if connected.done():
                 writer.close()  # one program for a case
-                return
-            self._writer = writer
-            self._task = asyncio.create_task(self._read(reader))
-            connected.set()
+            else:
+                connected.set_result(Program(reader, writer))
 
         server = await asyncio.start_server(accept, "127.0.0.1", port, limit=_LONGEST_LINE)
         try:
-            await connected.wait()
-        except asyncio.CancelledError:
-            await self.end()
-            raise
+            return await connected
         finally:
             server.close()
 
-    def do(self, verb: str, **arguments: Any) -> asyncio.Future[dict[str, Any]]:
-        """Send a command; the answer is an exception if the program ends the connection first."""
-        assert self._writer is not None
-        number, future = self._answers.next()
-        self._writer.write(orjson.dumps({"id": number, "do": verb, **arguments}) + b"\n")
-        if self._task is None or self._task.done():
-            self._answers.end(_LEFT)
-        return future
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError, ValueError):
-            async for line in reader:
-                self._answers.line(line)
-        self._answers.end(_LEFT)
-
-    async def end(self) -> None:
-        """Close the connection: the end of the program's input."""
-        if self._writer is None or self._task is None:
-            return
-        self._writer.close()
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+    return start

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +20,30 @@ from bmq.wire.control_event import encode_event
 from bmq.wire.put import DecodedPut
 from conformance.case import Level
 from conformance.client_cases import EVERY_GROUP
-from conformance.client_suite import attached, run_client_suite, started
-from conformance.harness import Harness, in_process
-from conformance.program import Program
+from conformance.client_suite import run_client_suite
+from conformance.harness import Harness, serve
+from conformance.program import Program, attached, started
 from conformance.run import Outcome
 from conformance.stage import Stage
 from tests.ports import reserved_port
 
 CASES = [case for group in EVERY_GROUP for case in group.cases]
 HARNESS = [sys.executable, "-m", "conformance", "harness"]
+
+
+async def in_process(uri: str) -> Program:
+    """Start the harness in this process and this event loop."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=theirs, limit=8 * 1024 * 1024)
+    serving = asyncio.create_task(serve(uri, reader, writer.write))
+
+    class InProcess(Program):
+        async def end(self) -> None:
+            await super().end()
+            await serving
+            writer.close()
+
+    return InProcess(*await asyncio.open_connection(sock=ours, limit=8 * 1024 * 1024))
 
 
 def chosen(*numbers: str) -> list[Any]:

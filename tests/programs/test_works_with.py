@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance import works_with
+from scripts import works_with
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the conformance cases and the integration tests against a broker, and write the page "Works with".
 
-    python -m conformance.works_with --broker tcp://localhost:30114 --release 0.95.14 --commit a5b313cbb
-    python -m conformance.works_with                    # an embedded broker
-    python -m conformance.works_with --page             # the page alone, from the recorded runs
+    python -m scripts.works_with --broker tcp://localhost:30114 --release 0.95.14 --commit a5b313cbb
+    python -m scripts.works_with                    # an embedded broker
+    python -m scripts.works_with --page             # the page alone, from the recorded runs
 
 Each run records the broker's identity and the result of each case and test in ``docs/works-with.json``; a run
 replaces the earlier run of the same broker. The broker needs the test domains of ``docker/single-node``.
@@ -34,7 +34,7 @@ from tests.fakes.client import dial
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "works-with.json"
 PAGE = ROOT / "docs" / "reference" / "works-with.md"
-BEGIN, END = "<!-- begin: written by conformance/works_with.py -->", "<!-- end -->"
+BEGIN, END = "<!-- begin: written by scripts/works_with.py -->", "<!-- end -->"
 #: The features of the client, and the tests of each feature.
 FEATURES = {
     "queues for reading and for writing": ["integration/test_queues.py", "integration/test_sides.py"],
