@@ -149,7 +149,7 @@ bench: setup ## this client, the official one and the broker's limit, side by si
 	$(RUN) benchmarks/run.py $(ARGS)
 
 conform: setup ## conformance/reports: the embedded broker, and the broker of BMQ_BROKER_URI, against the suite of cases
-	$(RUN) -m conformance.broker_pages $(ARGS)
+	$(RUN) -m conformance.pages $(ARGS)
 
 simulate: setup ## programs under faults of many seeds: ARGS="--seeds 10000 --jobs 2"
 	$(RUN) -m tests.simulation $(ARGS)

@@ -10,7 +10,6 @@ from conformance.case import Case, Level, Mismatch, Untested
 from conformance.catalogue import GROUPS, all_cases, choose, client_cases
 from conformance.client_suite import run_client_suite
 from conformance.program import Program, Start, attached, started
-from conformance.report import as_json, as_markdown
 from conformance.run import Outcome, Report, Result, run_suite
 
 __all__ = [
@@ -28,8 +27,6 @@ __all__ = [
     "Start",
     "Untested",
     "all_cases",
-    "as_json",
-    "as_markdown",
     "attached",
     "choose",
     "client_cases",

@@ -25,7 +25,6 @@ from conformance import (
     Report,
     Result,
     all_cases,
-    as_json,
     attached,
     choose,
     client_cases,
@@ -40,24 +39,11 @@ from conformance.connection import ANSWER
 from conformance.harness import serve_standard_input
 from conformance.record import record
 from conformance.replay import replay
-from conformance.report import explanation, group_rows
+from conformance.report import FIELDS, explanation, group_rows
+from conformance.report import record as record_of
 from conformance.run import AT_ONCE
 
-__all__ = ["ACTIONS", "FIELDS", "main"]
-
-#: Fields of the records.
-FIELDS = (
-    "number",
-    "title",
-    "level",
-    "outcome",
-    "expected",
-    "received",
-    "reason",
-    "seconds",
-    "sends",
-    "statement",
-)
+__all__ = ["ACTIONS", "main"]
 
 _NAME = "bmq conformance"
 
@@ -314,8 +300,8 @@ def _domains(texts: list[str]) -> dict[str, str]:
 def _print(report: Report, output: Form, *, quiet: bool, what: str = "broker") -> None:
     if output is not Form.TABLE:
         writer = Records(output, FIELDS)
-        for each in as_json(report)["cases"]:
-            writer.write(each)
+        for each in report.results:
+            writer.write(record_of(each))
         return
     version = f": {report.version}" if report.version else ""
     emit(f"{report.broker}{version}, {len(report.results)} cases in {report.seconds:.1f} s", "")
