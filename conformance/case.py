@@ -15,7 +15,7 @@ __all__ = ["Case", "Cases", "Check", "Level", "Mismatch", "Untested", "check", "
 
 #: Checks a case, with a :class:`~conformance.bench.Bench` for brokers or a
 #: :class:`~conformance.stage.Stage` for clients.
-Check = Callable[[Any], Awaitable[None]]
+Check = Callable[[Any], Awaitable[object]]
 
 
 class Level(StrEnum):
@@ -135,7 +135,7 @@ class Cases:
         title: str,
         sends: str,
         expects: str,
-        check: Callable[..., Awaitable[None]],
+        check: Callable[..., Awaitable[object]],
         *arguments: Any,
         **more: Any,
     ) -> None:
@@ -189,7 +189,7 @@ class Cases:
 
     def rows(
         self,
-        check: Callable[..., Awaitable[None]],
+        check: Callable[..., Awaitable[object]],
         rows: Iterable[tuple[Any, ...]],
         sends: str = "{}",
         expects: str = "{}",
@@ -209,7 +209,7 @@ class Cases:
             self.add(number, statement, level, title, sent, expected, check, *arguments, **more)
 
     def reactions(
-        self, check: Callable[..., Awaitable[None]], rows: Iterable[tuple[Any, ...]], **more: Any
+        self, check: Callable[..., Awaitable[object]], rows: Iterable[tuple[Any, ...]], **more: Any
     ) -> None:
         """Add a case for each row, as :meth:`rows` does; the check receives the reaction as last argument."""
         self.rows(

@@ -3,132 +3,61 @@
 
 from __future__ import annotations
 
-from bmq.wire.control import CloseQueue, ConfigureStream, Disconnect, StreamParameters
+from functools import partial
+
+from bmq.wire.control import CloseQueue, ConfigureStream, StreamParameters
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check, fail
-from conformance.peer import Peer, handle, subscription
+from conformance.peer import handle, subscription
+from conformance.scene import A, Actor, B, P, Step, play
 
 __all__ = ["GROUP"]
 
 GROUP = Cases(13, "Applications and attempts", domains=("fanout",))
 
-_S, _O = Level.SHOULD, Level.OBSERVED
-_APPS = ("foo", "bar", "baz")
+_M, _S, _O = Level.MUST, Level.SHOULD, Level.OBSERVED
 
 
-async def _session(bench: Bench, apps: tuple[str, ...] = _APPS, *, write: bool = True) -> tuple[Peer, str]:
-    """A session with applications of a new queue as qId 0: the subIds are 1, 2, 3 and the sIds 10, 20, 30."""
-    peer, uri = await bench.client(), bench.uri("fanout")
-    if write:
-        await peer.open(uri, read=False)
-    for sub_id, app in enumerate(apps, 1):
-        await _reads(peer, uri, app, sub_id)
-    return peer, uri
+def _readers(who: Actor, *apps: str) -> list[Step]:
+    """Read applications in one session: the subIds are 1, 2, 3 and the sIds 10, 20, 30."""
+    return [who.reads(app=app, sub_id=place, s_id=10 * place) for place, app in enumerate(apps, 1)]
 
 
-async def _reads(peer: Peer, uri: str, app: str, sub_id: int) -> None:
-    await peer.open(f"{uri}?id={app}", write=False, sub_id=sub_id)
-    await peer.configure(0, subscription(sub_id * 10), app_id=app)
-
-
-async def _leaves(peer: Peer, uri: str, app: str, sub_id: int, *, final: bool = False) -> None:
-    await peer.close(f"{uri}?id={app}", write=False, sub_id=sub_id, final=final)
-
-
-async def _ids(peer: Peer, count: int) -> list[int]:
-    """The ids of the next deliveries, until there are enough, in any number of PUSH messages."""
-    found: list[int] = []
-    while len(found) < count:
-        found += (await peer.push()).push.sub_ids
-    return sorted(found)
+def _session(*apps: str) -> list[Step]:
+    """Write to the queue and read applications in the session A."""
+    return [A.writes(), *_readers(A, *apps)]
 
 
 # ---- 13.1 applications of one session
 
 
-@GROUP.case("13.1.1", "13.17")
-async def _three(bench: Bench) -> None:
-    """Three applications of one session receive each message.
-
-    Sends: foo, bar and baz in one session, 3 PUT.
-    Expects: deliveries with the sIds 10, 20 and 30 for each message.
-    """
-    peer, _ = await _session(bench)
-    for number in range(3):
-        peer.post(b"%d" % number)
-    check(await _ids(peer, 9), [10, 10, 10, 20, 20, 20, 30, 30, 30], "ids")
-    await peer.no_push()
-
-
-@GROUP.case("13.1.2", "14.4")
-async def _one_of_three(bench: Bench) -> None:
-    """A confirmation with one subId leaves the message to the other applications.
-
-    Sends: a PUT to foo, bar and baz of one session, a CONFIRM with subQueueId 2, the end of the connection.
-    Expects: the message for foo and baz in another session, not for bar.
-    """
-    peer, uri = await _session(bench)
-    guid = peer.post(b"x")
-    await _ids(peer, 3)
-    peer.confirm(guid, sub_id=2)
-    await peer.barrier()
-    other = await bench.client()
-    await other.open(uri, read=False)
-    peer.drop()
-    for sub_id, app in enumerate(_APPS, 1):
-        await _reads(other, uri, app, sub_id)
-    check(await _ids(other, 2), [10, 30], "ids")
-    await other.no_push()
-
-
-@GROUP.case("13.1.3", "13.12")
-async def _returns(bench: Bench) -> None:
-    """An application that closes returns its own messages alone.
-
-    Sends: a PUT to foo and bar of one session, closeQueue of foo; a reader of foo in another session.
-    Expects: the message for foo in the other session, no second delivery to bar.
-    """
-    peer, uri = await _session(bench, ("foo", "bar"))
-    peer.post(b"x")
-    await _ids(peer, 2)
-    other = await bench.client()
-    await other.open(uri, read=False)
-    await _leaves(peer, uri, "foo", 1)
-    await _reads(other, uri, "foo", 1)
-    check((await other.push()).payload, b"x", "payload")
-    await peer.no_push()
-
-
-@GROUP.case("13.1.4", "7.9")
-async def _another_id(bench: Bench) -> None:
-    """An application may open again with another subId.
-
-    Sends: foo with subId 1, closeQueue, foo with subId 7; a PUT.
-    Expects: a PUSH with the new sId; the CONFIRM with subQueueId 7 counts.
-    """
-    peer, uri = await _session(bench, ("foo", "bar"))
-    await _leaves(peer, uri, "foo", 1)
-    await _reads(peer, uri, "foo", 7)
-    guid = peer.post(b"x")
-    check(await _ids(peer, 2), [20, 70], "ids")
-    peer.confirm(guid, sub_id=7)
-    await _leaves(peer, uri, "foo", 7)
-    await _reads(peer, uri, "foo", 8)
-    await peer.no_push()
-
-
-@GROUP.case("13.1.5", "8.4")
-async def _one_stream(bench: Bench) -> None:
-    """configureStream concerns one application.
-
-    Sends: foo and bar in one session, configureStream of foo without subscriptions, a PUT.
-    Expects: a PUSH with the sId of bar alone.
-    """
-    peer, _ = await _session(bench, ("foo", "bar"))
-    await peer.configure(0, app_id="foo")
-    peer.post(b"x")
-    check((await peer.push()).push.sub_ids, (20,), "ids")
-    await peer.no_push()
+GROUP.rows(partial(play, kind="fanout"), [
+    ("13.1.1", "13.17", _M, "Three applications of one session receive each message",
+     "foo, bar and baz in one session, 3 PUT", "deliveries with the sIds 10, 20 and 30 for each message",
+     *_session("foo", "bar", "baz"), A.posts(0, 1, 2), A.gets_s_ids(*(10, 20, 30) * 3), A.gets_nothing()),
+    ("13.1.2", "14.4", _M, "A confirmation with one subId leaves the message to the other applications",
+     "a PUT to foo, bar and baz of one session, a CONFIRM with subQueueId 2, the end of the connection", "the message for foo and baz in another session, not for bar",
+     *_session("foo", "bar", "baz"), A.posts(1), A.gets_s_ids(10, 20, 30), A.confirms(1, sub_id=2), B.writes(), A.drops(),
+     *_readers(B, "foo", "bar", "baz"), B.gets_s_ids(10, 30), B.gets_nothing()),
+    ("13.1.3", "13.12", _M, "An application that closes returns its own messages alone",
+     "a PUT to foo and bar of one session, closeQueue of foo; a reader of foo in another session", "the message for foo in the other session, no second delivery to bar",
+     *_session("foo", "bar"), A.posts(1), A.gets_s_ids(10, 20), B.writes(), A.leaves("foo", final=False), *_readers(B, "foo"), B.gets(1),
+     A.gets_nothing()),
+    ("13.1.4", "7.9", _M, "An application may open again with another subId",
+     "foo with subId 1, closeQueue, foo with subId 7; a PUT", "a PUSH with the new sId; the CONFIRM with subQueueId 7 counts",
+     *_session("foo", "bar"), A.leaves("foo", final=False), A.reads(app="foo", sub_id=7, s_id=70), A.posts(1), A.gets_s_ids(20, 70),
+     A.confirms(1, sub_id=7), A.leaves("foo", final=False), A.reads(app="foo", sub_id=8, s_id=80), A.gets_nothing()),
+    ("13.1.5", "8.4", _M, "configureStream concerns one application",
+     "foo and bar in one session, configureStream of foo without subscriptions, a PUT", "a PUSH with the sId of bar alone",
+     *_session("foo", "bar"), A.configures(app="foo"), A.posts(1), A.gets(1, s_ids=(20,)), A.gets_nothing()),
+    ("13.1.8", "15.3", _M, "Readers of one session leave the producer open",
+     "a producer and foo in one session, closeQueue of foo, a PUT", "an ACK with the status 0",
+     *_session("foo"), A.leaves("foo", final=False), A.posts(1), A.acks(0)),
+    ("13.1.10", "13.12", _M, "A disconnect returns the messages of every application",
+     "a PUT to foo and bar of one session, disconnect; foo and bar in another session", "the message for both",
+     *_session("foo", "bar"), A.posts(1), A.gets_s_ids(10, 20), B.writes(), A.disconnects(), *_readers(B, "foo", "bar"),
+     B.gets_s_ids(10, 20)),
+])  # fmt: skip
 
 
 @GROUP.case("13.1.6", "8.6")
@@ -138,9 +67,9 @@ async def _not_open(bench: Bench) -> None:
     Sends: foo in a session, configureStream with the appId bar.
     Expects: E_UNKNOWN.
     """
-    peer, _ = await _session(bench, ("foo",))
+    scene = await play(bench, *_session("foo"), kind="fanout")
     parameters = StreamParameters(app_id="bar", subscriptions=(subscription(1),))
-    status = await peer.refused(ConfigureStream(q_id=0, stream_parameters=parameters))
+    status = await A.peer(scene).refused(ConfigureStream(q_id=0, stream_parameters=parameters))
     check(status.category.name, "E_UNKNOWN", "category")
 
 
@@ -151,25 +80,12 @@ async def _twice(bench: Bench) -> None:
     Sends: foo and bar in one session, closeQueue of foo twice, a PUT.
     Expects: a status for the second closeQueue, and a PUSH for bar.
     """
-    peer, uri = await _session(bench, ("foo", "bar"))
-    await _leaves(peer, uri, "foo", 1)
-    parameters = handle(f"{uri}?id=foo", write=False, sub_id=1)
+    scene = await play(bench, *_session("foo", "bar"), A.leaves("foo", final=False), kind="fanout")
+    peer = A.peer(scene)
+    parameters = handle(scene.named("foo"), write=False, sub_id=1)
     await peer.refused(CloseQueue(handle_parameters=parameters, is_final=False))
     peer.post(b"x")
     check((await peer.push()).push.sub_ids, (20,), "ids")
-
-
-@GROUP.case("13.1.8", "15.3")
-async def _producer_stays(bench: Bench) -> None:
-    """Readers of one session leave the producer open.
-
-    Sends: a producer and foo in one session, closeQueue of foo, a PUT.
-    Expects: an ACK with the status 0.
-    """
-    peer, uri = await _session(bench, ("foo",))
-    await _leaves(peer, uri, "foo", 1)
-    peer.post(b"x")
-    check((await peer.ack()).status, 0, "status")
 
 
 @GROUP.case("13.1.9", "15.3")
@@ -179,113 +95,37 @@ async def _readers_stay(bench: Bench) -> None:
     Sends: a producer and foo in one session, closeQueue of the producer; a PUT of another session.
     Expects: the message for foo.
     """
-    peer, uri = await _session(bench, ("foo",))
-    other = await bench.client()
-    await other.open(uri, read=False)
-    await peer.accepted(CloseQueue(handle_parameters=handle(uri, read=False), is_final=False))
-    other.post(b"x")
+    scene = await play(bench, *_session("foo"), B.writes(), kind="fanout")
+    peer = A.peer(scene)
+    await peer.accepted(CloseQueue(handle_parameters=handle(scene.uri, read=False), is_final=False))
+    B.peer(scene).post(b"x")
     check((await peer.push()).push.sub_ids, (10,), "ids")
-
-
-@GROUP.case("13.1.10", "13.12")
-async def _disconnects(bench: Bench) -> None:
-    """A disconnect returns the messages of every application.
-
-    Sends: a PUT to foo and bar of one session, disconnect; foo and bar in another session.
-    Expects: the message for both.
-    """
-    peer, uri = await _session(bench, ("foo", "bar"))
-    peer.post(b"x")
-    await _ids(peer, 2)
-    other = await bench.client()
-    await other.open(uri, read=False)
-    await peer.accepted(Disconnect())
-    for sub_id, app in enumerate(("foo", "bar"), 1):
-        await _reads(other, uri, app, sub_id)
-    check(await _ids(other, 2), [10, 20], "ids")
 
 
 # ---- 13.2 attempts
 
 
-@GROUP.case("13.2.1", "13.7", _O, domains=("attempts",))
-async def _flags(bench: Bench) -> None:
-    """Each further attempt has the flag OUT_OF_ORDER.
-
-    Sends: a PUT in a domain with maxDeliveryAttempts 3; three consumers that lose their connections.
-    Expects: the flag with the second and the third delivery, not with the first.
-    """
-    producer, uri = await bench.queue("attempts", read=False)
-    producer.post(b"poison")
-    await producer.ack()
-    found: list[bool] = []
-    for _ in range(3):
-        peer = await bench.reader(uri, subscription(1))
-        found.append((await peer.push()).again)
-        peer.drop()
-        await producer.barrier()
-    check(found, [False, True, True], "flags")
+GROUP.rows(partial(play, kind="attempts"), [
+    ("13.2.1", "13.7", _O, "Each further attempt has the flag OUT_OF_ORDER",
+     "a PUT in a domain with maxDeliveryAttempts 3; three consumers that lose their connections", "the flag with the second and the third delivery, not with the first",
+     P.writes(), P.posts(1), P.acks(0), A.reads(), A.gets(1, again=False), A.drops(),
+     *(A.reads(), A.gets(1, again=True), A.drops()) * 2),
+    ("13.2.2", "13.15", _O, "A confirmed message has used no attempt of the next one",
+     "five PUT, each delivered and confirmed before the connection is lost, with maxDeliveryAttempts 3", "five deliveries, each of the next message",
+     P.writes(), *(step for n in range(5) for step in (P.posts(n), P.acks(0), A.reads(), A.gets(n), A.confirms(n), A.drops()))),
+    ("13.2.3", "13.15", _O, "The message behind a dropped one is delivered",
+     "a PUT that three connections lose, and a PUT behind it, with maxDeliveryAttempts 3", "the second message alone for the fourth consumer",
+     P.writes(), P.posts(b"poison", b"good"), P.acks(0, 0), *(A.reads(subscription(1, messages=1)), A.gets(b"poison"), A.drops()) * 3,
+     B.reads(), B.gets(b"good"), B.gets_nothing()),
+], domains=("attempts",))  # fmt: skip
 
 
-@GROUP.case("13.2.2", "13.15", _O, domains=("attempts",))
-async def _confirmed(bench: Bench) -> None:
-    """A confirmed message has used no attempt of the next one.
-
-    Sends: five PUT, each delivered and confirmed before the connection is lost, with maxDeliveryAttempts 3.
-    Expects: five deliveries, each of the next message.
-    """
-    producer, uri = await bench.queue("attempts", read=False)
-    for number in range(5):
-        producer.post(b"%d" % number)
-        await producer.ack()
-        peer = await bench.reader(uri, subscription(1))
-        got = await peer.push()
-        check(got.payload, b"%d" % number, "payload")
-        peer.confirm(got.push.guid)
-        await peer.barrier()
-        peer.drop()
-
-
-@GROUP.case("13.2.3", "13.15", _O, domains=("attempts",))
-async def _behind(bench: Bench) -> None:
-    """The message behind a dropped one is delivered.
-
-    Sends: a PUT that three connections lose, and a PUT behind it, with maxDeliveryAttempts 3.
-    Expects: the second message alone for the fourth consumer.
-    """
-    producer, uri = await bench.queue("attempts", read=False)
-    for payload in (b"poison", b"good"):
-        producer.post(payload)
-    await producer.acks(2)
-    for _ in range(3):
-        peer = await bench.reader(uri, subscription(1, messages=1))
-        check((await peer.push()).payload, b"poison", "payload")
-        peer.drop()
-        await producer.barrier()
-    last = await bench.reader(uri, subscription(1))
-    check((await last.push()).payload, b"good", "payload")
-    await last.no_push()
-
-
-@GROUP.case("13.2.4", "13.12", _O, domains=("priority",))
-async def _among(bench: Bench) -> None:
-    """Unconfirmed messages of a closed queue keep their order among later ones.
-
-    Sends: 6 PUT, the first 3 delivered with a limit of 3, closeQueue; a consumer in another session.
-    Expects: all 6 messages in order, the first 3 with the flag OUT_OF_ORDER.
-    """
-    peer, uri = await bench.consumer(subscription(1, messages=3))
-    for number in range(6):
-        peer.post(b"%d" % number)
-    await peer.pushes(3)
-    other = await bench.client()
-    await other.open(uri, write=False)
-    await peer.close(uri)
-    await other.configure(0, subscription(1))
-    got = await other.pushes(6)
-    check([each.payload for each in got], [b"%d" % number for number in range(6)], "payloads")
-    if not all(each.again for each in got[:3]):
-        raise fail("the flag OUT_OF_ORDER with the first three", [each.again for each in got])
+GROUP.rows(play, [
+    ("13.2.4", "13.12", _O, "Unconfirmed messages of a closed queue keep their order among later ones",
+     "6 PUT, the first 3 delivered with a limit of 3, closeQueue; a consumer in another session", "all 6 messages in order, the first 3 with the flag OUT_OF_ORDER",
+     A.opens(subscription(1, messages=3)), A.posts(*range(6)), A.gets(0, 1, 2), B.opens(write=False), A.leaves(),
+     B.configures(subscription(1)), B.gets(0, 1, 2, again=True), B.gets(3, 4, 5)),
+], domains=("priority",))  # fmt: skip
 
 
 # ---- 13.3 property schemas

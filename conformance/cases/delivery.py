@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bmq.wire.constants import EventType
 from bmq.wire.control import Subscription
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from conformance.bench import Bench
-from conformance.case import Cases, Level, check, fail
+from conformance.case import Cases, Level, check
 from conformance.peer import confirm_event, subscription
+from conformance.scene import A, B, P, play
 
 __all__ = ["GROUP"]
 
@@ -37,17 +39,20 @@ async def _shape(bench: Bench) -> None:
     check((push.queue_id, push.sub_ids, push.flags, push.guid), (3, (11,), 0, guid), "qId, sIds, flags, GUID")
 
 
-@GROUP.case("5.1.2", "8.4")
-async def _new_id(bench: Bench) -> None:
-    """A new sId counts from the answer on.
-
-    Sends: configureStream with another sId, and a PUT.
-    Expects: a PUSH with the new sId.
-    """
-    peer, _ = await bench.consumer(subscription(1))
-    await peer.configure(0, subscription(77))
-    peer.post(b"x")
-    check((await peer.push()).push.sub_ids, (77,), "sIds")
+GROUP.rows(play, [
+    ("5.1.2", "8.4", _M, "A new sId counts from the answer on", "configureStream with another sId, and a PUT", "a PUSH with the new sId",
+     A.opens(subscription(1)), A.configures(subscription(77)), A.posts(1), A.gets(1, s_ids=(77,))),
+    ("5.1.4", "13.10", _M, "Messages keep the order of one producer", "100 PUT", "100 deliveries in the same order",
+     A.opens(subscription(1)), A.posts(*range(100)), A.gets(*range(100))),
+    ("5.1.5", "8.1", _M, "A queue without subscriptions delivers nothing", "openQueue and a PUT without configureStream", "no PUSH",
+     A.opens(), A.posts(1), A.acks(0), A.gets_nothing()),
+    ("5.1.6", "13.9", _O, "A producer receives nothing", "configureStream on a queue opened for writing, and a PUT", "success, and no PUSH",
+     A.writes(), A.configures(subscription(1)), A.posts(1), A.acks(0), A.gets_nothing()),
+    ("5.1.7", "8.5", _M, "A suspended consumer receives nothing",
+     "configureStream without subscriptions, as an SDK does on an unhealthy host, and a PUT", "an ACK, no PUSH until the next configureStream",
+     A.opens(subscription(1)), A.configures(), A.posts(1), A.acks(0), A.gets_nothing(), A.configures(subscription(2)),
+     A.gets(1, s_ids=(2,))),
+])  # fmt: skip
 
 
 @GROUP.case("5.1.3", "8.3")
@@ -64,62 +69,6 @@ async def _answer_first(bench: Bench) -> None:
     await peer.configure(0, subscription(1))
     await peer.push()
     check(peer.kinds[before:], [EventType.CONTROL, EventType.PUSH], "events")
-
-
-@GROUP.case("5.1.4", "13.10")
-async def _order(bench: Bench) -> None:
-    """Messages keep the order of one producer.
-
-    Sends: 100 PUT.
-    Expects: 100 deliveries in the same order.
-    """
-    peer, _ = await bench.consumer(subscription(1))
-    for number in range(100):
-        peer.post(b"%d" % number)
-    check(await peer.payloads(100), [b"%d" % number for number in range(100)], "payloads")
-
-
-@GROUP.case("5.1.5", "8.1")
-async def _no_subscription(bench: Bench) -> None:
-    """A queue without subscriptions delivers nothing.
-
-    Sends: openQueue and a PUT without configureStream.
-    Expects: no PUSH.
-    """
-    peer, _ = await bench.queue()
-    peer.post(b"x")
-    await peer.ack()
-    await peer.no_push()
-
-
-@GROUP.case("5.1.6", "13.9", _O)
-async def _producer(bench: Bench) -> None:
-    """A producer receives nothing.
-
-    Sends: configureStream on a queue opened for writing, and a PUT.
-    Expects: success, and no PUSH.
-    """
-    peer, _ = await bench.queue(read=False)
-    await peer.configure(0, subscription(1))
-    peer.post(b"x")
-    await peer.ack()
-    await peer.no_push()
-
-
-@GROUP.case("5.1.7", "8.5")
-async def _suspended(bench: Bench) -> None:
-    """A suspended consumer receives nothing.
-
-    Sends: configureStream without subscriptions, as an SDK does on an unhealthy host, and a PUT.
-    Expects: an ACK, no PUSH until the next configureStream.
-    """
-    peer, _ = await bench.consumer(subscription(1))
-    await peer.configure(0)
-    peer.post(b"x")
-    check((await peer.ack()).status, 0, "status")
-    await peer.no_push()
-    await peer.configure(0, subscription(2))
-    check((await peer.push()).push.sub_ids, (2,), "sIds")
 
 
 # ---- 5.2 limits
@@ -146,70 +95,23 @@ GROUP.rows(_limit, [
 ])  # fmt: skip
 
 
-@GROUP.case("5.2.2", "8.24", _O)
-async def _resume(bench: Bench) -> None:
-    """Delivery resumes below 80 percent of the limit.
-
-    Sends: CONFIRM of one message, then of another, with a limit of 10.
-    Expects: no delivery after the first, two after the second.
-    """
-    peer, _ = await bench.consumer(subscription(1, messages=10))
-    for number in range(20):
-        peer.post(b"%d" % number)
-    got = await peer.pushes(10)
-    peer.confirm(got[0].push.guid)
-    await peer.no_push()
-    peer.confirm(got[1].push.guid)
-    check(await peer.payloads(2), [b"10", b"11"], "payloads")
-    await peer.no_push()
-
-
-@GROUP.case("5.2.3", "8.20")
-async def _one(bench: Bench) -> None:
-    """A limit of 1 delivers one message at a time.
-
-    Sends: 3 PUT with maxUnconfirmedMessages 1, and a CONFIRM for each delivery.
-    Expects: each message after the confirmation of the previous one.
-    """
-    peer, _ = await bench.consumer(subscription(1, messages=1))
-    for number in range(3):
-        peer.post(b"%d" % number)
-    for number in range(3):
-        got = await peer.push()
-        check(got.payload, b"%d" % number, "payload")
-        await peer.no_push()
-        peer.confirm(got.push.guid)
-
-
-@GROUP.case("5.2.7", "8.23")
-async def _higher(bench: Bench) -> None:
-    """A higher limit resumes delivery.
-
-    Sends: 3 PUT with a limit of 1, then configureStream with a limit of 10.
-    Expects: the other two messages.
-    """
-    peer, _ = await bench.consumer(subscription(1, messages=1))
-    for number in range(3):
-        peer.post(b"%d" % number)
-    await peer.push()
-    await peer.configure(0, subscription(1, messages=10))
-    check(await peer.payloads(2), [b"1", b"2"], "payloads")
-
-
-@GROUP.case("5.2.8", "8.23")
-async def _lower(bench: Bench) -> None:
-    """A lower limit counts the unconfirmed messages.
-
-    Sends: 3 PUT with a limit of 3, then a limit of 2 and a PUT.
-    Expects: no PUSH while 3 messages are unconfirmed.
-    """
-    peer, _ = await bench.consumer(subscription(1, messages=3))
-    for number in range(3):
-        peer.post(b"%d" % number)
-    await peer.pushes(3)
-    await peer.configure(0, subscription(1, messages=2))
-    peer.post(b"3")
-    await peer.no_push()
+GROUP.rows(play, [
+    ("5.2.2", "8.24", _O, "Delivery resumes below 80 percent of the limit",
+     "CONFIRM of one message, then of another, with a limit of 10", "no delivery after the first, two after the second",
+     A.opens(subscription(1, messages=10)), A.posts(*range(20)), A.gets(*range(10)), A.confirms(0), A.gets_nothing(), A.confirms(1),
+     A.gets(10, 11), A.gets_nothing()),
+    ("5.2.3", "8.20", _M, "A limit of 1 delivers one message at a time",
+     "3 PUT with maxUnconfirmedMessages 1, and a CONFIRM for each delivery", "each message after the confirmation of the previous one",
+     A.opens(subscription(1, messages=1)), A.posts(0, 1, 2), A.gets(0), A.gets_nothing(), A.confirms(0), A.gets(1), A.gets_nothing(),
+     A.confirms(1), A.gets(2), A.gets_nothing()),
+    ("5.2.7", "8.23", _M, "A higher limit resumes delivery",
+     "3 PUT with a limit of 1, then configureStream with a limit of 10", "the other two messages",
+     A.opens(subscription(1, messages=1)), A.posts(0, 1, 2), A.gets(0), A.configures(subscription(1, messages=10)), A.gets(1, 2)),
+    ("5.2.8", "8.23", _M, "A lower limit counts the unconfirmed messages",
+     "3 PUT with a limit of 3, then a limit of 2 and a PUT", "no PUSH while 3 messages are unconfirmed",
+     A.opens(subscription(1, messages=3)), A.posts(0, 1, 2), A.gets(0, 1, 2), A.configures(subscription(1, messages=2)), A.posts(3),
+     A.gets_nothing()),
+])  # fmt: skip
 
 
 @GROUP.case("5.2.9", "8.22")
@@ -250,21 +152,12 @@ GROUP.rows(_gone, [
 ], sends="{}; a consumer in another session")  # fmt: skip
 
 
-@GROUP.case("5.3.3", "14.10", _O)
-async def _other_session(bench: Bench) -> None:
-    """Another session may confirm a message.
-
-    Sends: a CONFIRM from a session that did not receive the message.
-    Expects: no second delivery after the first session has closed its queue.
-    """
-    one, uri = await bench.consumer(subscription(1, priority=2))
-    two = await bench.reader(uri, subscription(1, priority=1))
-    guid = one.post(b"x")
-    await one.push()
-    two.confirm(guid)
-    await two.barrier()
-    await one.close(uri)
-    await two.no_push()
+GROUP.rows(play, [
+    ("5.3.3", "14.10", _O, "Another session may confirm a message",
+     "a CONFIRM from a session that did not receive the message", "no second delivery after the first session has closed its queue",
+     A.opens(subscription(1, priority=2)), B.reads(subscription(1, priority=1)), A.posts(1), A.gets(1), B.confirms(1), A.leaves(),
+     B.gets_nothing()),
+])  # fmt: skip
 
 
 _GONE = "no second delivery"
@@ -312,38 +205,21 @@ GROUP.reactions(_confirm, [
 # ---- 5.4 redelivery
 
 
-@GROUP.case("5.4.1", "13.12")
-async def _again(bench: Bench) -> None:
-    """Unconfirmed messages of a closed queue are delivered again.
-
-    Sends: closeQueue with 5 unconfirmed messages; a consumer in another session.
-    Expects: the 5 messages, in order, with the flag OUT_OF_ORDER.
-    """
-    peer, uri = await bench.consumer(subscription(1))
-    for number in range(5):
-        peer.post(b"%d" % number)
-    await peer.pushes(5)
-    other = await bench.client()
-    await other.open(uri, write=False)
-    await peer.close(uri)
-    await other.configure(0, subscription(1))
-    got = [(each.payload, each.again) for each in await other.pushes(5)]
-    check(got, [(b"%d" % number, True) for number in range(5)], "deliveries")
-
-
-@GROUP.case("5.4.2", "13.12")
-async def _lost(bench: Bench) -> None:
-    """Unconfirmed messages of a lost connection are delivered at once.
-
-    Sends: the end of a connection with an unconfirmed message; another consumer is connected.
-    Expects: the message in the other session.
-    """
-    peer, uri = await bench.consumer(subscription(1, priority=2))
-    other = await bench.reader(uri, subscription(1, priority=1))
-    peer.post(b"x")
-    await peer.push()
-    peer.drop()
-    check((await other.push()).payload, b"x", "payload")
+GROUP.rows(play, [
+    ("5.4.1", "13.12", _M, "Unconfirmed messages of a closed queue are delivered again",
+     "closeQueue with 5 unconfirmed messages; a consumer in another session", "the 5 messages, in order, with the flag OUT_OF_ORDER",
+     A.opens(subscription(1)), A.posts(*range(5)), A.gets(*range(5)), B.opens(write=False), A.leaves(), B.configures(subscription(1)),
+     B.gets(*range(5), again=True)),
+    ("5.4.2", "13.12", _M, "Unconfirmed messages of a lost connection are delivered at once",
+     "the end of a connection with an unconfirmed message; another consumer is connected", "the message in the other session",
+     A.opens(subscription(1, priority=2)), B.reads(subscription(1, priority=1)), A.posts(1), A.gets(1), A.drops(), B.gets(1)),
+    ("5.4.4", "13.16", _O, "Delivered messages stay with a consumer that is deconfigured",
+     "configureStream without subscriptions with an unconfirmed message; another consumer is connected", "no PUSH in the other session before closeQueue",
+     A.opens(subscription(1, priority=2)), B.reads(subscription(1, priority=1)), A.posts(1), A.gets(1), A.configures(),
+     B.gets_nothing(), A.leaves(), B.gets(1)),
+    ("5.4.7", "13.7", _S, "A first delivery has no flag", "a PUT with a waiting consumer", "a PUSH without OUT_OF_ORDER",
+     A.opens(subscription(1)), A.posts(1), A.gets(1, again=False)),
+])  # fmt: skip
 
 
 @GROUP.case("5.4.3", "14.1")
@@ -366,71 +242,12 @@ async def _gaps(bench: Bench) -> None:
     await other.no_push()
 
 
-@GROUP.case("5.4.4", "13.16", _O)
-async def _deconfigured(bench: Bench) -> None:
-    """Delivered messages stay with a consumer that is deconfigured.
-
-    Sends: configureStream without subscriptions with an unconfirmed message; another consumer is connected.
-    Expects: no PUSH in the other session before closeQueue.
-    """
-    peer, uri = await bench.consumer(subscription(1, priority=2))
-    other = await bench.reader(uri, subscription(1, priority=1))
-    peer.post(b"x")
-    await peer.push()
-    await peer.configure(0)
-    await other.no_push()
-    await peer.close(uri)
-    check((await other.push()).payload, b"x", "payload")
-
-
-@GROUP.case("5.4.5", "13.15", _O, domains=("attempts",))
-async def _attempts(bench: Bench) -> None:
-    """A message of three lost connections is dropped.
-
-    Sends: three consumers that lose their connections, in a domain with maxDeliveryAttempts 3.
-    Expects: three deliveries, then only new messages.
-    """
-    producer, uri = await bench.queue("attempts", read=False)
-    producer.post(b"poison")
-    await producer.ack()
-    for _ in range(3):
-        peer = await bench.reader(uri, subscription(1))
-        check((await peer.push()).payload, b"poison", "payload")
-        peer.drop()
-        await producer.barrier()
-    last = await bench.client()
-    await last.open(uri)
-    await last.configure(0, subscription(1))
-    last.post(b"next")
-    check(await last.payloads(1), [b"next"], "payloads")
-
-
-@GROUP.case("5.4.6", "13.15", _O, domains=("attempts",))
-async def _graceful(bench: Bench) -> None:
-    """Closed queues do not count as attempts.
-
-    Sends: five times open, receive and close, in a domain with maxDeliveryAttempts 3.
-    Expects: five deliveries.
-    """
-    producer, uri = await bench.queue("attempts", read=False)
-    producer.post(b"x")
-    await producer.ack()
-    peer = await bench.client()
-    for _ in range(5):
-        await peer.open(uri, write=False)
-        await peer.configure(0, subscription(1))
-        check(await peer.payloads(1), [b"x"], "payloads")
-        await peer.close(uri, write=False)
-
-
-@GROUP.case("5.4.7", "13.7", _S)
-async def _first(bench: Bench) -> None:
-    """A first delivery has no flag.
-
-    Sends: a PUT with a waiting consumer.
-    Expects: a PUSH without OUT_OF_ORDER.
-    """
-    peer, _ = await bench.consumer(subscription(1))
-    peer.post(b"x")
-    if (await peer.push()).again:
-        raise fail("no flag OUT_OF_ORDER", "the flag")
+GROUP.rows(partial(play, kind="attempts"), [
+    ("5.4.5", "13.15", _O, "A message of three lost connections is dropped",
+     "three consumers that lose their connections, in a domain with maxDeliveryAttempts 3", "three deliveries, then only new messages",
+     P.writes(), P.posts(b"poison"), P.acks(0), *(A.reads(), A.gets(b"poison"), A.drops()) * 3, B.opens(subscription(1)),
+     B.posts(b"next"), B.gets(b"next")),
+    ("5.4.6", "13.15", _O, "Closed queues do not count as attempts",
+     "five times open, receive and close, in a domain with maxDeliveryAttempts 3", "five deliveries",
+     P.writes(), P.posts(1), P.acks(0), *(A.reads(), A.gets(1), A.leaves()) * 5),
+], domains=("attempts",))  # fmt: skip

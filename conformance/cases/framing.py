@@ -11,6 +11,7 @@ from bmq.wire.put import encode_put
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check
 from conformance.peer import NO_ANSWER, Peer, confirm_event, open_request, put_event, subscription
+from conformance.scene import A, B, play
 
 __all__ = ["GROUP"]
 
@@ -260,20 +261,11 @@ async def _after_disconnect(bench: Bench) -> None:
     await peer.no_answer(99)
 
 
-@GROUP.case("2.5.3", "15.8", domains=("priority",))
-async def _disconnect_open(bench: Bench) -> None:
-    """A disconnect with open queues is answered.
-
-    Sends: disconnect with an open queue and an unconfirmed message.
-    Expects: disconnectResponse; the message is delivered to another client.
-    """
-    peer, uri = await bench.consumer(subscription(1))
-    peer.post(b"x")
-    await peer.push()
-    await _parted(peer)
-    peer.drop()
-    other = await bench.reader(uri, subscription(1))
-    check(await other.payloads(1), [b"x"], "payloads")
+GROUP.rows(play, [
+    ("2.5.3", "15.8", _M, "A disconnect with open queues is answered",
+     "disconnect with an open queue and an unconfirmed message", "disconnectResponse; the message is delivered to another client",
+     A.opens(subscription(1)), A.posts(1), A.gets(1), A.disconnects(), A.drops(), B.reads(), B.gets(1)),
+], domains=("priority",))  # fmt: skip
 
 
 @GROUP.case("2.5.4", "15.8", domains=("priority",))

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check, fail
 from conformance.peer import Peer, open_request, subscription
+from conformance.scene import A, B, play
 
 __all__ = ["GROUP"]
 
 GROUP = Cases(11, "Limits of a domain")
 
-_O = Level.OBSERVED
+_M, _O = Level.MUST, Level.OBSERVED
 #: Seconds until a GUID is forgotten at the latest: the window of a second, and the interval of the clean-up.
 _FORGOTTEN = 12.0
 
@@ -31,20 +34,11 @@ async def _time(bench: Bench) -> None:
     check(reply.deduplication_time_ms, 1000, "deduplicationTimeMs")
 
 
-@GROUP.case("11.1.2", "10.17", domains=("window",))
-async def _within(bench: Bench) -> None:
-    """A GUID is recognised within the window.
-
-    Sends: two PUT with one GUID, the second at once, in a domain with deduplicationTimeMs 1000.
-    Expects: two ACK with the status 0, one delivery.
-    """
-    peer, _ = await bench.consumer(subscription(1), kind="window")
-    guid = peer.post(b"one")
-    check(await peer.statuses(1), [0], "statuses")
-    peer.post(b"two", guid=guid)
-    check(await peer.statuses(1), [0], "statuses")
-    check(await peer.payloads(1), [b"one"], "payloads")
-    await peer.no_push()
+GROUP.rows(partial(play, kind="window"), [
+    ("11.1.2", "10.17", _M, "A GUID is recognised within the window",
+     "two PUT with one GUID, the second at once, in a domain with deduplicationTimeMs 1000", "two ACK with the status 0, one delivery",
+     A.opens(subscription(1)), A.posts(1), A.acks(0), A.posts(2, again=1), A.acks(0), A.gets(1), A.gets_nothing()),
+], domains=("window",))  # fmt: skip
 
 
 @GROUP.case("11.1.3", "10.17", _O, domains=("window",), seconds=30)
@@ -169,17 +163,11 @@ GROUP.rows(_second, [
 ], domains=("few",))  # fmt: skip
 
 
-@GROUP.case("11.3.3", "7.26", _O, domains=("few",))
-async def _leaves(bench: Bench) -> None:
-    """A consumer that leaves makes room for another.
-
-    Sends: openQueue for reading and closeQueue, then openQueue in another session, with maxConsumers 1.
-    Expects: openQueueResponse.
-    """
-    one, two, uri = await bench.client(), await bench.client(), bench.uri("few")
-    await one.open(uri, write=False)
-    await one.close(uri, write=False)
-    await two.open(uri, write=False)
+GROUP.rows(partial(play, kind="few"), [
+    ("11.3.3", "7.26", _O, "A consumer that leaves makes room for another",
+     "openQueue for reading and closeQueue, then openQueue in another session, with maxConsumers 1", "openQueueResponse",
+     A.reads(), A.leaves(), B.reads()),
+], domains=("few",))  # fmt: skip
 
 
 @GROUP.case("11.3.4", "7.26", _O, domains=("few",))

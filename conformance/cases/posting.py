@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 from bmq import _world
 from bmq.wire.constants import Compression, EventType, PropertyType, PushFlags
@@ -14,6 +15,7 @@ from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check, fail
 from conformance.peer import Peer, put_event, subscription
+from conformance.scene import A, B, P, play
 
 __all__ = ["GROUP"]
 
@@ -202,29 +204,19 @@ async def _several_queues(bench: Bench) -> None:
     check(got, [(0, b"0"), (0, b"2"), (1, b"1"), (1, b"3")], "deliveries")
 
 
-@GROUP.case("4.2.10", "10.23")
-async def _reader_posts(bench: Bench) -> None:
-    """A post to a queue opened for reading is refused.
-
-    Sends: a PUT to a queue opened for reading.
-    Expects: an ACK with a status other than 0.
-    """
-    peer, _ = await bench.queue(write=False)
-    peer.post(b"x")
-    check((await peer.ack()).status, 5, "status")
-
-
-@GROUP.case("4.2.11", "10.23")
-async def _closed_queue(bench: Bench) -> None:
-    """A post to a closed queue is refused.
-
-    Sends: a PUT after closeQueue.
-    Expects: an ACK with a status other than 0.
-    """
-    peer, uri = await bench.queue()
-    await peer.close(uri)
-    peer.post(b"x")
-    check((await peer.ack()).status, 5, "status")
+GROUP.rows(play, [
+    ("4.2.10", "10.23", _M, "A post to a queue opened for reading is refused",
+     "a PUT to a queue opened for reading", "an ACK with a status other than 0",
+     A.opens(write=False), A.posts(1), A.acks(5)),
+    ("4.2.11", "10.23", _M, "A post to a closed queue is refused", "a PUT after closeQueue", "an ACK with a status other than 0",
+     A.opens(), A.leaves(), A.posts(1), A.acks(5)),
+    ("4.2.13", "10.16", _M, "A message waits for a consumer",
+     "a PUT, then configureStream in another session", "the message in the other session",
+     P.writes(), P.posts(1), P.acks(0), A.reads(), A.gets(1)),
+    ("4.2.14", "10.16", _M, "A message outlives its producer",
+     "a PUT, then the end of the connection; configureStream in another session", "the message in the other session",
+     A.opens(write=False), P.writes(), P.posts(1), P.acks(0), P.drops(), A.configures(subscription(1)), A.gets(1)),
+])  # fmt: skip
 
 
 @GROUP.case("4.2.12", "10.23", domains=())
@@ -239,48 +231,10 @@ async def _early(bench: Bench) -> None:
     check((await peer.ack()).status, 5, "status")
 
 
-@GROUP.case("4.2.13", "10.16")
-async def _waits(bench: Bench) -> None:
-    """A message waits for a consumer.
-
-    Sends: a PUT, then configureStream in another session.
-    Expects: the message in the other session.
-    """
-    peer, uri = await bench.queue(read=False)
-    peer.post(b"early")
-    await peer.ack()
-    reader = await bench.reader(uri, subscription(1))
-    check(await reader.payloads(1), [b"early"], "payloads")
-
-
-@GROUP.case("4.2.14", "10.16")
-async def _outlives(bench: Bench) -> None:
-    """A message outlives its producer.
-
-    Sends: a PUT, then the end of the connection; configureStream in another session.
-    Expects: the message in the other session.
-    """
-    keeper, uri = await bench.queue(write=False)
-    peer = await bench.client()
-    await peer.open(uri, read=False)
-    peer.post(b"left")
-    await peer.ack()
-    peer.drop()
-    await keeper.configure(0, subscription(1))
-    check(await keeper.payloads(1), [b"left"], "payloads")
-
-
-@GROUP.case("4.2.15", "10.16", domains=("durable",))
-async def _durable(bench: Bench) -> None:
-    """A file-backed queue stores messages.
-
-    Sends: a PUT in a file-backed domain.
-    Expects: an ACK with the status 0, and the message.
-    """
-    peer, _ = await bench.consumer(subscription(1), kind="durable")
-    peer.post(b"x")
-    check((await peer.ack()).status, 0, "status")
-    check(await peer.payloads(1), [b"x"], "payloads")
+GROUP.rows(partial(play, kind="durable"), [
+    ("4.2.15", "10.16", _M, "A file-backed queue stores messages", "a PUT in a file-backed domain", "an ACK with the status 0, and the message",
+     A.opens(subscription(1)), A.posts(1), A.acks(0), A.gets(1)),
+], domains=("durable",))  # fmt: skip
 
 
 # ---- 4.3 acknowledgements
@@ -443,41 +397,15 @@ GROUP.reactions(_area, [
 # ---- 4.5 deduplication
 
 
-@GROUP.case("4.5.1", "10.17")
-async def _once(bench: Bench) -> None:
-    """A GUID is stored once.
-
-    Sends: two PUT with one GUID, the second after the first ACK.
-    Expects: two ACK messages with the status 0, one delivery.
-    """
-    peer, _ = await bench.consumer(subscription(1))
-    guid = peer.post(b"one")
-    check((await peer.ack()).status, 0, "status")
-    peer.post(b"two", guid=guid)
-    check((await peer.ack()).status, 0, "status")
-    check(await peer.payloads(1), [b"one"], "payloads")
-    await peer.no_push()
-
-
-@GROUP.case("4.5.2", "10.17")
-async def _after_confirm(bench: Bench) -> None:
-    """A GUID is recognised after its confirmation, in another session.
-
-    Sends: a PUT, a CONFIRM, and the same PUT in a new session.
-    Expects: an ACK with the status 0, no delivery.
-    """
-    peer, uri = await bench.consumer(subscription(1))
-    guid = peer.post(b"one")
-    await peer.push()
-    peer.confirm(guid)
-    await peer.barrier()
-    again = await bench.client()
-    await again.open(uri)
-    await peer.close(uri)
-    await again.configure(0, subscription(1))
-    again.post(b"one", guid=guid)
-    check((await again.ack()).status, 0, "status")
-    await again.no_push()
+GROUP.rows(play, [
+    ("4.5.1", "10.17", _M, "A GUID is stored once",
+     "two PUT with one GUID, the second after the first ACK", "two ACK messages with the status 0, one delivery",
+     A.opens(subscription(1)), A.posts(1), A.acks(0), A.posts(2, again=1), A.acks(0), A.gets(1), A.gets_nothing()),
+    ("4.5.2", "10.17", _M, "A GUID is recognised after its confirmation, in another session",
+     "a PUT, a CONFIRM, and the same PUT in a new session", "an ACK with the status 0, no delivery",
+     A.opens(subscription(1)), A.posts(1), A.gets(1), A.confirms(1), B.opens(), A.leaves(), B.configures(subscription(1)),
+     B.posts(1, again=1), B.acks(0), B.gets_nothing()),
+])  # fmt: skip
 
 
 @GROUP.case("4.5.3", "10.17")
@@ -543,21 +471,11 @@ async def _unasked(bench: Bench) -> None:
     check((await peer.ack()).status, 1, "status")
 
 
-@GROUP.case("4.6.5", "14.9", domains=("small",))
-async def _room(bench: Bench) -> None:
-    """A confirmation makes room.
-
-    Sends: 11 PUT, 11 CONFIRM, and a PUT.
-    Expects: an ACK with the status 0.
-    """
-    peer, _ = await bench.consumer(subscription(1), kind="small")
-    for _ in range(11):
-        peer.post(b"x")
-    await peer.acks(11)
-    peer.confirm(*[each.push.guid for each in await peer.pushes(11)])
-    await peer.barrier()
-    peer.post(b"x")
-    check((await peer.ack()).status, 0, "status")
+GROUP.rows(partial(play, kind="small"), [
+    ("4.6.5", "14.9", _M, "A confirmation makes room", "11 PUT, 11 CONFIRM, and a PUT", "an ACK with the status 0",
+     A.opens(subscription(1)), A.posts(*range(11)), A.acks(*[0] * 11), A.gets(*range(11)), A.confirms(*range(11)), A.posts(11),
+     A.acks(0)),
+], domains=("small",))  # fmt: skip
 
 
 @GROUP.case("4.6.6", "11.10", domains=("small",))

@@ -86,7 +86,7 @@ def _configure_json() -> dict[str, Any]:
 
 
 def _add(
-    check: Callable[..., Awaitable[None]],
+    check: Callable[..., Awaitable[object]],
     request: str,
     good: str,
     rows: list[tuple[str, str, Level, str, dict[str, Any], str]],

@@ -13,6 +13,7 @@ from bmq.wire.properties import PropertyInput
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check
 from conformance.peer import Peer, subscription
+from conformance.scene import A, play
 
 __all__ = ["GROUP", "SPILLING", "Spilling", "Sub"]
 
@@ -204,16 +205,15 @@ GROUP.rows(_always, [
 ], sends="{}, PUT with seven numbers as x")  # fmt: skip
 
 
-@GROUP.case("8.2.12", "9.5", _O)
-async def _no_spaces(bench: Bench) -> None:
-    """An operator without spaces before a number does not compile.
-
-    Sends: a subscription `i-1 == 41` above one without an expression, and a PUT with i = 7.
-    Expects: a PUSH with the sId of the first subscription, as for every expression with a mistake.
-    """
-    peer, _ = await bench.consumer(subscription(1, "i-1 == 41", priority=2), subscription(2, priority=1))
-    peer.post(b"x", properties={"i": 7})
-    check((await peer.push()).push.sub_ids, (1,), "sIds")
+GROUP.rows(play, [
+    ("8.2.12", "9.5", _O, "An operator without spaces before a number does not compile",
+     "a subscription `i-1 == 41` above one without an expression, and a PUT with i = 7", "a PUSH with the sId of the first subscription, as for every expression with a mistake",
+     A.opens(subscription(1, "i-1 == 41", priority=2), subscription(2, priority=1)), A.posts(1, i=7), A.gets(1, s_ids=(1,))),
+    ("8.3.2", "13.7", _O, "A message that waited for a match has the flag OUT_OF_ORDER",
+     "a subscription `x == 0`, PUT without x and with x = 0; then a subscription without an expression", "the first message without a match, after the change, with the flag",
+     A.opens(subscription(1, "x == 0")), A.posts(b"later"), A.posts(b"now", x=0), A.gets(b"now"), A.configures(subscription(2)),
+     A.gets(b"later", s_ids=(2,), again=True)),
+])  # fmt: skip
 
 
 @GROUP.case("8.2.13", "9.11")
@@ -257,19 +257,3 @@ async def _turns(bench: Bench) -> None:
         one.post(b"%d" % number)
     remainders = [sorted({int(each) % 2 for each in await peer.payloads(6)}) for peer in (one, two)]
     check(sorted(remainders), [[0], [1]], "numbers modulo 2")
-
-
-@GROUP.case("8.3.2", "13.7", _O)
-async def _waited(bench: Bench) -> None:
-    """A message that waited for a match has the flag OUT_OF_ORDER.
-
-    Sends: a subscription `x == 0`, PUT without x and with x = 0; then a subscription without an expression.
-    Expects: the first message without a match, after the change, with the flag.
-    """
-    peer, _ = await bench.consumer(subscription(1, "x == 0"))
-    peer.post(b"later")
-    peer.post(b"now", properties={"x": 0})
-    check(await peer.payloads(1), [b"now"], "payloads")
-    await peer.configure(0, subscription(2))
-    got = await peer.push()
-    check((got.payload, got.push.sub_ids, got.again), (b"later", (2,), True), "payload, sIds, OUT_OF_ORDER")

@@ -11,6 +11,7 @@ from bmq.wire.properties import PropertyInput, PropertyValue
 from conformance.bench import Bench
 from conformance.case import Cases, Level, check
 from conformance.peer import subscription
+from conformance.scene import A, B, C, P, play
 
 __all__ = ["GROUP"]
 
@@ -113,21 +114,23 @@ for _place, _statement, _level, _text, _values, _matches in _TRUTH:
 # ---- 6.2 priorities
 
 
-@GROUP.case("6.2.2", "8.14")
-async def _take_over(bench: Bench) -> None:
-    """A lower priority takes over.
-
-    Sends: consumers with the priorities 2 and 1; the first closes its queue; a PUT.
-    Expects: the delivery to priority 1.
-    """
-    high, uri = await bench.queue()
-    low = await bench.reader(uri, subscription(2, priority=1))
-    await high.configure(0, subscription(1, priority=2))
-    producer = await bench.client()
-    await producer.open(uri, read=False)
-    await high.close(uri)
-    producer.post(b"x")
-    check(await low.payloads(1), [b"x"], "payloads")
+GROUP.rows(play, [
+    ("6.2.2", "8.14", _M, "A lower priority takes over",
+     "consumers with the priorities 2 and 1; the first closes its queue; a PUT", "the delivery to priority 1",
+     A.opens(), B.reads(subscription(2, priority=1)), A.configures(subscription(1, priority=2)), P.writes(), A.leaves(), P.posts(1),
+     B.gets(1)),
+    ("6.3.4", "13.11", _M, "A message without a match waits",
+     "a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`", "no PUSH at first, and the message after the change",
+     A.opens(subscription(1, "x == 1")), A.posts_x(2), A.gets_nothing(), A.configures(subscription(2, "x == 2")), A.gets(2, s_ids=(2,))),
+    ("6.4.4", "14.11", _M, "Unconfirmed messages of a replaced subscription can be confirmed",
+     "a PUT, configureStream with another sId, a CONFIRM; a consumer in another session", "no second delivery",
+     A.opens(subscription(1)), A.posts(1), A.gets(1), A.configures(subscription(2)), A.confirms(1), B.opens(write=False),
+     A.leaves(), B.configures(subscription(1)), B.gets_nothing()),
+    ("6.4.5", "13.14", _O, "A redelivered message without a consumer holds back new ones",
+     "`x == 1` leaves with an unconfirmed message; `x == 2` stays; PUT with x = 2; then `x == 1` again", "no PUSH for `x == 2` until the first message has a consumer",
+     A.opens(), B.opens(subscription(1, "x == 2")), A.configures(subscription(1, "x == 1")), A.posts_x(1), A.gets(1), A.leaves(),
+     B.posts_x(2), B.gets_nothing(), C.reads(subscription(1, "x == 1")), C.gets(1), B.gets(2)),
+])  # fmt: skip
 
 
 async def _share(
@@ -240,21 +243,6 @@ async def _wins(bench: Bench) -> None:
     check(pairs == {(b"0", (10,)), (b"1", (5,))}, True, f"deliveries {sorted(pairs)}:")
 
 
-@GROUP.case("6.3.4", "13.11")
-async def _unmatched(bench: Bench) -> None:
-    """A message without a match waits.
-
-    Sends: a subscription `x == 1`, PUT with x = 2, then a subscription `x == 2`.
-    Expects: no PUSH at first, and the message after the change.
-    """
-    peer, _ = await bench.consumer(subscription(1, "x == 1"))
-    peer.post(b"two", properties={"x": 2})
-    await peer.no_push()
-    await peer.configure(0, subscription(2, "x == 2"))
-    got = await peer.push()
-    check((got.payload, got.push.sub_ids), (b"two", (2,)), "delivery")
-
-
 @GROUP.case("6.3.8", "9.14")
 async def _compressed(bench: Bench) -> None:
     """A compressed payload does not hide the properties.
@@ -302,45 +290,3 @@ async def _under_flow(bench: Bench) -> None:
     while len(got) < 200:
         got[(await peer.push()).payload] = None
     check(sorted(map(int, got)), list(range(200)), "messages")
-
-
-@GROUP.case("6.4.4", "14.11")
-async def _confirm_after(bench: Bench) -> None:
-    """Unconfirmed messages of a replaced subscription can be confirmed.
-
-    Sends: a PUT, configureStream with another sId, a CONFIRM; a consumer in another session.
-    Expects: no second delivery.
-    """
-    peer, uri = await bench.consumer(subscription(1))
-    guid = peer.post(b"x")
-    await peer.push()
-    await peer.configure(0, subscription(2))
-    peer.confirm(guid)
-    await peer.barrier()
-    other = await bench.client()
-    await other.open(uri, write=False)
-    await peer.close(uri)
-    await other.configure(0, subscription(1))
-    await other.no_push()
-
-
-@GROUP.case("6.4.5", "13.14", _O)
-async def _stall(bench: Bench) -> None:
-    """A redelivered message without a consumer holds back new ones.
-
-    Sends: `x == 1` leaves with an unconfirmed message; `x == 2` stays; PUT with x = 2; then `x == 1` again.
-    Expects: no PUSH for `x == 2` until the first message has a consumer.
-    """
-    one, uri = await bench.queue()
-    two = await bench.client()
-    await two.open(uri)
-    await two.configure(0, subscription(1, "x == 2"))
-    await one.configure(0, subscription(1, "x == 1"))
-    one.post(b"one", properties={"x": 1})
-    await one.push()
-    await one.close(uri)
-    two.post(b"two", properties={"x": 2})
-    await two.no_push()
-    again = await bench.reader(uri, subscription(1, "x == 1"))
-    check(await again.payloads(1), [b"one"], "payloads")
-    check(await two.payloads(1), [b"two"], "payloads")
