@@ -7,8 +7,7 @@ subscriptions.
 """
 
 from bmq.codecs._cloudevents import CloudEvent
-from bmq.codecs._codec import Codec, codec_for, register
-from bmq.codecs._msgspec import MsgspecJson
+from bmq.codecs._codec import Codec, MsgspecJson, codec_for, register
 from bmq.codecs._shape import Shape
 from bmq.codecs.fields import Property
 

@@ -1,16 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec interface, and the registry of codecs by content type."""
+"""The codec interface, the built-in codecs, and the registry of codecs by content type."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
 
 from bmq import _checks
-from bmq.codecs._msgspec import JSON, MSGPACK, MsgspecJson, MsgspecPack
 from bmq.errors import UsageError
 
-__all__ = ["Codec", "codec_for", "known", "plain", "register"]
+__all__ = [
+    "JSON",
+    "MSGPACK",
+    "Codec",
+    "MsgspecJson",
+    "MsgspecPack",
+    "codec_for",
+    "plain",
+    "register",
+]
+
+# ---- Codecs through msgspec: JSON and MessagePack
+
+JSON: Final = "application/json"
+MSGPACK: Final = "application/msgpack"
+
+
+class MsgspecJson:
+    """JSON through msgspec, the default codec of all types except for pydantic's.
+
+    Values are checked when read: a field of another type is an error, a missing field takes its default, and
+    an unknown field is ignored. A dataclass is filled without a call of its ``__init__``;
+    ``__post_init__`` is called.
+
+    Args:
+        of: the type of the values.
+
+    Raises:
+        UsageError: msgspec does not support the type.
+
+    Attributes:
+        content_type: ``application/json``.
+        encode: returns the payload of a value.
+        decode: returns the value of a payload.
+    """
+
+    content_type = JSON
+
+    def __init__(self, of: Any) -> None:
+        try:
+            self.decode = msgspec.json.Decoder(of).decode
+            # A decoder accepts any class, and would refuse each message: only the schema finds the class now.
+            msgspec.json.schema(of)
+        except (TypeError, NameError) as error:
+            raise _unsupported("JSON", of, error) from None
+        self.encode = msgspec.json.Encoder().encode
+        self._of = of
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return msgspec.json.schema(self._of)
+
+
+class MsgspecPack:
+    """MessagePack.
+
+    Raises:
+        UsageError: msgspec does not support the type.
+    """
+
+    content_type = MSGPACK
+
+    def __init__(self, of: Any) -> None:
+        try:
+            self.decode = msgspec.msgpack.Decoder(of).decode
+        except (TypeError, NameError) as error:
+            raise _unsupported("MessagePack", of, error) from None
+        self.encode = msgspec.msgpack.Encoder().encode
+        self._of = of
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the values."""
+        return msgspec.json.schema(self._of)
+
+
+class PydanticJson:
+    """JSON as pydantic writes and validates it, with aliases."""
+
+    content_type = JSON
+
+    def __init__(self, of: Any) -> None:
+        from pydantic import TypeAdapter  # installed, because the type is pydantic's
+
+        self._adapter: TypeAdapter[Any] = TypeAdapter(of)
+        self.decode = self._adapter.validate_json
+
+    def encode(self, value: Any) -> bytes:
+        """Return the JSON text."""
+        return self._adapter.dump_json(value, by_alias=True)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of the values."""
+        return self._adapter.json_schema()
+
+
+def _unsupported(form: str, of: Any, error: Exception) -> UsageError:
+    reason = str(error).rpartition("\n")[2]
+    return UsageError(
+        f"msgspec has no {form} for {of!r}: {reason}. Possible types are dataclasses, typed dictionaries, "
+        "structs of msgspec, lists, tuples, dictionaries, enumerations, dates, UUID and plain values. "
+        "Otherwise use a model of pydantic, or a codec of your own (bmq.codecs.register)"
+    )
+
+
+# ---- The interface, and the registry by content type
 
 T = TypeVar("T")
 
@@ -87,11 +192,6 @@ def plain(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def known() -> list[str]:
-    """Return the content types with a codec."""
-    return sorted(_made_by)
-
-
 def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
     """Return the codec of a type for a content type.
 
@@ -105,8 +205,8 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
     make = _made_by.get(plain(_checks.text("content_type", content_type)))
     if make is None:
         raise UsageError(
-            f"no codec for {content_type!r}; known types: {', '.join(known())}. bmq.codecs.register(...) "
-            "adds a codec"
+            f"no codec for {content_type!r}; known types: {', '.join(sorted(_made_by))}. "
+            "bmq.codecs.register(...) adds a codec"
         )
     try:
         return make(of)
@@ -118,8 +218,6 @@ def codec_for(of: Any, content_type: str = JSON) -> Codec[Any]:
 
 def _json(of: Any) -> Codec[Any]:
     if hasattr(of, "__pydantic_core_schema__"):
-        from bmq.codecs._pydantic import PydanticJson
-
         return PydanticJson(of)
     return MsgspecJson(Any if of is object else of)
 

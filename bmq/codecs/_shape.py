@@ -9,8 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_args, get_o
 
 from bmq import _checks
 from bmq.codecs._cloudevents import ATTRIBUTES, CloudEvent, attributes_of, event_of
-from bmq.codecs._codec import Codec, codec_for, plain
-from bmq.codecs._msgspec import JSON
+from bmq.codecs._codec import JSON, Codec, codec_for, plain
 from bmq.codecs.fields import fields_of
 from bmq.conventions import CONTENT_TYPE
 from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
