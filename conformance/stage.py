@@ -55,10 +55,26 @@ from conformance.connection import ANSWER, Connection, decoded
 from conformance.peer import QUIET
 from conformance.program import Program, Unsupported
 
-__all__ = ["FEATURES", "Line", "Opened", "Stage", "accepted", "codec_of", "guid", "pushed"]
+__all__ = [
+    "FEATURES",
+    "NEWS",
+    "ORDERS",
+    "OTHER",
+    "Line",
+    "Opened",
+    "Stage",
+    "accepted",
+    "codec_of",
+    "guid",
+    "pushed",
+]
 
 #: Features that the scripted broker names.
 FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
+#: The queues of the cases: two in priority mode, and an application of one in fanout mode.
+ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
+OTHER = "bmq://bmq.test.mem.priority/conform-other"
+NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
 #: Seconds for the client to connect, or to connect again after a pause of its own.
 _CONNECTION = 30.0
 #: Payload of the message that shows that a client goes on.
@@ -586,6 +602,13 @@ class Stage:
         await self.served(line, asked)
         await self.done(asked)
         return queue
+
+    async def queue(
+        self, uri: str = ORDERS, *, read: bool = False, write: bool = False, features: str = FEATURES
+    ) -> tuple[Line, Opened]:
+        """Start the client's session, and let the client open a queue."""
+        line = await self.started(features)
+        return line, await self.opened(line, uri, read=read, write=write)
 
     async def restored(self, *queues: Opened) -> Line:
         """Return the client's next connection, on which it has opened these queues again."""

@@ -12,7 +12,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_schema_event
 from conformance.case import Cases, Level, check, fail
-from conformance.stage import FEATURES, Stage, codec_of
+from conformance.stage import FEATURES, ORDERS, Stage, codec_of
 
 __all__ = ["CASES"]
 
@@ -149,7 +149,7 @@ async def answers_heartbeats_meanwhile(stage: Stage) -> None:
     Expects: HEARTBEAT_RSP.
     """
     line = await stage.started()
-    stage.do("open", queue="bmq://bmq.test.mem.priority/conform", write=True)
+    stage.do("open", queue=ORDERS, write=True)
     await line.any_request()
     line.send(HEARTBEAT_REQ)
     await line.event(EventType.HEARTBEAT_RSP)
@@ -191,7 +191,6 @@ async def ignores_foreign_answers(stage: Stage) -> None:
     Sends: a status for rId 77777.
     Expects: a post is accepted.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, "bmq://bmq.test.mem.priority/conform", write=True)
+    line, queue = await stage.queue(write=True)
     line.refuse(ControlMessage(r_id=77_777))
     await stage.alive(line, queue)

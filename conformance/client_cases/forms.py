@@ -16,13 +16,11 @@ from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import encode_push
 from conformance.case import Cases, Level, Mismatch, check, fail
 from conformance.peer import QUIET
-from conformance.stage import Line, Opened, Stage, guid, pushed
+from conformance.stage import ORDERS, OTHER, Line, Opened, Stage, guid, pushed
 
 __all__ = ["CASES"]
 
 CASES = Cases(27, "Forms and order")
-ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
-OTHER = "bmq://bmq.test.mem.priority/conform-other"
 _SENT_BY_CLIENTS = {
     EventType.CONTROL,
     EventType.PUT,
@@ -36,8 +34,7 @@ _LONG = 45.0
 
 async def _whole_session(stage: Stage) -> Line:
     """Post, receive and confirm a message, close the queue, end the session."""
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True, write=True)
+    line, queue = await stage.queue(read=True, write=True)
     posted = stage.post(queue, b"hello", {"n": 1})
     line.acknowledge(await line.puts())
     await stage.done(posted)
@@ -150,8 +147,7 @@ async def posts_to_an_open_queue(stage: Stage) -> None:
     Sends: the end of the connection instead of an ACK; then openQueueResponse after a pause.
     Expects: no PUT in the pause, and the message after it; or a failure of the call.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, write=True)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"hello")
     (first,) = await line.puts()
     line.drop()
@@ -175,8 +171,7 @@ async def omits_the_area(stage: Stage) -> None:
     Sends: an ACK.
     Expects: a PUT message without the flag MESSAGE_PROPERTIES, with schemaId 0, and nothing but the payload.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, write=True)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"hello")
     (put,) = await line.puts()
     check(put.flags & PutFlags.MESSAGE_PROPERTIES, 0, "the flag MESSAGE_PROPERTIES")
@@ -199,8 +194,7 @@ def _with_schema(queue: Opened, number: int, schema_id: int, properties: dict[st
 
 
 async def _schema(stage: Stage, messages: tuple[tuple[int, dict[str, PropertyInput]], ...]) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True)
+    line, queue = await stage.queue(read=True)
     for place, (schema_id, properties) in enumerate(messages, 1):
         asked = stage.do("receive", queue=queue.uri)
         line.deliver(_with_schema(queue, place, schema_id, properties))
@@ -224,8 +218,7 @@ def _infos(queue: Opened) -> bytes:
 
 
 async def _options(stage: Stage, options: Callable[[Opened], bytes]) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True)
+    line, queue = await stage.queue(read=True)
     asked = stage.do("receive", queue=queue.uri)
     line.deliver(pushed(queue, 1, b"hello", options=options(queue)))
     check(await stage.received(asked), b"hello", "payload")

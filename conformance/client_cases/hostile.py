@@ -9,12 +9,11 @@ from collections.abc import Callable
 from bmq.wire.constants import Compression, EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from conformance.case import Cases, Level, check
-from conformance.stage import Opened, Stage, pushed
+from conformance.stage import ORDERS, Opened, Stage, pushed
 
 __all__ = ["CASES"]
 
 CASES = Cases(26, "Later versions and wrong input")
-ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
 
 
 def _event(event_type: int, body: bytes) -> bytes:
@@ -22,8 +21,7 @@ def _event(event_type: int, body: bytes) -> bytes:
 
 
 async def _survival(stage: Stage, make: Callable[[Opened], bytes]) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True, write=True)
+    line, queue = await stage.queue(read=True, write=True)
     line.send(make(queue))
     await line.flushed()
     await stage.alive(line, queue)
@@ -55,8 +53,7 @@ _NEXT = "the next message arrives, on this connection or on a new one"
 
 
 async def _bad_message(stage: Stage, make: Callable[[Opened], bytes]) -> None:
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True, write=True)
+    line, queue = await stage.queue(read=True, write=True)
     line.deliver(make(queue))
     await stage.alive(line, queue)
     line = stage.peers[-1]

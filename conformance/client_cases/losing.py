@@ -6,19 +6,12 @@ from __future__ import annotations
 from bmq.wire.constants import EventType
 from bmq.wire.control import OpenQueue
 from conformance.case import Cases, Level, check
-from conformance.stage import Line, Opened, Stage, pushed
+from conformance.stage import ORDERS, OTHER, Stage, pushed
 
 __all__ = ["CASES"]
 
 CASES = Cases(25, "Lost connections")
-ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
-OTHER = "bmq://bmq.test.mem.priority/conform-other"
 _LONG = 45.0
-
-
-async def _opened(stage: Stage, *, read: bool = False, write: bool = False) -> tuple[Line, Opened]:
-    line = await stage.started()
-    return line, await stage.opened(line, ORDERS, read=read, write=write)
 
 
 @CASES.case("25.1.1", "16.2", seconds=_LONG)
@@ -28,7 +21,7 @@ async def connects_again(stage: Stage) -> None:
     Sends: the end of the connection.
     Expects: a second connection with a clientIdentity.
     """
-    line, _ = await _opened(stage, write=True)
+    line, _ = await stage.queue(write=True)
     line.drop()
     await (await stage.connection()).introduction()
 
@@ -40,7 +33,7 @@ async def opens_again(stage: Stage) -> None:
     Sends: the end of the connection.
     Expects: openQueue and the configuration on the second connection, then a message is received.
     """
-    line, queue = await _opened(stage, read=True)
+    line, queue = await stage.queue(read=True)
     line.drop()
     line = await stage.restored(queue)
     asked = stage.do("receive", queue=ORDERS)
@@ -55,7 +48,7 @@ async def posts_again(stage: Stage) -> None:
     Sends: the end of the connection instead of an ACK.
     Expects: the same message on the second connection, or a failure of the call.
     """
-    line, queue = await _opened(stage, write=True)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"hello")
     (first,) = await line.puts()
     line.drop()
@@ -75,7 +68,7 @@ async def posts_only_open_messages_again(stage: Stage) -> None:
     Sends: an ACK, then the end of the connection.
     Expects: no PUT on the second connection but for a new message.
     """
-    line, queue = await _opened(stage, write=True)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"old")
     line.acknowledge(await line.puts())
     await stage.done(asked)
@@ -92,7 +85,7 @@ async def keeps_the_order(stage: Stage) -> None:
     Sends: the end of the connection instead of 20 acknowledgements.
     Expects: 20 messages with the same GUIDs in the same order, or 20 failures.
     """
-    line, queue = await _opened(stage, write=True)
+    line, queue = await stage.queue(write=True)
     calls = [stage.post(queue, b"%d" % number) for number in range(20)]
     before = await line.puts(20)
     line.drop()
@@ -128,8 +121,7 @@ async def survives_a_refused_reopening(stage: Stage) -> None:
     Sends: a status for one of two openQueue requests on the second connection.
     Expects: the other queue accepts a post.
     """
-    line = await stage.started()
-    kept = await stage.opened(line, ORDERS, write=True)
+    line, kept = await stage.queue(write=True)
     await stage.opened(line, OTHER, write=True)
     line.drop()
     line = await stage.negotiated()
@@ -150,7 +142,7 @@ async def delivers_once(stage: Stage) -> None:
     Sends: a message on both connections.
     Expects: the message once.
     """
-    line, queue = await _opened(stage, read=True)
+    line, queue = await stage.queue(read=True)
     line.deliver(pushed(queue, 1, b"one"))
     await line.flushed()
     line.drop()

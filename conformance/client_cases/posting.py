@@ -9,17 +9,11 @@ from bmq.wire.crc import crc32c
 from bmq.wire.message import split_application_data
 from bmq.wire.put import DecodedPut
 from conformance.case import Cases, Level, check, fail
-from conformance.stage import FEATURES, Line, Opened, Stage, accepted, guid
+from conformance.stage import Stage, accepted, guid
 
 __all__ = ["CASES"]
 
 CASES = Cases(23, "Posting")
-ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
-
-
-async def _writing(stage: Stage, features: str = FEATURES) -> tuple[Line, Opened]:
-    line = await stage.started(features)
-    return line, await stage.opened(line, ORDERS, write=True)
 
 
 def _read(put: DecodedPut) -> tuple[dict[str, object], bytes]:
@@ -39,7 +33,7 @@ async def posts(stage: Stage) -> None:
     Sends: an ACK.
     Expects: a PUT message.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"hello")
     (put,) = await line.puts()
     check(put.queue_id, queue.q_id, "qId")
@@ -57,14 +51,14 @@ async def has_a_checksum(stage: Stage) -> None:
     Sends: an ACK.
     Expects: the right checksum.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     stage.post(queue, b"hello", {"n": 1})
     (put,) = await line.puts()
     check(put.crc, crc32c(put.data), "CRC32-C")
 
 
 async def _payload_of(stage: Stage, size: int) -> None:
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     payload = bytes(index % 251 for index in range(size))
     asked = stage.post(queue, payload)
     (put,) = await line.puts()
@@ -93,7 +87,7 @@ async def has_new_guids(stage: Stage) -> None:
     Sends: nothing.
     Expects: different GUIDs.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     stage.post(queue, b"one")
     stage.post(queue, b"two")
     one, two = await line.puts(2)
@@ -108,7 +102,7 @@ async def writes_new_properties(stage: Stage) -> None:
     Sends: a brokerResponse with MPS:MESSAGE_PROPERTIES_EX.
     Expects: a property area with schema id 1, and the properties.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     stage.post(queue, b"x", {"region": "eu", "count": 7})
     (put,) = await line.puts()
     check(_read(put)[0], {"region": "eu", "count": 7}, "properties")
@@ -121,7 +115,7 @@ async def writes_old_properties(stage: Stage) -> None:
     Sends: a brokerResponse without MPS:MESSAGE_PROPERTIES_EX.
     Expects: a property area with schema id 0, and the properties.
     """
-    line, queue = await _writing(stage, features="PROTOCOL_ENCODING:BER,JSON")
+    line, queue = await stage.queue(write=True, features="PROTOCOL_ENCODING:BER,JSON")
     stage.post(queue, b"x", {"region": "eu", "count": 7})
     (put,) = await line.puts()
     check(put.schema_id, 0, "schemaId")
@@ -135,7 +129,7 @@ async def matches_acknowledgements(stage: Stage) -> None:
     Sends: acknowledgements of three messages in reverse order, the second one negative.
     Expects: the second call reports the failure.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     calls = [stage.post(queue, b"%d" % number) for number in range(3)]
     puts = await line.puts(3)
     by_payload = {_read(put)[1]: put for put in puts}
@@ -149,7 +143,7 @@ _FAILED = "a failure of the call; the session goes on"
 
 
 async def _status(stage: Stage, status: int) -> None:
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"x")
     line.acknowledge(await line.puts(), status)
     answer = await stage.answer(asked)
@@ -173,7 +167,7 @@ async def reads_many_acknowledgements(stage: Stage) -> None:
     Sends: one ACK event for 50 messages.
     Expects: success of all calls.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     calls = [stage.post(queue, b"%d" % number) for number in range(50)]
     line.acknowledge(await line.puts(50))
     for call in calls:
@@ -181,7 +175,7 @@ async def reads_many_acknowledgements(stage: Stage) -> None:
 
 
 async def _unknown(stage: Stage, q_id: int | None) -> None:
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     # A correlation id that the client has not sent; 0 for a client with GUIDs of its own.
     correlation_id = 4711 if line.legacy else 0
     line.send(encode_acks([(0, correlation_id, guid(99), queue.q_id if q_id is None else q_id)]))
@@ -201,7 +195,7 @@ async def ignores_a_second_acknowledgement(stage: Stage) -> None:
     Sends: the same acknowledgement twice, the second time negative.
     Expects: success of the call; the session goes on.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"x")
     puts = await line.puts()
     line.acknowledge(puts)
@@ -217,7 +211,7 @@ async def waits_for_the_acknowledgement(stage: Stage) -> None:
     Sends: nothing.
     Expects: no answer of the call.
     """
-    line, queue = await _writing(stage)
+    line, queue = await stage.queue(write=True)
     asked = stage.post(queue, b"x")
     puts = await line.puts()
     await stage.alive(line, queue)

@@ -11,14 +11,11 @@ from bmq.wire.control import (
     QueueFlags,
 )
 from conformance.case import Cases, Level, Mismatch, check, fail
-from conformance.stage import Stage
+from conformance.stage import NEWS, ORDERS, OTHER, Stage
 
 __all__ = ["CASES"]
 
 CASES = Cases(22, "Queues")
-ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
-OTHER = "bmq://bmq.test.mem.priority/conform-other"
-NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
 
 
 @CASES.case("22.1.1", "7.11")
@@ -28,8 +25,7 @@ async def opens_for_writing(stage: Stage) -> None:
     Sends: openQueueResponse.
     Expects: openQueue with the URI, the flag WRITE and writeCount 1.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, write=True)
+    _, queue = await stage.queue(write=True)
     parameters = queue.parameters
     check(parameters.uri, ORDERS, "uri")
     check(bool(parameters.flags & QueueFlags.WRITE), True, "the flag WRITE")
@@ -44,8 +40,7 @@ async def opens_for_reading(stage: Stage) -> None:
     Sends: openQueueResponse and the answer to the configuration.
     Expects: openQueue with the flag READ, then a configuration with positive limits.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, read=True)
+    _, queue = await stage.queue(read=True)
     parameters = queue.parameters
     check(bool(parameters.flags & QueueFlags.READ), True, "the flag READ")
     check((parameters.read_count, parameters.write_count), (1, 0), "readCount and writeCount")
@@ -68,8 +63,7 @@ async def numbers_queues(stage: Stage) -> None:
     Sends: answers to both openings.
     Expects: different qIds.
     """
-    line = await stage.started()
-    one = await stage.opened(line, ORDERS, write=True)
+    line, one = await stage.queue(write=True)
     two = await stage.opened(line, OTHER, write=True)
     if one.q_id == two.q_id:
         raise fail("different qIds", f"{one.q_id} for both")
@@ -82,8 +76,7 @@ async def names_the_application(stage: Stage) -> None:
     Sends: answers.
     Expects: openQueue with appId foo in subIdInfo, and with or without ?id=foo in the URI.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, NEWS, read=True)
+    _, queue = await stage.queue(NEWS, read=True)
     parameters = queue.parameters
     info = parameters.sub_id_info
     check(info and info.app_id, "foo", "appId")
@@ -160,8 +153,7 @@ async def closes_a_reader(stage: Stage) -> None:
     Sends: answers.
     Expects: a configuration without consumers, then closeQueue with isFinal.
     """
-    line = await stage.started()
-    await stage.opened(line, ORDERS, read=True)
+    line, _ = await stage.queue(read=True)
     asked = stage.do("close", queue=ORDERS)
     requests = await stage.served(line, asked)
     await stage.done(asked)
@@ -180,8 +172,7 @@ async def closes_a_writer(stage: Stage) -> None:
     Sends: closeQueueResponse.
     Expects: closeQueue with isFinal.
     """
-    line = await stage.started()
-    queue = await stage.opened(line, ORDERS, write=True)
+    line, queue = await stage.queue(write=True)
     asked = stage.do("close", queue=ORDERS)
     requests = await stage.served(line, asked)
     await stage.done(asked)
@@ -199,8 +190,7 @@ async def survives_a_refused_close(stage: Stage) -> None:
     Sends: a status for closeQueue.
     Expects: an answer of the client; another queue can be opened.
     """
-    line = await stage.started()
-    await stage.opened(line, ORDERS, write=True)
+    line, _ = await stage.queue(write=True)
     asked = stage.do("close", queue=ORDERS)
 
     def act(request: ControlMessage) -> bool:

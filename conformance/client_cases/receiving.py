@@ -12,18 +12,11 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import PropertyInput
 from conformance.case import Cases, Level, check
-from conformance.stage import Line, Opened, Stage, guid, pushed
+from conformance.stage import NEWS, Opened, Stage, guid, pushed
 
 __all__ = ["CASES"]
 
 CASES = Cases(24, "Receiving")
-ORDERS = "bmq://bmq.test.mem.priority/conform-orders"
-NEWS = "bmq://bmq.test.mem.fanout/conform-news?id=foo"
-
-
-async def _reading(stage: Stage, uri: str = ORDERS) -> tuple[Line, Opened]:
-    line = await stage.started()
-    return line, await stage.opened(line, uri, read=True)
 
 
 @CASES.case("24.1.1", "13.5")
@@ -33,7 +26,7 @@ async def receives(stage: Stage) -> None:
     Sends: a PUSH message.
     Expects: its payload and its GUID.
     """
-    line, queue = await _reading(stage)
+    line, queue = await stage.queue(read=True)
     asked = stage.do("receive", queue=queue.uri)
     line.deliver(pushed(queue, 1, b"hello"))
     check(await stage.received(asked), b"hello", "payload")
@@ -47,7 +40,7 @@ async def keeps_the_order(stage: Stage) -> None:
     Sends: three messages in an event, and two more in events of their own.
     Expects: five messages in order.
     """
-    line, queue = await _reading(stage)
+    line, queue = await stage.queue(read=True)
     line.deliver(*(pushed(queue, number, b"%d" % number) for number in (1, 2, 3)))
     line.deliver(pushed(queue, 4, b"4"))
     line.deliver(pushed(queue, 5, b"5"))
@@ -68,7 +61,7 @@ async def _delivery(
     properties: dict[str, PropertyInput] | None = None,
 ) -> None:
     """Send PUSH messages, each in an event of its own, and compare what the application receives."""
-    line, queue = await _reading(stage)
+    line, queue = await stage.queue(read=True)
     asked = stage.do("receive", queue=queue.uri)
     for message in messages(queue):
         line.deliver(message)
@@ -102,7 +95,7 @@ async def reads_large_messages(stage: Stage) -> None:
     Sends: a PUSH message of 1,000,003 bytes, in two writes.
     Expects: the payload.
     """
-    line, queue = await _reading(stage)
+    line, queue = await stage.queue(read=True)
     asked = stage.do("receive", queue=queue.uri)
     payload = bytes(index % 253 for index in range(1_000_003))
     message = pushed(queue, 1, payload)
@@ -120,7 +113,7 @@ async def confirms(stage: Stage) -> None:
     Sends: a PUSH message.
     Expects: a CONFIRM message.
     """
-    line, queue = await _reading(stage)
+    line, queue = await stage.queue(read=True)
     asked = stage.do("receive", queue=queue.uri)
     line.deliver(pushed(queue, 1, b"hello"))
     received = await stage.done(asked)
@@ -138,7 +131,7 @@ async def confirms_for_an_application(stage: Stage) -> None:
     Sends: a PUSH message.
     Expects: a CONFIRM message with the subId of openQueue.
     """
-    line, queue = await _reading(stage, NEWS)
+    line, queue = await stage.queue(NEWS, read=True)
     asked = stage.do("receive", queue=queue.uri)
     line.deliver(pushed(queue, 1, b"hello"))
     received = await stage.done(asked)
@@ -154,7 +147,7 @@ async def confirms_only_confirmed_messages(stage: Stage) -> None:
     Sends: two PUSH messages.
     Expects: one CONFIRM message, for the confirmed message.
     """
-    line, queue = await _reading(stage)
+    line, queue = await stage.queue(read=True)
     calls = [stage.do("receive", queue=queue.uri) for _ in range(2)]
     line.deliver(pushed(queue, 1, b"one"), pushed(queue, 2, b"two"))
     answers = [await stage.done(call) for call in calls]
