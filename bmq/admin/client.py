@@ -40,7 +40,7 @@ from bmq.admin.results import (
     Statistics,
     StoredMessage,
 )
-from bmq.admin.watch import ClusterView, Survey, alone
+from bmq.admin.watch import ClusterView, Survey, alone, cluster_view, survey_of
 from bmq.client.address import Address, find_broker, race
 from bmq.client.connect import check_connecting
 from bmq.client.options import Credentials, CredentialsSource
@@ -328,19 +328,10 @@ class Admin:
         now = asyncio.get_running_loop().time()
         if self._survey is not None and now - self._survey.time < _FRESH:
             return self._survey
-        views: list[ClusterView] = []
-        single: list[str] = []
-        for cluster in await self.clusters():
-            if alone(cluster):
-                single.append(cluster.name)
-                continue
-            status = await self.cluster_status(cluster.name)
-            topology = await self.topology(cluster.name)
-            views.append(ClusterView(cluster.name, cluster.locality == "remote", status, topology.partitions))
-        own: set[str] = set()
-        for name in single if views else ():
-            own.update((await self.topology(name)).queues)
-        survey = self._survey = Survey(self.broker, tuple(views), frozenset(own), now)
+        clusters = await self.clusters()
+        others = any(not alone(each) for each in clusters)
+        views = [await cluster_view(self, each) for each in clusters] if others else []
+        survey = self._survey = survey_of(self.broker, views)
         return survey
 
     async def _look_elsewhere(self, address: Address) -> tuple[Admin, Survey] | None:

@@ -52,9 +52,11 @@ __all__ = [
     "Rates",
     "Survey",
     "alone",
+    "cluster_view",
     "figures_of",
     "look_inside",
     "node_name",
+    "survey_of",
     "use_of",
 ]
 
@@ -169,6 +171,33 @@ class Survey:
             if view.proxy:
                 return Standing(self.broker, "", False, True, None, node_name(view.status.active_node))
         return Standing(self.broker, members[0].node, False, False, None, None)
+
+
+async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
+    """Return a broker's view of a cluster: one command."""
+    proxy = cluster.locality == "remote"
+    kind = "clusterProxyStatus" if proxy else "clusterStatus"
+    content = await ask(admin, f"CLUSTERS CLUSTER {cluster.name} STATUS", kind)
+    status = parsing.cluster_status(content)
+    # Brokers without files report an empty list.
+    storage = parsing.cluster_storage(content.get("clusterStorageSummary") or {})
+    queues = parsing.listed(content.get("queuesInfo") or {}, "storages", StoredQueue)
+    return ClusterView(
+        cluster.name,
+        proxy,
+        status,
+        {each.uri: each.partition for each in queues},
+        tuple(each for each in storage.partitions if each.state != "closed"),
+        alone(cluster),
+    )
+
+
+def survey_of(broker: str, clusters: Iterable[ClusterView]) -> Survey:
+    """Return the views of a broker's clusters as a survey."""
+    clusters = tuple(clusters)
+    views = tuple(each for each in clusters if not each.alone)
+    own = frozenset(uri for each in clusters if each.alone and views for uri in each.partitions)
+    return Survey(broker, views, own, asyncio.get_running_loop().time())
 
 
 # ---- figures and rates
@@ -556,10 +585,10 @@ class BrokerWatch:
         """
         self._noted, self.unreadable = self.unreadable, {}
         clusters = [
-            await self._cluster(admin, each)
+            await self._counted("CLUSTER STATUS", cluster_view(admin, each))
             for each in await self._counted("CLUSTERS LIST", admin.clusters())
         ]
-        admin._survey = self._survey(clusters)  # the same commands would be sent again
+        admin._survey = survey_of(self._broker, clusters)  # the same commands would be sent again
         answer = await self._counted("STAT SHOW", admin._statistics())
         statistics = {each.uri: each for each in answer.queues}
         mine, elsewhere = self._places(clusters, statistics)
@@ -591,11 +620,6 @@ class BrokerWatch:
             max((now - each.at for each in self._inside.values()), default=0.0),
         )
 
-    def _survey(self, clusters: list[ClusterView]) -> Survey:
-        views = tuple(each for each in clusters if not each.alone)
-        mine = [uri for each in clusters if each.alone and views for uri in each.partitions]
-        return Survey(self._broker, views, frozenset(mine), asyncio.get_running_loop().time())
-
     def _note(self, name: str, error: ProtocolError) -> None:
         """Leave out one queue or domain: a client must not hide the other ones."""
         self.unreadable[name] = str(error)
@@ -608,24 +632,6 @@ class BrokerWatch:
     async def _counted(self, kind: str, question: Awaitable[T]) -> T:
         self._count(kind)
         return await question
-
-    async def _cluster(self, admin: Admin, cluster: Cluster) -> ClusterView:
-        proxy = cluster.locality == "remote"
-        kind = "clusterProxyStatus" if proxy else "clusterStatus"
-        question = ask(admin, f"CLUSTERS CLUSTER {cluster.name} STATUS", kind)
-        content = await self._counted("CLUSTER STATUS", question)
-        status = parsing.cluster_status(content)
-        # Brokers without files report an empty list.
-        storage = parsing.cluster_storage(content.get("clusterStorageSummary") or {})
-        queues = parsing.listed(content.get("queuesInfo") or {}, "storages", StoredQueue)
-        return ClusterView(
-            cluster.name,
-            proxy,
-            status,
-            {each.uri: each.partition for each in queues},
-            tuple(each for each in storage.partitions if each.state != "closed"),
-            alone(cluster),
-        )
 
     def _places(
         self, clusters: list[ClusterView], statistics: Mapping[str, QueueStatistics]
