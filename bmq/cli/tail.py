@@ -48,7 +48,6 @@ async def command(
     expression: str | None = option(
         "--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'.", None
     ),
-    old_name: Annotated[str | None, typer.Option("--subscription", "--filter", hidden=True)] = None,
     limit_name: Annotated[str | None, typer.Option("--limit", "--max", hidden=True)] = None,
     tags: list[str] | None = option("--tag -t TAG", "Only messages with one of these tags.", None),
     count: int | None = option(
@@ -101,8 +100,6 @@ async def command(
     """
     import bmq
 
-    if old_name is not None:
-        raise BadInput("the option is now called --expression")
     if limit_name is not None:
         raise BadInput(f"the option is called --count: --count {limit_name}")
     if expression and tags:
@@ -230,23 +227,17 @@ class _Printer:
         import bmq
 
         try:
-            self._show(message)
+            values = {name: _field(message, name) for name in self._fields}
+            if self._records is not None:
+                self._records.write(values or to_json(message))
+            elif values:
+                emit("\t".join(map(_plain, values.values())))
+            else:
+                self._line(message)
         except bmq.ProtocolError as error:
             note(f"bmq tail: {message.guid} cannot be decoded, and stays in the queue: {error}")
             return False
         return True
-
-    def _show(self, message: bmq.Message) -> None:
-        if self._fields:
-            values = {name: _field(message, name) for name in self._fields}
-            if self._records is not None:
-                self._records.write(values)
-            else:
-                emit("\t".join(_plain(value) for value in values.values()))
-        elif self._records is not None:
-            self._records.write(to_json(message))
-        else:
-            self._line(message)
 
     def _line(self, message: bmq.Message) -> None:
         payload = printable(message.data.decode("utf-8", "backslashreplace"))
@@ -272,12 +263,15 @@ def _field(message: bmq.Message, name: str) -> Any:
         case "data":
             return next(iter(text_or_base64(message.data).values()))
         case "properties":
-            return {k: v.hex() if isinstance(v, bytes) else v for k, v in message.properties.items()}
+            return {name: _shown(value) for name, value in message.properties.items()}
         case "redelivered":
             return message.redelivered
         case _:
-            value = message.properties.get(name)
-            return value.hex() if isinstance(value, bytes) else value
+            return _shown(message.properties.get(name))
+
+
+def _shown(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def _plain(value: Any) -> str:

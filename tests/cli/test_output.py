@@ -17,7 +17,6 @@ from bmq.cli import (
     contexts,
     decode,
     doctor,
-    domain_diff,
     domains,
     explain,
     move,
@@ -43,7 +42,7 @@ FIELDS = {
     "contexts": contexts.FIELDS,
     "dead": MESSAGE_FIELDS,
     "decode": decode.FIELDS,
-    "domains diff": domain_diff.DIFFERENCE,
+    "domains diff": domains.DIFFERENCE,
     "doctor": doctor.FIELDS,
     "domains plan": domains.FIELDS,
     "domains apply": domains.APPLIED,
@@ -190,7 +189,7 @@ def test_differences_of_domains_are_one_record_in_every_form(
     before, after = map(str, folders)
     (record,) = offline("domains", "diff", before, after, "--json").json
     (row,) = read(offline("domains", "diff", before, after, "--output", "csv").out)
-    assert tuple(row) == domain_diff.DIFFERENCE
+    assert tuple(row) == domains.DIFFERENCE
     assert json.loads(row["changes"]) == record["changes"]
     assert record["changes"][0]["before"] == 300
     assert read(offline("domains", "diff", before, before, "--output", "csv").out) == []

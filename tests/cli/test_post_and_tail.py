@@ -214,12 +214,6 @@ def test_tail_selects_by_expression_and_prints_fields(run: Bmq, bmq_queue_uri: s
     assert ran.json[0]["n"] == 1
 
 
-@pytest.mark.parametrize("option", ["--subscription", "--filter"])
-def test_an_old_option_of_tail_names_the_new_one(run: Bmq, bmq_queue_uri: str, option: str) -> None:
-    ran = run("tail", bmq_queue_uri, option, "x == 2")
-    assert (ran.status, ran.err.strip()) == (2, "bmq tail: the option is now called --expression")
-
-
 @pytest.mark.parametrize(
     ("value", "noted"),
     [
