@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 
 import bmq
 from bmq.cli.consoles import out, styled, table
@@ -11,7 +12,7 @@ from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
@@ -19,21 +20,25 @@ from bmq.wire.properties import PropertyInput
 
 __all__ = ["FIELDS", "command", "show_decision"]
 
-#: Fields of the records; `code` and `offset` belong to the error of an expression that is not legal.
-FIELDS = (
-    "expression",
-    "legal",
-    "operators",
-    "length",
-    "properties",
-    "warnings",
-    "matches",
-    "code",
-    "offset",
-    "error",
-)
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """An expression; ``code`` and ``offset`` belong to the error of an expression that is not legal."""
+
+    expression: str
+    legal: bool
+    operators: int = ABSENT
+    length: int = ABSENT
+    properties: tuple[str, ...] = ABSENT
+    warnings: list[dict[str, object]] = ABSENT
+    matches: bool | None = ABSENT
+    code: str = ABSENT
+    offset: int = ABSENT
+    error: str = ""
 
 
+#: Fields of the records.
+FIELDS = fields_of(_Checked)
 #: The meaning of a combined row, and the column with the meaning.
 _SUBSCRIPTIONS = ("subscriptions", 2)
 
@@ -107,19 +112,19 @@ def _show(
         evaluation = expression.evaluate(message) if expression else bmq.subscriptions.Evaluation(True)
     if writer is not None:
         writer.write(
-            {
-                "expression": expression.text if expression else "",
-                "legal": True,
-                "operators": expression.operators if expression else 0,
-                "length": len(expression.text) if expression else 0,
-                "properties": expression.properties if expression else (),
-                "warnings": [
+            _Checked(
+                expression=expression.text if expression else "",
+                legal=True,
+                operators=expression.operators if expression else 0,
+                length=len(expression.text) if expression else 0,
+                properties=expression.properties if expression else (),
+                warnings=[
                     {"offset": doubt.offset, "message": doubt.message}
                     for doubt in (expression.doubts if expression else ())
                 ],
-                "matches": None if evaluation is None else bool(evaluation),
-                "error": evaluation.reason if evaluation is not None else "",
-            }
+                matches=None if evaluation is None else bool(evaluation),
+                error=evaluation.reason if evaluation is not None else "",
+            )
         )
         return
     if expression is None:
@@ -147,9 +152,7 @@ def _show(
 def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None) -> None:
     if writer is not None:
         first = str(error).partition("\n")[0]
-        writer.write(
-            {"expression": text, "legal": False, "code": error.code, "offset": error.offset, "error": first}
-        )
+        writer.write(_Checked(text, legal=False, code=error.code, offset=error.offset, error=first))
         return
     emit(text)
     for line in str(error).splitlines():

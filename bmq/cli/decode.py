@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note, printable
 from bmq.cli.recording import TO_BROKER, Recorded, read_recording
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, Records, fields_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
 from bmq.wire.anatomy import Part, dissect, summary
@@ -25,8 +25,16 @@ from bmq.wire.event import HEADER_SIZE, LENGTH
 
 __all__ = ["FIELDS", "command"]
 
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    stream: str
+    event: int
+    parts: list[dict[str, object]]
+
+
 #: Fields of the records.
-FIELDS = ("stream", "event", "parts")
+FIELDS = fields_of(_Event)
 
 # Pieces of text in one call of a console, because each call is expensive.
 _AT_ONCE = 500
@@ -65,7 +73,7 @@ async def command(
             parts = list(dissect(event))
             wrong = wrong or any(part.error for part in parts)
             if writer is not None:
-                writer.write({"stream": title, "event": number, "parts": list(map(asdict, parts))})
+                writer.write(_Event(title, number, [asdict(part) for part in parts]))
             elif brief:
                 pieces.append((printable(f"{number:>5}  {summary(event, parts)}") + "\n", ""))
             else:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rich.text import Text
@@ -21,7 +22,7 @@ from bmq.cli.consoles import out, styled
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import note, printable
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
@@ -31,8 +32,20 @@ from bmq.conventions import derived_guid
 
 __all__ = ["FIELDS", "command", "examine"]
 
-#: Fields of the records; ``advice`` stands alone.
-FIELDS = ("step", "ok", "seconds", "what", "advice")
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The result of a step, or the advice after a failure, which stands alone."""
+
+    step: str = ABSENT
+    ok: bool = ABSENT
+    seconds: float = ABSENT
+    what: str = ABSENT
+    advice: str = ABSENT
+
+
+#: Fields of the records.
+FIELDS = fields_of(_Step)
 _NO_ANSWER: Final = (
     "The broker did not answer. In a cluster, the queue has no primary: fewer than half of the nodes are up, "
     "or an election is under way. Run bmq doctor for each node, and start the missing nodes."
@@ -87,7 +100,7 @@ class _Steps:
     def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
         """Print the result of a step."""
         if self._records is not None:
-            self._records.write({"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what})
+            self._records.write(_Step(name, ok, round(seconds, 6), what))
             return
         line = Text("ok    " if ok else "FAIL  ", style="green" if ok else "bold red")
         line.append(f"{name:<13}", style="not bold default").append(
@@ -98,7 +111,7 @@ class _Steps:
 
     def _advise(self, advice: str) -> None:
         if self._records is not None:
-            self._records.write({"advice": advice})
+            self._records.write(_Step(advice=advice))
         else:
             self._console.print(styled(f"      {advice}"), soft_wrap=True)
 

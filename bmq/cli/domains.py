@@ -13,31 +13,56 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
 from bmq.cli.dialog import confirmed
-from bmq.cli.domain_changes import change_lines, compare, shown_value
+from bmq.cli.domain_changes import Change, change_lines, compare, shown_value
 from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import DomainStep, Plan, make_plan, running_domain
 from bmq.cli.files import replace_file
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, Records, fields_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, target_of
 from bmq.cli.verb import verb
 
 __all__ = ["APPLIED", "DIFFERENCE", "FIELDS", "SUBCOMMANDS", "command"]
 
-#: Fields of a line of ``plan`` as CSV, and of ``apply``.
-FIELDS = ("name", "file", "action", "writes", "findings", "notes", "changes")
-APPLIED = ("name", "done", "problems")
-#: Fields of a record of ``diff``: a domain that differs.
-DIFFERENCE = ("name", "only", "changes")
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    name: str
+    file: str
+    action: str
+    writes: bool
+    findings: list[dict[str, str]]
+    notes: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    name: str
+    done: bool
+    problems: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Different:
+    """A domain that differs."""
+
+    name: str
+    only: str | None
+    changes: list[Change]
+
+
+#: Fields of a line of ``plan`` as CSV, of ``apply``, and of ``diff``.
+FIELDS, APPLIED, DIFFERENCE = fields_of(_Planned), fields_of(_Applied), fields_of(_Different)
 
 #: Exit status of ``plan`` with differences.
 _CHANGES = 2
@@ -156,7 +181,7 @@ async def diff(
         different = True
         only = one.name if right is None else two.name if left is None else None
         if records is not None:
-            records.write({"name": name, "only": only, "changes": changes})
+            records.write(_Different(name, only, changes))
             continue
         emit(f"{name}: only in {only}" if only is not None else f"{name}:")
         for change in changes:
@@ -281,14 +306,14 @@ def _show(plan: Plan, output: Form) -> None:
             {
                 "summary": plan.summary,
                 "brokers": plan.brokers,
-                "domains": [_step_object(step) for step in plan.steps],
+                "domains": [_row(step) for step in plan.steps],
                 "unmanaged": plan.unmanaged,
             }
         )
     elif output is Form.CSV:
         records = Records(output, FIELDS)
         for step in plan.steps:
-            records.write(_step_object(step))
+            records.write(_row(step))
     else:
         for line in _plan_lines(plan):
             emit(line)
@@ -304,19 +329,13 @@ def _plan_lines(plan: Plan) -> list[str]:
     return [*lines, f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}"]
 
 
-def _step_object(step: DomainStep) -> dict[str, Any]:
-    return {
-        "name": step.name,
-        "file": str(step.file.path),
-        "action": step.action,
-        "writes": step.writes,
-        "findings": [
-            {"severity": each.severity, "where": each.where, "message": each.message}
-            for each in step.file.findings
-        ],
-        "notes": step.notes,
-        "changes": step.changes,
-    }
+def _row(step: DomainStep) -> _Planned:
+    findings = [
+        {"severity": each.severity, "where": each.where, "message": each.message}
+        for each in step.file.findings
+    ]
+    path = str(step.file.path)
+    return _Planned(step.name, path, step.action, step.writes, findings, step.notes, step.changes)
 
 
 # ---- applying
@@ -347,7 +366,7 @@ async def _apply(
     if results is not None:
         for step in (*steps, *left):
             problems = failures.get(step.name, [])
-            results.write({"name": step.name, "done": not problems, "problems": problems})
+            results.write(_Applied(step.name, not problems, problems))
     elif output is Form.JSON:
         done = [step.name for step in steps if step.name not in failures]
         emit_json({"done": done, "failed": failures})

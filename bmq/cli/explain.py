@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import bmq
-from bmq.admin import QueueAdmin, QueueStatistics, StoredMessage
+from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
 from bmq.admin.words import age, number, size
@@ -19,7 +19,7 @@ from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, assumed_types, parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, Records, fields_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
@@ -27,9 +27,18 @@ from bmq.subscriptions import Decision
 
 __all__ = ["FIELDS", "command"]
 
-#: Fields of the record.
-FIELDS = ("queue", "gap", "oldest", "words", "applications")
 
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    queue: Internals
+    gap: str
+    oldest: StoredMessage | None
+    words: list[str]
+    applications: dict[str, dict[str, object]]
+
+
+#: Fields of the record.
+FIELDS = fields_of(_Explained)
 _PAGE = 1000
 _HINT = (
     "To see which consumer would receive a message, give its properties: --property NAME=VALUE, or --empty."
@@ -106,19 +115,19 @@ async def command(
 
     if output is not Form.TABLE:
         Records(output, FIELDS).write(
-            {
-                "queue": internals,
-                "gap": standing.gap,
-                "oldest": oldest[0] if oldest else None,
-                "words": [*explanation.head(oldest, counted), *_about(guid, found)],
-                "applications": {
+            _Explained(
+                queue=internals,
+                gap=standing.gap,
+                oldest=oldest[0] if oldest else None,
+                words=[*explanation.head(oldest, counted), *_about(guid, found)],
+                applications={
                     app.app_id: {
                         "words": [*explanation.words(app), *of_key(app)],
                         "decision": _names(explanation.decide(app)),
                     }
                     for app in chosen
                 },
-            }
+            )
         )
         return status
     console = out()

@@ -24,7 +24,7 @@ from bmq.cli.dialog import progress_bar
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import emit, note, note_failure
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, Records, fields_of
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import take
 from bmq.cli.target import BrokerTarget, target_of
@@ -36,8 +36,19 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS", "command"]
 
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    source: str
+    destination: str
+    moved: int
+    bytes: int
+    failed: int
+    seconds: float
+
+
 #: Fields of the record.
-FIELDS = ("source", "destination", "moved", "bytes", "failed", "seconds")
+FIELDS = fields_of(_Moved)
 # Messages between receipt and confirmation: as many may be posted again by a run after a kill.
 _WINDOW = 1000
 _BATCH = 250
@@ -158,10 +169,8 @@ async def command(
             if not quiet:
                 _tell(result, source, destination, seconds, output)
     if output is not Form.TABLE:
-        counts = {"moved": result.moved, "bytes": result.bytes, "failed": result.failed}
-        Records(output, FIELDS).write(
-            {"source": source, "destination": destination, **counts, "seconds": round(seconds, 3)}
-        )
+        counts = result.moved, result.bytes, result.failed
+        Records(output, FIELDS).write(_Moved(source, destination, *counts, round(seconds, 3)))
     return ExitStatus.FAILED if result.failed else ExitStatus.OK
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from bmq._json import orjson
 from bmq.cli.messages import BadInput
@@ -108,8 +108,13 @@ class Records:
         if form is Form.CSV:
             self._line(list(fields))
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write a record; members that are not among the fields appear in JSON only."""
+    def write(self, row: object) -> None:
+        """Write a row: an object with the fields, or a mapping, whose other members appear in JSON only."""
+        record = (
+            cast("Mapping[str, Any]", row)
+            if isinstance(row, Mapping)
+            else {name: getattr(row, name) for name in self._fields}
+        )
         if self._form is Form.CSV:
             self._line([_cell(record.get(name)) for name in self._fields])
         else:

@@ -137,7 +137,7 @@ async def command(
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if writer is not None:
                         for line in lines:
-                            writer.write({name: getattr(line.row, name) for name in FIELDS})
+                            writer.write(line.row)
                         view = ""
                     else:
                         view = _view(head, lines, watch, clients=bool(queue and "://" in queue))
