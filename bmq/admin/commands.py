@@ -189,10 +189,6 @@ def _danger_of_word(word: str) -> Danger:
     return _DANGEROUS_WORDS.get(word.upper(), Danger.READS)
 
 
-def _items(value: Any) -> list[Any]:
-    return cast("list[Any]", value)
-
-
 def _danger_of_json(text: str) -> Danger:
     """Judge a command by the names of its members; names of domains are values, and do not count."""
     try:
@@ -208,5 +204,5 @@ def _danger_of_json(text: str) -> Danger:
             names.extend(members)
             rest.extend(members.values())
         elif type(each) is list:
-            rest.extend(_items(each))
+            rest += each
     return max((_danger_of_word(name) for name in names), default=Danger.READS)

@@ -203,7 +203,7 @@ class Explanation:
             yield from self._without_a_turn(app)
             return
         readers = self.readers(app)
-        state = self._state(app)
+        state = next((each for each in self._internals.apps if each.app_id == app.app_id), None)
         yield f"{several(app.messages, 'message')} {'waits' if app.messages == 1 else 'wait'} " + (
             "in the queue." if app.app_id == "__default" else f"for {name}."
         )
@@ -342,7 +342,7 @@ class Explanation:
             )
         else:
             yield f"{rest} although the consumers have room: no subscription matches."
-            if self._unconfirmed_of(readers):
+            if any(reader.stream.unconfirmed for reader in readers):
                 yield (
                     "If the number falls when the command is repeated, the broker is busy and limits the "
                     "evaluation of expressions: it delivers in bursts, one a second. Consumers of bmq make "
@@ -352,10 +352,6 @@ class Explanation:
         yield from self._again(state)
         if self._message is None and self._hint:
             yield self._hint
-
-    @staticmethod
-    def _unconfirmed_of(readers: list[QueueReader]) -> int:
-        return sum(reader.stream.unconfirmed or 0 for reader in readers)
 
     def _again(self, state: AppState | None) -> Iterator[str]:
         if state is not None and state.redelivery:
@@ -390,9 +386,6 @@ class Explanation:
             for stream in each.streams
             if stream.subscriptions and stream.app_id != app.app_id
         }
-
-    def _state(self, app: AppDepth) -> AppState | None:
-        return next((each for each in self._internals.apps if each.app_id == app.app_id), None)
 
     def _holders(self, app: AppDepth) -> dict[str, int]:
         return {

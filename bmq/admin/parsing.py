@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from bmq._json import orjson
 from bmq.admin.results import (
     AppState,
-    AppStatistics,
     BrokerConfiguration,
     Client,
     ClusterStatus,
@@ -417,14 +416,12 @@ def _with_window(
 def statistics(content: str) -> Statistics:
     """STAT SHOW."""
     decoded = orjson.loads(content)
-    queues = [
-        convert(
-            _figures(entry) | {"uri": uri, "domain": domain, "apps": _apps(entry.get("appIds", _NOTHING))},
-            QueueStatistics,
-        )
-        for domain, by_uri in decoded["domainQueues"]["domains"].items()
-        for uri, entry in by_uri.items()
-    ]
+    queues: list[QueueStatistics] = []
+    for domain, by_uri in decoded["domainQueues"]["domains"].items():
+        for uri, entry in by_uri.items():
+            apps = [_figures(app) | {"appId": name} for name, app in entry.get("appIds", _NOTHING).items()]
+            names = {"uri": uri, "domain": domain, "apps": apps}
+            queues.append(convert(_figures(entry) | names, QueueStatistics))
     return Statistics(
         datetime.strptime(decoded["_timestamp"], _TIME).replace(tzinfo=UTC),
         tuple(sorted(queues, key=lambda queue: queue.uri)),
@@ -442,7 +439,3 @@ def _figures(entry: Any) -> dict[str, Any]:
         for name, unit in (("messages", "msgs"), ("bytes", "bytes"))
     }
     return values | {name: value for name, value in held.items() if value is not None} | {"values": values}
-
-
-def _apps(entries: Any) -> list[AppStatistics]:
-    return [convert(_figures(each) | {"appId": app_id}, AppStatistics) for app_id, each in entries.items()]

@@ -56,16 +56,6 @@ def _root(
     pass
 
 
-def _chosen(arguments: list[str]) -> str | None:
-    return next((word for word in arguments if word in VERBS), None)
-
-
-def _completed_verb() -> str | None:
-    from bmq.cli.completion import chosen_verb
-
-    return chosen_verb()
-
-
 def _group(module: ModuleType) -> typer.Typer:
     """Return the verb of a module with actions."""
     group = typer.Typer(
@@ -95,7 +85,12 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback()(_root)
-    chosen = _completed_verb() if completing else _chosen(arguments)
+    if completing:
+        from bmq.cli.completion import chosen_verb
+
+        chosen = chosen_verb()
+    else:
+        chosen = next((word for word in arguments if word in VERBS), None)
     # The other verbs appear only in the help, in mistakes, and in candidates for the shell.
     needed = arguments[:1] if not completing and arguments and arguments[0] in VERBS else VERBS
     for verb in needed:
