@@ -41,7 +41,7 @@ from bmq import _world
 from bmq._logging import Log
 from bmq.cli.child import FORCED_AFTER, NUMBER
 from bmq.cli.combined import LONGEST_ANSWER, CombinedHealth
-from bmq.cli.output import LogFormatter
+from bmq.cli.output import LogFormatter, note
 from bmq.cli.process import OUTPUT, Process, Slot, SlotState, Worker
 from bmq.cli.status import ExitStatus
 from bmq.protocol.deadlines import backoff
@@ -423,7 +423,7 @@ class Aside(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record; a full queue loses the record."""
         with suppress(queue.Full):
-            self._lines.put_nowait(self.format(record) + "\n")
+            self._lines.put_nowait(self.format(record))
 
     def end(self, timeout: float) -> None:
         """Wait until all records are written, at most this number of seconds, and once more as long."""
@@ -435,8 +435,7 @@ class Aside(logging.Handler):
         with suppress(OSError):
             while (line := self._lines.get()) is not None:
                 with OUTPUT:
-                    sys.stderr.write(line)
-                    sys.stderr.flush()
+                    note(line)
 
 
 def _ended(status: int | None) -> str:

@@ -96,7 +96,7 @@ def test_a_payload_that_is_not_utf8_needs_base64(
 
 
 def test_a_payload_argument_that_is_not_utf8_is_named(run: Bmq, bmq_queue_uri: str) -> None:
-    ran = run("post", bmq_queue_uri, "caf\udce9")
+    ran = run("post", bmq_queue_uri, "price \udce9")
     assert ran.status == 2
     assert "is not UTF-8: give such data in a file (--file)" in ran.err
     assert "codec" not in ran.err
