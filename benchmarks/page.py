@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put measured tables into docs/explain/performance.md.
+"""Put measured tables into docs/explain/performance.md and benchmarks/RESULTS.md.
 
     python benchmarks/page.py build/benchmark.json build/limits.json ...
 
@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "explain" / "performance.md"
+HERE = Path(__file__).resolve().parent
+PAGES = (HERE.parent / "docs" / "explain" / "performance.md", HERE / "RESULTS.md")
 MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -32,9 +33,10 @@ def main() -> None:
     for name in sys.argv[1:]:
         document = json.loads(Path(name).read_text(encoding="utf-8"))
         measured |= {name: markdown(table, document) for name, table in document["tables"].items()}
-    text = PAGE.read_text(encoding="utf-8")
-    text = MARKED.sub(lambda m: f"{m[1]}{measured[m[2]]}\n{m[3]}" if m[2] in measured else m[0], text)
-    PAGE.write_text(text, encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        text = MARKED.sub(lambda m: f"{m[1]}{measured[m[2]]}\n{m[3]}" if m[2] in measured else m[0], text)
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in a separate process. Each measurement is a new
 process with a new queue; each round makes all measurements, and the result is the median over the rounds.
 Prints tables, and writes NAME.json, from which ``page.py`` puts the tables into
-``docs/explain/performance.md``.
+``docs/explain/performance.md`` and ``RESULTS.md``.
 """
 
 from __future__ import annotations

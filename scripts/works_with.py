@@ -33,7 +33,7 @@ from tests.fakes.client import dial
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "works-with.json"
-PAGE = ROOT / "docs" / "reference" / "works-with.md"
+PAGE = ROOT / "docs" / "reference" / "supported.md"
 BEGIN, END = "<!-- begin: written by scripts/works_with.py -->", "<!-- end -->"
 #: The features of the client, and the tests of each feature.
 FEATURES = {

@@ -41,6 +41,14 @@ INCLUDED = Path(__file__).parent.parent / "docs" / "included.py"
 include: Callable[[str], str] = runpy.run_path(str(INCLUDED))["include"]
 
 
+def section(page: Path, anchor: str) -> str:
+    """Return the text of a section of the second level, with its headings, as a page of its own."""
+    text = page.read_text(encoding="utf-8")
+    found = re.search(rf"^(## [^\n]* \{{#{anchor}\}}\n.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    assert found, f"{page.name} has no section {anchor}"
+    return re.sub(r"^#(#+ )", r"\1", found[1], flags=re.MULTILINE)
+
+
 def matches(expected: str, printed: str) -> bool:
     pattern = ".*".join(re.escape(part) for part in expected.strip().split("..."))
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
@@ -98,7 +106,7 @@ class Running:
 
 
 def run(
-    page: Path, folder: Path, ports: Sequence[int], variables: Mapping[str, str] | None = None
+    page: Path | str, folder: Path, ports: Sequence[int], variables: Mapping[str, str] | None = None
 ) -> list[str]:
     """Follow a page in a folder; return the executed commands.
 
@@ -111,7 +119,7 @@ def run(
     Raises:
         AssertionError: a command printed other output.
     """
-    text = include(page.read_text(encoding="utf-8"))
+    text = include(page if isinstance(page, str) else page.read_text(encoding="utf-8"))
     for wanted, free in zip(PORTS, ports, strict=True):
         text = text.replace(wanted, str(free))
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("BMQ_", "PYTEST_"))}

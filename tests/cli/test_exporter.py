@@ -376,9 +376,9 @@ async def test_the_plugin_names_are_kept(cluster: RecordedCluster) -> None:
         expected = PLUGIN_RENAMED.get(name, f"bmq_{name}")
         expected += "_seconds" if "_time_" in name else ""
         assert (expected in names) is (name not in PLUGIN_WITHOUT), name
-    page = (ROOT / "docs" / "operate" / "exporter.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operate" / "prometheus.md").read_text(encoding="utf-8")
     for name in [sample.name for sample in metrics.samples]:
-        assert f"`{name}`" in page, f"docs/operate/exporter.md does not describe {name}"
+        assert f"`{name}`" in page, f"docs/operate/prometheus.md does not describe {name}"
 
 
 async def test_help_and_kind_of_every_metric(cluster: RecordedCluster) -> None:

@@ -30,6 +30,7 @@ from bmq.protocol.machine import Machine
 from bmq.wire import layout
 from bmq.workers._life import Life
 from conformance import all_cases
+from tests import pages
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -41,7 +42,12 @@ MACHINES = {
     "App": Life.TRANSITIONS,
     "Broker": BrokerSession.TRANSITIONS,
 }
-PROSE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PROSE = [
+    ROOT / "README.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "benchmarks" / "RESULTS.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -240,9 +246,11 @@ def test_code_blocks_are_python_and_use_names_that_exist(code: str) -> None:
 def test_every_code_block_is_a_complete_program(tmp_path: Path) -> None:
     """Except names that Spark's shell and notebooks define, and tables of the pages on Spark.
 
-    The page on bugs and simulation has excerpts of an example; tests/simulation/test_howto.py compares them.
+    The section on bugs and simulation has excerpts of an example; tests/simulation/test_howto.py
+    compares them.
     """
-    blocks = [block for block in python_blocks() if "simulation-howto" not in str(block.id)]
+    excerpts = pages.section(DOCS / "guides" / "simulation.md", "simulation-howto")
+    blocks = [block for block in python_blocks() if block.values[0] not in excerpts]
     for number, block in enumerate(blocks):
         (tmp_path / f"block_{number}.py").write_text(f"# {block.id}\n{block.values[0]}")
     run = subprocess.run(
@@ -262,13 +270,14 @@ def test_links_between_files_have_targets(page: str) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            anchors |= set(re.findall(r"\{#([\w-]+)\}$", "\n".join(headings), re.MULTILINE))
             assert anchor in anchors, target
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_pages_link_reliability_failure_and_performance(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for target in ("reliability", "failure", "performance"):
+    for target in ("guarantees", "failure", "performance"):
         assert re.search(rf"\]\((docs/)?explain/{target}\.md\)", text), target
 
 
@@ -297,7 +306,7 @@ class _References(HTMLParser):
 
 #: Words of other systems, and the pages that a search for them must find.
 SYNONYMS = {
-    "filter": {"reference/expressions.html", "guides/filters.html", "guides/select.html"},
+    "filter": {"reference/expressions.html", "guides/select.html"},
     "selector": {"reference/expressions.html", "guides/select.html"},
     "dlq": {"guides/workers.html", "guides/workers-recipes.html"},
     "backpressure": {"operate/tuning.html", "explain/failure.html"},
@@ -312,7 +321,7 @@ SYNONYMS = {
     "dependency injection": {"explain/comparison.html", "guides/workers.html"},
     "troubleshooting": {"operate/troubleshooting.html"},
     "faq": {"operate/troubleshooting.html", "guides/index.html"},
-    "mock": {"guides/testing.html", "guides/testing-recipes.html"},
+    "mock": {"guides/testing.html"},
     "router": {"guides/workers.html", "explain/comparison.html"},
 }
 
@@ -335,9 +344,9 @@ def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path)
     for words, expected in SYNONYMS.items():
         found = {each["location"].partition("#")[0] for each in entries if words in _words(each)}
         assert expected <= found, words
-    pages = sorted(tmp_path.rglob("*.html"))
-    assert {"index.html", "wire.html", "states.html"} <= {page.name for page in pages}
-    for page in pages:
+    built = sorted(tmp_path.rglob("*.html"))
+    assert {"index.html", "wire.html", "states.html"} <= {page.name for page in built}
+    for page in built:
         references = _References()
         references.feed(page.read_text(encoding="utf-8"))
         assert [url for url in references.fetched if "//" in url] == []
@@ -365,11 +374,11 @@ def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
 
 def test_metrics_and_properties_of_the_glossary_are_those_of_their_pages() -> None:
     text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
-    pages = "".join(
+    text_of_pages = "".join(
         (DOCS / f"{name}.md").read_text(encoding="utf-8")
         for name in ("reference/conventions", "guides/workers")
     )
-    documented = set(re.findall(r"\w[\w.]*", pages))
+    documented = set(re.findall(r"\w[\w.]*", text_of_pages))
     documented |= set(
         re.findall(r"bmq_\w+", (DOCS / "operate" / "prometheus.md").read_text(encoding="utf-8"))
     )

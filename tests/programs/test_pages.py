@@ -18,15 +18,18 @@ from tests.ports import reserved_port
 DOCS = Path(__file__).parent.parent.parent / "docs"
 GUIDES = [
     "migrate/blazingmq", "migrate/kafka", "migrate/rabbitmq",
-    "operate/deploy", "operate/logging", "operate/security", "operate/tuning",
+    "operate/deploy", "operate/security", "operate/tuning",
 ]  # fmt: skip
-HOWTO = [
-    DOCS / f"{name}.md"
-    for name in (
-        "guides/post", "guides/receive", "guides/select", "guides/workers-recipes", "guides/testing-recipes",
-        "operate/domains", "operate/recipes",
-    )
-]  # fmt: skip
+#: Pages of answers; of some pages, a section has them.
+HOWTO = {
+    "guides/post": None,
+    "guides/receive": None,
+    "guides/select": None,
+    "guides/workers-recipes": None,
+    "guides/testing": "testing-recipes",
+    "operate/domains": None,
+    "operate/observe": "recipes",
+}
 TUTORIAL = sorted((DOCS / "start" / "tutorial").glob("*.md"))
 LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
 ORDERS_SERVICE = DOCS.parent / "examples" / "orders_service"
@@ -98,22 +101,31 @@ def test_guide_works_when_copied(name: str, tmp_path: Path, ports: list[int]) ->
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("page", HOWTO, ids=lambda page: page.stem)
-def test_the_answers_of_a_how_to_run_as_shown(page: Path, tmp_path: Path, ports: list[int]) -> None:
-    assert pages.run(page, tmp_path, ports)
+def test_the_section_on_logging_works_when_copied(tmp_path: Path, ports: list[int]) -> None:
+    assert pages.run(pages.section(DOCS / "operate" / "observe.md", "logging"), tmp_path, ports)
 
 
-def test_the_index_lists_every_answer_and_every_answer_runs() -> None:
+def answers_of(name: str) -> str:
+    page, section = DOCS / f"{name}.md", HOWTO[name]
+    return pages.section(page, section) if section else page.read_text(encoding="utf-8")
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", HOWTO)
+def test_the_answers_of_a_how_to_run_as_shown(name: str, tmp_path: Path, ports: list[int]) -> None:
+    assert pages.run(answers_of(name), tmp_path, ports)
+
+
+def test_the_index_lists_every_answer() -> None:
     index = (DOCS / "guides" / "index.md").read_text(encoding="utf-8")
     listed = re.findall(r"^- \[(.+)\]\((?:\.\./\w+/)?([\w-]+)\.md#([\w-]+)\)$", index, re.MULTILINE)
-    answers = []
-    for page in HOWTO:
-        text = page.read_text(encoding="utf-8")
-        for answer in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-            title, anchor = re.findall(r"^(.+) \{#([\w-]+)\}$", answer, re.MULTILINE)[0]
-            answers.append((title, page.stem, anchor))
-            assert "```console" in answer, title
-    assert sorted(listed) == sorted(answers)
+    answers = [
+        (*re.findall(r"^(.+) \{#([\w-]+)\}$", answer, re.MULTILINE)[0], name.rpartition("/")[2])
+        for name in HOWTO
+        for answer in re.split(r"^## ", answers_of(name), flags=re.MULTILINE)[1:]
+        if "```console" in answer
+    ]
+    assert sorted(listed) == sorted((title, page, anchor) for title, anchor, page in answers)
     assert len(answers) >= 40
 
 

@@ -29,7 +29,8 @@ from tests.pages import at_broker
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (
-    "README", "docs/reference/admin", "docs/guides/embedded-broker", "docs/guides/delays",
+    "README", "benchmarks/RESULTS",
+    "docs/reference/admin", "docs/guides/embedded-broker", "docs/guides/delays",
     "docs/reference/events", "docs/explain/failure", "docs/guides/ordering", "docs/operate/observe",
     "docs/operate/opentelemetry", "docs/explain/performance", "docs/operate/prometheus",
     "docs/start/quickstart", "docs/guides/requests", "docs/data/tables",

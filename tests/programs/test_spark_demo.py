@@ -119,7 +119,7 @@ def test_picture_shows_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_picture_in_the_documentation_is_of_this_demo() -> None:
-    assert "(../assets/spark-pipeline.svg)" in (ROOT / "docs" / "data" / "spark-pipeline.md").read_text(
+    assert "(../assets/spark-pipeline.svg)" in (ROOT / "docs" / "data" / "spark-recipes.md").read_text(
         encoding="utf-8"
     )
     drawing = ElementTree.parse(ROOT / "docs" / "assets" / "spark-pipeline.svg")

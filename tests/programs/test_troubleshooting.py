@@ -16,6 +16,7 @@ from tests.programs.test_docs import DOCS, ROOT
 from tests.programs.test_docs import generate as generate
 
 PAGE = DOCS / "operate" / "troubleshooting.md"
+LOG = DOCS / "reference" / "log-messages.md"
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_every_line_of_the_log_has_a_cause_and_a_remedy(
 
 
 def test_every_explained_line_is_on_the_page(generate: ModuleType, troubles: dict[str, Any]) -> None:
-    page = generate.fill(PAGE.read_text(encoding="utf-8"))
+    page = generate.fill(LOG.read_text(encoding="utf-8"))
     titles = re.findall(r'^\?\?\? (?:warning|failure) "(.+)"$', page, re.MULTILINE)
     assert len(titles) == len(troubles["message"])
     for found in troubles["message"]:

@@ -55,7 +55,7 @@ def test_the_correct_version_keeps_every_promise(simulate: Any) -> None:
 
 
 def test_the_page_shows_the_handlers_of_the_example() -> None:
-    page = (ROOT / "docs" / "guides" / "simulation-howto.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "simulation.md").read_text(encoding="utf-8")
     source = (FOLDER / "billing.py").read_text(encoding="utf-8")
     for name in ("confirms_early", "books_twice", "loses_updates", "is_right"):
         handler = source.partition(f"def {name}(")[2].partition("\n\n\ndef ")[0].partition('"""\n\n')[2]

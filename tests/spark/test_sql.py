@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements in docs/data/spark-sql.md run in their order on the page."""
+"""The statements in docs/data/spark.md run in their order on the page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from tests import pages
 from tests.spark.brokers import DOMAIN, BrokerThread
 
 pytestmark = [
@@ -18,14 +19,14 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 
-PAGE = Path(__file__).parents[2] / "docs" / "data" / "spark-sql.md"
+PAGE = Path(__file__).parents[2] / "docs" / "data" / "spark.md"
 ORDERS = f"bmq://{DOMAIN}/sql-orders"
 ALL = [b"first", b"fourth", b"second", b"third"]
 
 
 def statements(heading: str, broker: BrokerThread) -> list[str]:
     """The statements below a heading."""
-    text = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    text = pages.section(PAGE, "spark-sql").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     blocks = re.findall(r"^```sql\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     code = "\n".join(blocks).replace("tcp://localhost:30114", broker.uri)
     return [each.strip() for each in code.split(";\n") if each.strip()]

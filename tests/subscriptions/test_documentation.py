@@ -14,7 +14,7 @@ from bmq.subscriptions import _filters
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
-    DOCS / "guides" / "filters.md",
+    DOCS / "guides" / "select.md",
     DOCS / "reference" / "expressions.md",
     DOCS / "explain" / "routing.md",
 ]
