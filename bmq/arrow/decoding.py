@@ -76,6 +76,12 @@ class Decoded(NamedTuple):
     properties: list[ArrowArray]
     errors: dict[int, ProtocolError]
 
+    def readable(self) -> ArrowArray:
+        """Return a boolean for each message: whether the message has no error."""
+        valid = np.ones(self.rows, bool)
+        valid[list(self.errors)] = False
+        return to_arrow(valid)
+
 
 class _Alike(NamedTuple):
     """Messages whose properties have the same names and types.
@@ -158,11 +164,11 @@ class TableDecoder:
         singles.sort()
         payload = self._payloads(columns, payload_starts, singles, errors) if self._payload else None
         properties = self._properties(columns, alike, singles, errors)
+        decoded = Decoded(rows, payload, properties, errors)
         if errors and payload is not None:
-            valid = np.ones(rows, bool)
-            valid[list(errors)] = False
-            payload = pc.if_else(to_arrow(valid), payload, pa.scalar(None, pa.binary()))
-        return Decoded(rows, payload, properties, errors)
+            nothing = pa.scalar(None, pa.binary())
+            decoded = decoded._replace(payload=pc.if_else(decoded.readable(), payload, nothing))
+        return decoded
 
     # messages read singly
 

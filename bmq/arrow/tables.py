@@ -17,7 +17,7 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.arrow.columns import Array
 from bmq.arrow.consumer import MAX_BYTES, ColumnConsumer, Receipt, Taken
-from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, to_arrow
+from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, pieces, to_arrow
 from bmq.client.dead_letters import described
 from bmq.client.internals import limits_of
 from bmq.client.left import short, widen
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Tables"]
 
 pa: Any = importlib.import_module("pyarrow")
+pc: Any = importlib.import_module("pyarrow.compute")
 
 logger = Log("bmq.tables")
 
@@ -208,15 +209,14 @@ class _RowMaker:
             taken = taken.part(0, rows)
         columns = taken.columns
         if errors and self._errors:
-            raw = pa.array([columns.data(row) for row in errors], pa.binary())
-            places = np.arange(rows)
-            places[list(errors)] = np.arange(rows, rows + len(errors))
-            payload = pa.concat_arrays([payload, raw]).take(to_arrow(places))
+            payload = pc.if_else(
+                decoded.readable(), payload, pieces(columns.buffer, columns.starts, columns.stops)
+            )
         arrays = [payload, *decoded.properties]
         arrays += [self._about(name, taken, now, errors) for name in self._metadata]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if errors and not self._errors:
-            batch = batch.filter(to_arrow(_readable(rows, errors)))
+            batch = batch.filter(decoded.readable())
         return batch, rows, errors
 
     def _about(self, name: str, taken: Taken, now: float, errors: dict[int, ProtocolError]) -> Any:

@@ -563,9 +563,7 @@ class RowMaker:
             ) from error
         self.dropped += len(decoded.errors)
         self._limit.warning("dropped", "%s, and is omitted: %s", name, printable(error.reason))
-        good = np.ones(columns.count, bool)
-        good[list(decoded.errors)] = False
-        return batch.filter(to_arrow(good))
+        return batch.filter(decoded.readable())
 
     def _column(
         self,
@@ -577,7 +575,11 @@ class RowMaker:
     ) -> Any:
         name, kind = field.name, field.type
         if name == "value":
-            return _with_raw(decoded, rows.column(0)).cast(kind)
+            # All delivered bytes of undecodable messages.
+            payload = decoded.payload
+            if decoded.errors:
+                payload = pc.if_else(decoded.readable(), payload, rows.column(0))
+            return payload.cast(kind)
         if name == "properties":
             return self._properties_column(kind, decoded)
         if name == "guid":
@@ -599,15 +601,6 @@ class RowMaker:
         if not decoded.properties:
             return pa.array([{}] * decoded.rows, kind)
         return pa.StructArray.from_arrays(decoded.properties, fields=list(kind))
-
-
-def _with_raw(decoded: Decoded, data: Any) -> Any:
-    """Return the payloads; for undecodable messages, all delivered bytes."""
-    if not decoded.errors:
-        return decoded.payload
-    good = np.ones(decoded.rows, bool)
-    good[list(decoded.errors)] = False
-    return pc.if_else(to_arrow(good), decoded.payload, data)
 
 
 def _reasons(errors: Mapping[int, ProtocolError], count: int, kind: Any) -> Any:

@@ -29,7 +29,6 @@ __all__ = [
     "OF_A_TABLE",
     "Expressions",
     "Names",
-    "Rate",
     "ReadConfirmation",
     "ReadOptions",
     "SourceOptions",
@@ -98,20 +97,6 @@ class Size(int):
         return cls(size)
 
 
-class Rate(float):
-    """A number above 0."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Rate:
-        """Parse an option."""
-        number = cls(text)
-        if not number > 0:
-            raise ValueError("must be above 0")
-        return number
-
-
 class Names(tuple[str, ...]):
     """Names, separated by commas or as a JSON list."""
 
@@ -126,19 +111,6 @@ class Names(tuple[str, ...]):
         if not all(isinstance(each, str) for each in names):
             raise ValueError("must be a list of names")
         return cls(names)
-
-
-class SourceName(str):
-    """The name of one of several sources of a query, which is the name of a folder."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> SourceName:
-        """Parse an option."""
-        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", text):
-            raise ValueError("must consist of letters, digits, _ and -, at most 100")
-        return cls(text)
 
 
 class Expressions(tuple[tuple[str, str], ...]):
@@ -175,7 +147,7 @@ class WriteOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel")
     guid_mode: GuidMode | None = None
     write_name: str = ""
     compression: str = "none"
-    rate: Rate | None = None
+    rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
     on_invalid_row: OnInvalidRow = OnInvalidRow.FAIL
     dead_letter_queue: str = ""
     max_retries: Count = 5
@@ -341,7 +313,7 @@ class StreamOptions(SourceOptions, frozen=True, kw_only=True, rename="camel"):
     """Options of ``spark.readStream``."""
 
     log_path: str = ""
-    source_name: SourceName = SourceName()
+    source_name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,100}\Z")] = ""  # a folder's name
     fail_on_data_loss: bool = True
     max_messages_per_trigger: Positive = 10_000
     max_bytes_per_trigger: Size | None = None

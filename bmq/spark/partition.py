@@ -38,7 +38,7 @@ from bmq.spark.invalid_rows import (
     letter_of,
     letter_tables,
 )
-from bmq.spark.options import Names, Rate, WriteOptions, choice
+from bmq.spark.options import Names, WriteOptions, choice
 from bmq.spark.rows import (
     InvalidRow,
     RowColumns,
@@ -356,7 +356,7 @@ def write_partition(
         guid_mode=None if mode is None else choice(GuidMode, "guidMode", mode),
         write_name=text("write_name", write_name),
         compression=text("compression", compression),
-        rate=None if rate is None else Rate(checked_rate(rate)),
+        rate=None if rate is None else checked_rate(rate),
         on_invalid_row=choice(OnInvalidRow, "onInvalidRow", text("on_invalid_row", on_invalid_row)),
         dead_letter_queue=text("dead_letter_queue", dead_letter_queue),
         max_retries=_checks.integer("max_retries", max_retries),

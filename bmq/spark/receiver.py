@@ -7,7 +7,9 @@ import asyncio
 import importlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
+
+import msgspec
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -80,7 +82,7 @@ async def other_readers(options: SourceOptions) -> dict[str, list[str]]:
     return found
 
 
-class DropCounts(NamedTuple):
+class DropCounts(msgspec.Struct, frozen=True):
     """A broker's counts of a queue since the broker's start.
 
     Attributes:
@@ -107,16 +109,6 @@ async def dropped_totals(options: SourceOptions) -> dict[str, DropCounts]:
         for uri, each in known.items()
         if each is not None
     }
-
-
-def newly_dropped(before: Mapping[str, DropCounts], now: Mapping[str, DropCounts]) -> dict[str, int]:
-    """Return the number of newly dropped messages by queue. A restarted broker counts from 0."""
-    more: dict[str, int] = {}
-    for uri, each in now.items():
-        known = before.get(uri, each)
-        restarted = each.dropped < known.dropped or each.posted < known.posted
-        more[uri] = each.dropped - (0 if restarted else known.dropped)
-    return {uri: count for uri, count in more.items() if count}
 
 
 def new_messages(known: set[bytes], guids: list[bytes]) -> list[int] | None:
@@ -468,16 +460,19 @@ async def dropped_since(log: BatchLog, options: SourceOptions) -> dict[str, int]
         log: log beside which the counts are recorded.
         options: options of the source.
     """
-    given: Any = log.noted(_DROPPED)
-    noted = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    before = {uri: DropCounts(**each) for uri, each in noted.items()}
+    noted = msgspec.convert(log.noted(_DROPPED) or {}, dict[str, DropCounts])
     try:
         now = await dropped_totals(options)
     except (Error, TimeoutError) as error:
         logger.debug("the broker does not report dropped messages: %s", error)
         return {}
-    merged = {**before, **now}
-    if merged != before:
-        document = {uri: each._asdict() for uri, each in merged.items()}
-        await asyncio.to_thread(log.note, _DROPPED, document)
-    return newly_dropped(before, now)
+    merged = {**noted, **now}
+    if merged != noted:
+        await asyncio.to_thread(log.note, _DROPPED, msgspec.to_builtins(merged))
+    more: dict[str, int] = {}
+    for uri, each in now.items():
+        before = noted.get(uri, each)
+        # A restarted broker counts from 0.
+        restarted = each.dropped < before.dropped or each.posted < before.posted
+        more[uri] = each.dropped - (0 if restarted else before.dropped)
+    return {uri: count for uri, count in more.items() if count}
