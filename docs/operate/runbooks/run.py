@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execute the runbooks of this folder: cause each problem, find it and repair it, and write the output.
+"""Execute the runbooks of this folder: cause each problem, find it and repair it, and print the output.
 
     python docs/operate/runbooks/run.py                                      # all, against an embedded broker
     python docs/operate/runbooks/run.py poisoned-queue --port 43500
@@ -9,8 +9,8 @@
 ``full-disk`` mounts a small file system for each node, and needs root and the loop devices of Linux.
 
 Each runbook has traffic beside the problem: a producer with numbered messages and a consumer. At the end, the
-books are balanced: lost and repeated messages are printed, and a lost message fails the run. The output of
-the commands is written into the page, between two marks.
+books are balanced: lost and repeated messages are printed, and a lost message fails the run. The commands and
+their output are printed; a run on real nodes also updates the table in the index.
 """
 
 from __future__ import annotations
@@ -43,14 +43,13 @@ import bmq
 from tests.integration.cluster import NODES, RealCluster
 
 PAGES = Path(__file__).resolve().parent
-BEGIN, END = "<!-- begin: written by docs/operate/runbooks/run.py -->", "<!-- end -->"
 DOMAIN = "bmq://bmq.test.persistent.priority"
 #: Lines of the answer to STATUS that tell whether a cluster is healthy.
 _HEALTH = "Is Healthy|Node Status|Leader Node|Primary (Node|Status) *:"
 #: Number of messages in the queue without a consumer.
 _WAITING = 100
-#: Row of the table in the index: what caused the problem, what appeared, and the remedy.
-_ROW = "| [{title}]({name}.md) | {cause} | {sign} | {after:.1f} s | {remedy} | {verified:.1f} s |"
+#: Row of the table in the index: what caused the problem, and the remedy.
+_ROW = "| [{title}]({name}.md) | {cause} | {remedy} | {verified:.1f} s |"
 #: Size of the file system of a node whose disk becomes full, in bytes; the files of the broker are sparse.
 _DISK = 1 << 30
 #: Timeout of a single step, in seconds.
@@ -58,12 +57,10 @@ DEADLINE = 90.0
 
 
 class Place:
-    """The brokers of a run, the commands of the operator, and the transcript.
+    """The brokers of a run, and the commands of the operator.
 
     Attributes:
         addresses: addresses of the brokers.
-        kind: description of the brokers.
-        lines: the transcript.
         row: values of the row of this runbook in the table of all runbooks.
     """
 
@@ -77,9 +74,7 @@ class Place:
         self._options: tuple[str, ...] = ()
         self.cluster: RealCluster | None = None
         self.addresses = ""
-        self.kind = "an embedded broker in a process of its own"
         self.environment: dict[str, str] = {}
-        self.lines: list[str] = []
         self.row: dict[str, Any] = {}
 
     def prepare(
@@ -103,7 +98,6 @@ class Place:
     async def start(self, *options: str) -> None:
         """Start three real nodes and a proxy, or the embedded broker with options of its command."""
         if self._program is not None:
-            self.kind = "three real nodes on loopback"
             if self.cluster is None:
                 self.cluster = RealCluster(self._program, self.work)
             await self.cluster.start()
@@ -133,20 +127,18 @@ class Place:
         await self.start(*(options or self._options))
 
     def say(self, line: str) -> None:
-        """Add a line to the transcript."""
-        line = line.rstrip()
-        print(line, flush=True)
-        self.lines.append(line)
+        """Print a line of the transcript."""
+        print(line.rstrip(), flush=True)
 
     def shell(self, *words: str) -> None:
-        """Run another command, and add command and output to the transcript."""
+        """Run another command, and print command and output."""
         self.say(f"$ {shlex.join(words)}")
         for line in subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines():
             self.say(line)
         self.say("")
 
     async def run(self, *words: str, title: str | None = None, grep: str = "") -> str:
-        """Run a command of ``bmq``, and add command and output to the transcript; ``grep`` chooses lines."""
+        """Run a command of ``bmq``, and print command and output; ``grep`` chooses lines."""
         shown = title or shlex.join(["bmq", *words])
         self.say(f"$ {shown}" + (f" | grep -E '{grep}'" if grep else ""))
         process = await asyncio.create_subprocess_exec(
@@ -192,13 +184,12 @@ class Place:
         assert re.search(rf" {_WAITING} .*/waiting", text), text
 
     async def joined(self, uri: str, address: str) -> None:
-        """Repeat both checks of a node until both succeed; add the last output only."""
-        before, began, attempts = len(self.lines), time.monotonic(), 1
+        """Repeat both checks of a node until both succeed."""
+        began, attempts = time.monotonic(), 1
         async with asyncio.timeout(DEADLINE):
             while "FAIL" in await self.run(
                 "doctor", uri, "--post", "--broker", address
             ) or not await self.status(address):
-                del self.lines[before:]
                 attempts += 1
                 await asyncio.sleep(0.5)
         self.say(f"# both checks succeeded after {time.monotonic() - began:.1f} s, in attempt {attempts}")
@@ -852,26 +843,16 @@ def _write_row(name: str, title: str, values: dict[str, Any]) -> None:
 
 
 async def execute(name: str, arguments: argparse.Namespace) -> None:
-    """Execute a runbook, and write its output into its page."""
+    """Execute a runbook, and print its output."""
     print(f"---- {name}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Place(arguments, Path(folder))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(place.stop)
-            began = time.monotonic()
             await RUNBOOKS[name](place)
-        page = PAGES / f"{name}.md"
-        if page.exists() and not arguments.dry:
-            text = page.read_text(encoding="utf-8")
-            before, _, rest = text.partition(BEGIN)
-            _, _, after = rest.partition(END)
-            said = "\n".join(place.lines).replace(folder, "WORK").rstrip()
-            told = f"Executed on {place.kind}, in {time.monotonic() - began:.0f} s:"
-            if place.row and place.cluster is not None:
-                _write_row(name, text.splitlines()[0].removeprefix("# "), place.row)
-            page.write_text(
-                f"{before}{BEGIN}\n\n{told}\n\n```text\n{said}\n```\n\n{END}{after}", encoding="utf-8"
-            )
+        if place.row and place.cluster is not None and not arguments.dry:
+            title = (PAGES / f"{name}.md").read_text(encoding="utf-8").splitlines()[0]
+            _write_row(name, title.removeprefix("# "), place.row)
 
 
 def main() -> None:
@@ -882,10 +863,10 @@ def main() -> None:
         "--broker", help="a real broker's program, for three nodes; an embedded broker if omitted"
     )
     parser.add_argument("--old-broker", help="program of an older release, for the upgrade")
-    parser.add_argument("--release", default="", help="name of the program's release, for the page")
-    parser.add_argument("--old-release", default="", help="name of the older release, for the page")
+    parser.add_argument("--release", default="", help="name of the program's release")
+    parser.add_argument("--old-release", default="", help="name of the older release")
     parser.add_argument("--port", type=int, default=0, help="port of the embedded broker")
-    parser.add_argument("--dry", action="store_true", help="leave the pages as they are")
+    parser.add_argument("--dry", action="store_true", help="leave the table in the index as it is")
     arguments = parser.parse_args()
     for name in arguments.names or [each for each in RUNBOOKS if arguments.broker or each not in _REAL]:
         asyncio.run(execute(name, arguments))
