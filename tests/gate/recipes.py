@@ -33,7 +33,6 @@ import bmq.taskiq
 import bmq.testing
 import bmq.workers
 from bmq.broker import Mode
-from bmq.inbox._inbox import Shapes
 from bmq.testing import FaultProxy
 
 __all__ = [
@@ -303,9 +302,7 @@ MAKERS: dict[type, Made] = {
     bmq.inbox.AsyncpgInbox: lambda world: world.inbox(),  # all methods are those of Inbox
     bmq.inbox.Inbox: lambda world: world.inbox(),
     bmq.inbox.SqlAlchemyInbox: lambda world: world.inbox(),
-    bmq.inbox.Transaction: lambda _: bmq.inbox.Transaction(
-        None, {("odd", "A" * 32): cast("Any", None)}, Shapes()
-    ),
+    bmq.inbox.Transaction: lambda _: bmq.inbox.Transaction(None, {("odd", "A" * 32): cast("Any", None)}),
     bmq.prometheus.SessionCollector: lambda _: bmq.prometheus.SessionCollector(),
     bmq.subscriptions.Complement: lambda _: bmq.subscriptions.complement("x == 1"),
     bmq.subscriptions.Operand: lambda _: bmq.P("x"),
