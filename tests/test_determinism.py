@@ -32,8 +32,6 @@ _HARMLESS = {
     "codecs/fields.py: kinds": "it has one member",
     "otel/_interceptor.py: deliveries": "it has one member",
     "spark/rows.py: _BYTES": "it becomes part of a set",
-    "spark/stream_reader.py: batch.waiting": "a number; a set of the same name is local",
-    "spark/stream_reader.py: self._again, which has sets in it": "sorted before each use",
     "spark/stream_reader.py: self._known, which has sets in it": "asked for members only",
     "spark/connection.py: asyncio.all_tasks()": "sorted in the next line",
 }

@@ -105,7 +105,7 @@ READING = {"tail", "dead", "peek"}
 #: These verbs post, query the broker, or run one of the consumers above.
 OTHER_VERBS = {
     *("post", "purge", "queues", "stat", "top", "explain", "check", "doctor", "bench", "admin", "decode"),
-    *("broker", "spark", "docs", "domains", "exporter", "new"),
+    *("broker", "docs", "domains", "exporter", "new"),
     *("mover", "run", "console", "contexts", "move"),
 }
 
