@@ -67,7 +67,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         logger = self.logger
         if not logger.isEnabledFor(level):
             return
-        error = sys.exception() if exc_info is True else exc_info or None
+        error: BaseException | None = sys.exception() if exc_info is True else exc_info or None
         about = (type(error), error, error.__traceback__) if error is not None else None
         path, line, function, _ = logger.findCaller(stacklevel=2)
         try:

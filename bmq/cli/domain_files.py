@@ -150,7 +150,7 @@ def _app_ids(reader: _Reader, value: Any, path: str) -> None:
     if type(value) is not list:
         reader.error(path, f"must be a list of appIds, not {_shown(value)}")
         return
-    items: list[Any] = value
+    items = cast("list[Any]", value)
     for index, each in enumerate(items):
         if not isinstance(each, str) or not each:
             reader.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
@@ -168,7 +168,7 @@ def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
     if type(value) is not list:
         reader.error(path, f"must be a list, not {_shown(value)}")
         return
-    for each in value:
+    for each in cast("list[Any]", value):
         entry = _members(each)
         text: Any = _members(entry.get("expression")).get("text", "")
         reader.settings[f"{path}[{entry.get('appId', '')}]"] = text

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import shlex
 import ssl as ssl_module
 import subprocess
 import sys
@@ -189,6 +187,8 @@ def _password(entry: Context, user: str, name: str, *, keyring: bool) -> str:
     if command := entry.password_command:
         try:
             # Windows takes a command as one text, and shlex would remove the backslashes of its paths.
+            import shlex  # loaded by few programs
+
             words = command if os.name == "nt" else shlex.split(command)
             done = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8")
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
@@ -215,5 +215,7 @@ def given_password(user: str, variable: str, instead: str) -> str:
     if variable in os.environ:
         return os.environ[variable]
     if sys.stdin.isatty() and sys.stderr.isatty():
+        import getpass  # loaded by few programs
+
         return getpass.getpass(f"Password of {user}: ")
     raise BadInput(f"no password for {user}: set {variable}, {instead}")

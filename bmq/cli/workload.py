@@ -130,7 +130,7 @@ async def run_workload(
     except ExceptionGroup as failures:  # the other producers and consumers have ended, too
         failure: Exception = failures
         while isinstance(failure, ExceptionGroup):
-            failure = cast("ExceptionGroup[Exception]", failure).exceptions[0]
+            failure = failure.exceptions[0]
         raise failure from None
     seconds = workload.duration - workload.warmup
     result = _Result(

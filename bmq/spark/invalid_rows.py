@@ -248,7 +248,9 @@ def _table(letter: RowLetter) -> Any:
         if isinstance(value, PropertyValue):
             arrays.append(pa.array([value.value], ARROW_TYPES[value.type]))
         else:
-            arrays.append(pa.array([bytes(value) if isinstance(value, _BYTES) else value]))
+            arrays.append(
+                pa.array([bytes(value) if isinstance(value, (bytes, bytearray, memoryview)) else value])
+            )
     properties = pa.StructArray.from_arrays(arrays, names=list(letter.properties))
     payload = pa.array([letter.payload], pa.binary())
     return pa.table([payload, properties], names=[LETTER_VALUE, *LETTER_PROPERTIES])

@@ -286,8 +286,9 @@ class SourceReceiver:
                 for wait in waits:
                     wait.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
-            for wait in done:
-                wait.result()
+            for wait in waits:
+                if wait in done:
+                    wait.result()
         found = ready()
         for each in found:
             self._add(each.messages.take(limit), each)

@@ -178,7 +178,8 @@ class _Domain:
     def _read(self, where: str, item: object) -> None:
         """Check an entry, and keep it if the broker can compile it."""
         entry = _mapping(item)
-        app_id, found = entry.get("appId", ""), entry.get("expression", {})
+        app_id: Any = entry.get("appId", "")
+        found: Any = entry.get("expression", {})
         if not (isinstance(item, Mapping) and isinstance(app_id, str) and isinstance(found, Mapping)):
             form = '{"appId": "...", "expression": {"version": "E_VERSION_1", "text": "..."}}'
             self._find("error", where, f"an entry is {form}")
@@ -202,7 +203,8 @@ class _Domain:
                 error = expression.error
             except InvalidExpression as raised:
                 error = raised
-            if error is not None:
+                expression = None
+            if expression is None or error is not None:
                 self._find("error", place, str(error), app_id)
                 return
             for doubt in expression.doubts:

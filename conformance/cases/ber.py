@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# The rows of a table take any arguments: pyright cannot know those of a lambda in a row.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 """Control messages in BER: the cases of requests, repeated in BER, and unusual forms of the encoding."""
 
 from __future__ import annotations

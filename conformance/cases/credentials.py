@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# The rows of a table take any arguments: pyright cannot know those of a lambda in a row.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 """Credentials of the mechanism BASIC, the lifetime of credentials, and heartbeats without an answer.
 
 The cases of credentials need a user of the broker, and are not tested without a user.

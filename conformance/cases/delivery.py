@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# The rows of a table take any arguments: pyright cannot know those of a lambda in a row.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 """PUSH and CONFIRM: shape, limits, confirmation, redelivery, delivery attempts."""
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# The rows of a table take any arguments: pyright cannot know those of a lambda in a row.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 """The status of each refused request: category, code and text, as users read them in the log of a client."""
 
 from __future__ import annotations

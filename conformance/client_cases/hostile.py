@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# The rows of a table take any arguments: pyright cannot know those of a lambda in a row.
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 """Input of later versions, and wrong input: the client goes on, on this connection or on a new one."""
 
 from __future__ import annotations

@@ -754,13 +754,13 @@ async def test_reading_stays_paused_unless_the_application_awaits_an_answer(
             core, receive_limit = session._driver.core, session._driver.receive_limit
             (await queue.receive(30)).confirm()
             await eventually(lambda: core._reading_paused)
-            receive_limit.look_again()
+            receive_limit._look_again()
             assert core._reading_paused  # no answer is awaited
             post = output.post_nowait(b"1")
             (await queue.receive(30)).confirm()
-            receive_limit.look_again()
+            receive_limit._look_again()
             assert core._reading_paused  # a message was taken
-            receive_limit.look_again()
+            receive_limit._look_again()
             assert not core._reading_paused
             await post
             for _ in range(13):
