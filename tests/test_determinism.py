@@ -33,7 +33,7 @@ _HARMLESS = {
     "otel/_interceptor.py: deliveries": "it has one member",
     "spark/rows.py: _BYTES": "it becomes part of a set",
     "spark/stream_reader.py: self._held, which has sets in it": "confirmations have no order",
-    "subscriptions/_filters.py: tags": "the tags of a call, in its order; a set of the same name is elsewhere",
+    "subscriptions/_filters.py: tags": "the tags of a call; a set of the same name is elsewhere",
     "spark/stream_reader.py: self._known, which has sets in it": "asked for members only",
     "spark/connection.py: asyncio.all_tasks()": "sorted in the next line",
 }

@@ -128,9 +128,9 @@ async def run_workload(
     try:
         await _run(target, workload, run)
     except ExceptionGroup as failures:  # the other producers and consumers have ended, too
-        failure: Exception = failures
+        failure: Any = failures
         while isinstance(failure, ExceptionGroup):
-            failure = failure.exceptions[0]
+            failure = failure.exceptions[0]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         raise failure from None
     seconds = workload.duration - workload.warmup
     result = _Result(

@@ -179,12 +179,13 @@ class _Domain:
         """Check an entry, and keep it if the broker can compile it."""
         entry = _mapping(item)
         app_id: Any = entry.get("appId", "")
-        found: Any = entry.get("expression", {})
+        found = entry.get("expression", {})
+        details = _mapping(found)
         if not (isinstance(item, Mapping) and isinstance(app_id, str) and isinstance(found, Mapping)):
             form = '{"appId": "...", "expression": {"version": "E_VERSION_1", "text": "..."}}'
             self._find("error", where, f"an entry is {form}")
             return
-        version, text = _mapping(found).get("version", "E_UNDEFINED"), _mapping(found).get("text", "")
+        version, text = details.get("version", "E_UNDEFINED"), details.get("text", "")
         if version != _VERSION:
             needed = f'a domain needs "version": "{_VERSION}" in every expression'
             message = f"Unsupported version: {version}; {needed}"
