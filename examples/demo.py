@@ -86,7 +86,7 @@ class Pace:
 
 NEXT = """\
 Next:
-  docs/start/tutorial/1-a-message.md   write a producer and a consumer, step by step
+  docs/start/tutorial/1-a-message.md   write a producer and a consumer
   .venv/bin/python -m bmq broker run this broker
   make demo-spark                run a Spark pipeline that is killed on the way\
 """

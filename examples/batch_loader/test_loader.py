@@ -93,7 +93,7 @@ async def test_invalid_readings_are_put_aside_and_valid_readings_are_stored(data
         await test.post(READINGS, Reading("roof", 1.5))
         await test.drained(READINGS)
         (letter,) = test.broker.assert_posted(DEAD, count=1)
-        assert "Reading has no celsius" in str(letter.properties["bmq_dead_error"])
+        assert "missing required field `celsius`" in str(letter.properties["bmq_dead_error"])
     assert rows(database) == [("roof", 1.5)]
 
 
