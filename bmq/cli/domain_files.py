@@ -147,10 +147,10 @@ def _integer(high: int) -> _Value:
 
 
 def _app_ids(reader: _Reader, value: Any, path: str) -> None:
-    if type(value) is not list:
+    if not isinstance(value, list):
         reader.error(path, f"must be a list of appIds, not {_shown(value)}")
         return
-    items = cast("list[Any]", value)
+    items: list[Any] = value
     for index, each in enumerate(items):
         if not isinstance(each, str) or not each:
             reader.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
@@ -165,10 +165,11 @@ def _app_ids(reader: _Reader, value: Any, path: str) -> None:
 
 def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
     """Store the expressions by appId; :func:`check_domain` judges the entries."""
-    if type(value) is not list:
+    if not isinstance(value, list):
         reader.error(path, f"must be a list, not {_shown(value)}")
         return
-    for each in cast("list[Any]", value):
+    entries: list[Any] = value
+    for each in entries:
         entry = _members(each)
         text: Any = _members(entry.get("expression")).get("text", "")
         reader.settings[f"{path}[{entry.get('appId', '')}]"] = text
