@@ -159,9 +159,9 @@ class TestNotebook:
         assert run.returncode != 0
         assert "ZeroDivisionError" in run.stderr
 
-    def test_the_page_on_notebooks_runs_as_a_notebook(self, execute: Any, tmp_path: Path) -> None:
+    def test_the_section_on_notebooks_runs_as_a_notebook(self, execute: Any, tmp_path: Path) -> None:
         """Each block of Python is a cell, followed by the cell's output."""
-        page = (EXAMPLES.parent / "docs" / "data" / "notebooks.md").read_text(encoding="utf-8")
+        page = pages.section(EXAMPLES.parent / "docs" / "data" / "tables.md", "notebooks")
         blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
         notebook = new_notebook(cells=[new_code_cell(block) for kind, block in blocks if kind == "python"])
         nbformat.write(notebook, tmp_path / "page.ipynb")

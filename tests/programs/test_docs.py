@@ -225,9 +225,8 @@ def test_marker_without_a_generator_is_refused(generate: ModuleType) -> None:
 def python_blocks() -> list[Any]:
     blocks = []
     for page in PROSE:
-        if page.stem == "notebooks":
-            continue  # cells of one notebook, which tests/blocking/test_examples.py executes
-        text = page.read_text(encoding="utf-8")
+        # The section on notebooks has cells of one notebook, which tests/blocking/test_examples.py executes.
+        text = page.read_text(encoding="utf-8").partition("\n## Notebooks {#notebooks}\n")[0]
         for match in CODE_BLOCK.finditer(text):
             line = text.count("\n", 0, match.start()) + 2
             blocks.append(pytest.param(match[1], id=f"{page.relative_to(ROOT)}:{line}"))

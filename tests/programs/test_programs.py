@@ -19,8 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import bmq
@@ -40,7 +38,8 @@ CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def programs() -> Iterator[Any]:
     for page in PAGES:
-        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        # The section on notebooks has cells of one notebook, which tests/blocking/test_examples.py executes.
+        text = (ROOT / f"{page}.md").read_text(encoding="utf-8").partition("\n## Notebooks {#notebooks}\n")[0]
         for match in CODE_BLOCK.finditer(text):
             line = text.count("\n", 0, match.start()) + 2
             yield pytest.param(match[1], id=f"{page.removeprefix('docs/')}:{line}")
@@ -63,7 +62,6 @@ def broker() -> Iterator[BackgroundBroker]:
 
 def start(code: str, broker: BackgroundBroker, folder: Path) -> subprocess.Popen[str]:
     (folder / "program.py").write_text(at_broker(code, broker.uri), encoding="utf-8")
-    pq.write_table(pa.table({"body": [b"an order"]}), folder / "orders.parquet")
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "program.py"],
         cwd=folder,
