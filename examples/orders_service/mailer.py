@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the letters, those of a customer in order, in any number of processes: ``python mailer.py``."""
+"""Sends the letters, those of a customer in order: ``python mailer.py``.
+
+Any number of mailers may run.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,13 @@ async def send(letter: Letter) -> None:
     print(f"to customer {letter.customer}: {letter.text}", flush=True)
 
 
-async def deliver(session: bmq.Session, send: Callable[[Letter], Awaitable[None]]) -> None:
-    """Send letters until cancelled. A group gives each customer to one process at a time."""
+async def deliver(
+    session: bmq.Session, send: Callable[[Letter], Awaitable[None]]
+) -> None:
+    """Send letters until cancelled.
+
+    A group gives each customer to one process at a time.
+    """
     letters = (await session.open_queue(LETTERS, read=True)).typed(Letter)
     async with letters.group("CustomerId") as group:
         async for message in group:
@@ -28,13 +36,18 @@ async def deliver(session: bmq.Session, send: Callable[[Letter], Awaitable[None]
                 try:
                     letter = message.value
                 except bmq.Undecodable:
-                    logging.exception("letter %s is discarded", message.guid)
+                    logging.exception(
+                        "letter %s is discarded", message.guid
+                    )
                 else:
                     await send(letter)
 
 
 async def report(session: bmq.Session, file: Path) -> None:
-    """Touch a file while the session is ready, until cancelled. An old file means an unhealthy mailer."""
+    """Touch a file while the session is ready, until cancelled.
+
+    An old file means an unhealthy mailer.
+    """
     while True:
         if session.health().ready:
             await asyncio.to_thread(file.touch)
@@ -43,9 +56,15 @@ async def report(session: bmq.Session, file: Path) -> None:
 
 async def main() -> None:
     logging.basicConfig(level=logging.INFO)
-    async with bmq.connect(credentials=credentials, retry_first_connect=True) as session:
+    async with bmq.connect(
+        credentials=credentials, retry_first_connect=True
+    ) as session:
         file = os.environ.get("MAILER_READY_FILE")
-        reporting = asyncio.create_task(report(session, Path(file))) if file else None
+        reporting = (
+            asyncio.create_task(report(session, Path(file)))
+            if file
+            else None
+        )
         try:
             await deliver(session, send)
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of the service, and their messages. Producers import this module too."""
+"""The queues and messages of the service. Producers import them too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Price:
 
 
 class UnknownArticle(
-    bmq.RequestFailed, type="https://shop.example/problems/unknown-article", title="Unknown article"
+    bmq.RequestFailed,
+    type="https://shop.example/problems/unknown-article",
+    title="Unknown article",
 ):
     """The shop does not sell the article."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service: an app of three routers, with health and metrics. Run it with ``bmq run service``."""
+"""The service, with health and metrics: ``bmq run service``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from bmq.prometheus import SessionCollector
 def make_app(broker: str | None = None, **options: Any) -> bmq.App[Shared]:
     """Return the app of the service, or of a test."""
     app = bmq.App(
-        broker, credentials=credentials, retry_first_connect=True, grace=20, state=Shared(), **options
+        broker,
+        credentials=credentials,
+        retry_first_connect=True,
+        grace=20,
+        state=Shared(),
+        **options,
     )
     for part in (prices, orders, reminders):
         app.include(part.router)
@@ -33,5 +38,8 @@ def make_app(broker: str | None = None, **options: Any) -> bmq.App[Shared]:
 
 
 collector = SessionCollector()
-app = make_app(health=os.environ.get("ORDERS_HEALTH", "127.0.0.1:8080"), metrics=collector.exposition)
+app = make_app(
+    health=os.environ.get("ORDERS_HEALTH", "127.0.0.1:8080"),
+    metrics=collector.exposition,
+)
 collector.add(lambda: app.session)

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counter of the shop, with an outbox. ``python shop.py 7 tea 2``: customer 7 orders two cups of tea.
+"""The counter of the shop, with an outbox.
 
-An order is a row of a table, and :func:`relay` posts the rows. A stored row is posted, even if the broker is
-away or the program dies: the next run posts the row, under the same GUID.
+``python shop.py 7 tea 2``: customer 7 orders two cups of tea.
+
+An order is a row of a table, and :func:`relay` posts the rows. If the
+broker is away or the program dies, the next run posts the rows that are
+left, under the same GUIDs.
 """
 
 from __future__ import annotations
@@ -27,41 +30,64 @@ taken = sa.Table(
     sa.Column("article", sa.String, nullable=False),
     sa.Column("quantity", sa.Integer, nullable=False),
     sa.Column("posted", sa.Boolean, nullable=False),
-    sqlite_autoincrement=True,  # never the same number again: a GUID derives from the number
+    # Never the same number again: a GUID derives from the number.
+    sqlite_autoincrement=True,
 )
 
 
-async def take(engine: AsyncEngine, customer: int, article: str, quantity: int) -> int:
+async def take(
+    engine: AsyncEngine, customer: int, article: str, quantity: int
+) -> int:
     """Store an order, and return its number."""
-    row = sa.insert(taken).values(customer=customer, article=article, quantity=quantity, posted=False)
+    row = sa.insert(taken).values(
+        customer=customer, article=article, quantity=quantity, posted=False
+    )
     async with engine.begin() as connection:
         await connection.execute(CreateTable(taken, if_not_exists=True))
-        number: int = (await connection.execute(row.returning(taken.c.number))).scalar_one()
+        number: int = (
+            await connection.execute(row.returning(taken.c.number))
+        ).scalar_one()
     return number
 
 
 async def relay(engine: AsyncEngine, orders: bmq.TypedQueue[Order]) -> None:
-    """Post the rows that are not posted. The broker stores a repeated GUID once."""
+    """Post the rows that are not posted.
+
+    The broker stores a repeated GUID once.
+    """
     async with engine.connect() as connection:
         rows = (
-            await connection.execute(sa.select(taken).where(~taken.c.posted).order_by(taken.c.number))
+            await connection.execute(
+                sa.select(taken)
+                .where(~taken.c.posted)
+                .order_by(taken.c.number)
+            )
         ).all()
     for row in rows:
         order = Order(row.number, row.customer, row.article, row.quantity)
-        await orders.post(order, guid=derived_guid("shop", ORDERS, str(row.number)))
-        posted = sa.update(taken).where(taken.c.number == row.number).values(posted=True)
+        await orders.post(
+            order, guid=derived_guid("shop", ORDERS, str(row.number))
+        )
+        posted = (
+            sa.update(taken)
+            .where(taken.c.number == row.number)
+            .values(posted=True)
+        )
         async with engine.begin() as connection:
             await connection.execute(posted)
 
 
 async def main() -> None:
-    customer, article, quantity = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    engine = create_async_engine(os.environ.get("SHOP_DATABASE", "sqlite+aiosqlite:///shop.db"))
+    customer, article, quantity = sys.argv[1:]
+    engine = create_async_engine(
+        os.environ.get("SHOP_DATABASE", "sqlite+aiosqlite:///shop.db")
+    )
     try:
-        print("order", await take(engine, customer, article, quantity))
+        number = await take(engine, int(customer), article, int(quantity))
+        print("order", number)
         async with bmq.connect(credentials=credentials) as session:
-            orders = (await session.open_queue(ORDERS, write=True)).typed(Order)
-            await relay(engine, orders)
+            queue = await session.open_queue(ORDERS, write=True)
+            await relay(engine, queue.typed(Order))
     finally:
         await engine.dispose()
 

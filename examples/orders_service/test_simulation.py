@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders, two processes of the service, and faults, in virtual time: every order has its letter."""
+"""Orders, two processes of the service, and faults, in virtual time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from service import make_app
 
 import bmq
 from bmq.conventions import derived_guid
-from bmq.testing import SIMULATED_FAULTS, SimulatedFault, Simulation, check, simulated
+from bmq.testing import (
+    SIMULATED_FAULTS,
+    SimulatedFault,
+    Simulation,
+    check,
+    simulated,
+)
 
 NUMBERS = range(20)
-# A clock that jumps delivers reminders early: movers and producers must have synchronised clocks.
-FAULTS: list[SimulatedFault] = [kind for kind in SIMULATED_FAULTS if kind != "clock"]
+# A clock that jumps delivers reminders early: movers and producers must
+# have synchronised clocks.
+FAULTS: list[SimulatedFault] = [
+    kind for kind in SIMULATED_FAULTS if kind != "clock"
+]
 
 
 #: The queue, the value and the delay of each message.
@@ -29,7 +38,10 @@ Outputs = list[tuple[str, Any, float | None]]
 
 @dataclass
 class Tables:
-    """In place of a database, whose driver has a thread in real time. Survives the kill of a process."""
+    """Instead of a database, whose driver has a thread in real time.
+
+    The tables survive the kill of a process.
+    """
 
     debts: dict[int, Debt] = field(default_factory=dict[int, Debt])
     outputs: dict[str, Outputs] = field(default_factory=dict[str, Outputs])
@@ -44,7 +56,9 @@ class Changes:
         await asyncio.sleep(0.01)
         self.debts[number] = Debt(customer, total)
 
-    def post(self, uri: str, value: object, *, delay: float | None = None) -> None:
+    def post(
+        self, uri: str, value: object, *, delay: float | None = None
+    ) -> None:
         self.outputs.append((uri, value, delay))
 
 
@@ -54,7 +68,9 @@ class Repository:
         self._app = app
 
     @asynccontextmanager
-    async def once(self, message: bmq.Message) -> AsyncGenerator[Changes | None]:
+    async def once(
+        self, message: bmq.Message
+    ) -> AsyncGenerator[Changes | None]:
         outputs = self._tables.outputs
         if message.guid in outputs:
             yield None
@@ -62,8 +78,11 @@ class Repository:
             changes = Changes()
             yield changes
             if message.guid not in outputs:  # or another process was faster
-                assert not self._tables.debts.keys() & changes.debts.keys(), "booked twice"
-                self._tables.debts |= changes.debts
+                debts = self._tables.debts
+                assert not debts.keys() & changes.debts.keys(), (
+                    "booked twice"
+                )
+                debts |= changes.debts
                 outputs[message.guid] = changes.outputs
         for number, (uri, value, delay) in enumerate(outputs[message.guid]):
             kind: type[Any] = value.__class__
@@ -77,7 +96,9 @@ class Repository:
 
 
 @simulated(seeds=5)
-async def test_every_order_is_booked_and_followed_by_a_letter(sim: Simulation) -> None:
+async def test_every_order_is_booked_and_followed_by_a_letter(
+    sim: Simulation,
+) -> None:
     tables = Tables()
     broker = sim.broker()
     sim.history.applications(LETTERS, [])
@@ -92,13 +113,18 @@ async def test_every_order_is_booked_and_followed_by_a_letter(sim: Simulation) -
         await app.run()
 
     async def shop() -> None:
-        async with bmq.connect(broker.uri, retry_first_connect=True, **observed()) as session:
-            orders = (await session.open_queue(ORDERS, write=True)).typed(Order)
+        async with bmq.connect(
+            broker.uri, retry_first_connect=True, **observed()
+        ) as session:
+            queue = await session.open_queue(ORDERS, write=True)
+            orders = queue.typed(Order)
             for number in NUMBERS:
                 await orders.post(Order(number, number % 3, "cake"))
                 await asyncio.sleep(0.2)
 
-    services = [sim.process(f"service {number}", serve) for number in (1, 2)]
+    services = [
+        sim.process(f"service {number}", serve) for number in (1, 2)
+    ]
     shopping = sim.process("shop", shop)
     await sim.faults(5, victims=services, kinds=FAULTS)
     await shopping.wait()

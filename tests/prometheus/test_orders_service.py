@@ -223,7 +223,13 @@ def test_grafana_opens_the_dashboard_with_its_data(compose: dict[str, Any]) -> N
     assert source["url"] == "http://prometheus:9090"
     (provider,) = load("grafana/dashboards.yml")["providers"]
     folder = provider["options"]["path"]
-    (mounted,) = [volume.split(":") for volume in compose["grafana"]["volumes"] if folder in volume]
+    volumes = [volume.split(":") for volume in compose["grafana"]["volumes"]]
+    (mounted,) = [volume for volume in volumes if Path(volume[1]).parent == Path(folder)]
+    provisioning = compose["grafana"]["environment"]["GF_PATHS_PROVISIONING"]
+    provisioned = {volume[0]: Path(volume[1]).parent for volume in volumes if volume != mounted}
+    assert provisioned == {
+        f"./grafana/{kind}.yml": Path(provisioning) / kind for kind in ("datasources", "dashboards")
+    }
     assert compose["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == mounted[1]
     dashboard = json.loads((SERVICE / mounted[0]).read_text(encoding="utf-8"))
     assert dashboard["templating"]["list"][0]["query"] == source["type"]
