@@ -63,6 +63,7 @@ from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore, Service
 from bmq.protocol.client.subscription import SubscriptionSet
+from bmq.testing._checker import RULES
 from bmq.wire import constants, control, layout
 from bmq.wire.ack import encode_acks
 from bmq.wire.anatomy import read_control
@@ -777,6 +778,11 @@ def tested_brokers() -> str:
     return _table(["broker", "commit", "tested"], rows)
 
 
+def rules() -> str:
+    """The rules of the check of a history."""
+    return _table(("rule", "promise"), ((_code(rule), promise) for rule, promise in RULES.items()))
+
+
 GENERATED: dict[str, Callable[..., str]] = {
     "headline": headline,
     "layouts": layouts,
@@ -804,6 +810,7 @@ GENERATED: dict[str, Callable[..., str]] = {
     "trouble-messages": trouble_messages,
     "statements": statements,
     "tested-brokers": tested_brokers,
+    "rules": rules,
 }
 
 #: Pages of the site with the text of a file in the root of the project.

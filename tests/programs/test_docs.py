@@ -30,7 +30,6 @@ from bmq.protocol.machine import Machine
 from bmq.wire import layout
 from bmq.workers._life import Life
 from conformance import all_cases
-from tests import pages
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -243,14 +242,8 @@ def test_code_blocks_are_python_and_use_names_that_exist(code: str) -> None:
 
 
 def test_every_code_block_is_a_complete_program(tmp_path: Path) -> None:
-    """Except names that Spark's shell and notebooks define, and tables of the pages on Spark.
-
-    The section on bugs and simulation has excerpts of an example; tests/simulation/test_howto.py
-    compares them.
-    """
-    excerpts = pages.section(DOCS / "guides" / "simulation.md", "simulation-howto")
-    blocks = [block for block in python_blocks() if block.values[0] not in excerpts]
-    for number, block in enumerate(blocks):
+    """Except names that Spark's shell and notebooks define, and tables of the pages on Spark."""
+    for number, block in enumerate(python_blocks()):
         (tmp_path / f"block_{number}.py").write_text(f"# {block.id}\n{block.values[0]}")
     run = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821,F704,PLE1142",
