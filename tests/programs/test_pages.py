@@ -26,7 +26,7 @@ HOWTO = {
     "guides/receive": None,
     "guides/select": None,
     "guides/workers-recipes": None,
-    "guides/testing": "testing-recipes",
+    "guides/testing": None,
     "operate/domains": None,
     "operate/observe": "recipes",
 }
@@ -116,17 +116,12 @@ def test_the_answers_of_a_how_to_run_as_shown(name: str, tmp_path: Path, ports: 
     assert pages.run(answers_of(name), tmp_path, ports)
 
 
-def test_the_index_lists_every_answer() -> None:
-    index = (DOCS / "guides" / "index.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^- \[(.+)\]\((?:\.\./\w+/)?([\w-]+)\.md#([\w-]+)\)$", index, re.MULTILINE)
-    answers = [
-        (*re.findall(r"^(.+) \{#([\w-]+)\}$", answer, re.MULTILINE)[0], name.rpartition("/")[2])
-        for name in HOWTO
-        for answer in re.split(r"^## ", answers_of(name), flags=re.MULTILINE)[1:]
-        if "```console" in answer
-    ]
-    assert sorted(listed) == sorted((title, page, anchor) for title, anchor, page in answers)
-    assert len(answers) >= 40
+def test_the_index_lists_every_guide() -> None:
+    index = DOCS / "guides" / "index.md"
+    linked = re.findall(r"\]\(([\w./-]+\.md)\)", index.read_text(encoding="utf-8"))
+    guides = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    assert guides <= set(linked)
+    assert {f"{name}.md" for name in HOWTO} <= {f"guides/{link}".replace("guides/../", "") for link in linked}
 
 
 def test_a_deployment_waits_longer_than_its_service_and_uses_the_right_probes(

@@ -14,7 +14,7 @@ PAGES = Path(__file__).parents[2] / "docs"
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["guides/testing", "guides/simulation"])
+@pytest.mark.parametrize("name", ["guides/simulation"])
 def test_every_documented_test_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(PAGES.parent))
