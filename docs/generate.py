@@ -771,13 +771,6 @@ def headline() -> str:
     return f'<svg class="headline" {box} role="img" aria-label="{said}">{"".join(parts)}</svg>'
 
 
-def tested_brokers() -> str:
-    """The brokers of the recorded runs of the page "Works with"."""
-    runs = orjson.loads((ROOT / "docs" / "works-with.json").read_bytes())
-    rows = ([run["release"], run["commit"] or "-", run["date"]] for run in runs)
-    return _table(["broker", "commit", "tested"], rows)
-
-
 def rules() -> str:
     """The rules of the check of a history."""
     return _table(("rule", "promise"), ((_code(rule), promise) for rule, promise in RULES.items()))
@@ -809,7 +802,6 @@ GENERATED: dict[str, Callable[..., str]] = {
     "trouble-errors": trouble_errors,
     "trouble-messages": trouble_messages,
     "statements": statements,
-    "tested-brokers": tested_brokers,
     "rules": rules,
 }
 

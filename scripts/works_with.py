@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the conformance cases and the integration tests against a broker, and write the page "Works with".
+"""Run the conformance cases and the integration tests against a broker, and write the page of versions.
 
     python -m scripts.works_with --broker tcp://localhost:30114 --release 0.95.14 --commit a5b313cbb
     python -m scripts.works_with                    # an embedded broker
@@ -146,29 +146,34 @@ def cell(result: dict[str, Any]) -> str:
     return "".join(words)
 
 
+def total(run: dict[str, Any], *, protocol: bool) -> str:
+    """Return a cell for all cases of the protocol, or for all tests of the client."""
+    results = [each for name, each in run["results"].items() if name.startswith("protocol: ") is protocol]
+    return cell(
+        {
+            "passed": sum(each["passed"] for each in results),
+            "failed": [name for each in results for name in each["failed"]],
+            "not tested": sum(each.get("not tested", 0) for each in results),
+        }
+    )
+
+
 def table(runs: list[dict[str, Any]]) -> str:
-    """Return the tables of the page."""
-    lines = ["| broker | version in the negotiation | commit | features in the negotiation | date | client |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
-    lines += [
-        f"| {run['release']} | {run['version']} ({run['user_agent'] or 'no user agent'}) "
-        f"| {run['commit'] or '-'} | `{run['features']}` | {run['date']} | bmq {run['client']} |"
-        for run in runs
-    ]
-    lines += ["", "| cases and tests | " + " | ".join(run["release"] for run in runs) + " |"]
-    lines.append("| --- |" + " --- |" * len(runs))
-    groups = dict.fromkeys(name for run in runs for name in run["results"] if name.startswith("protocol: "))
-    for feature in (*groups, *FEATURES):
-        empty: dict[str, Any] = {"passed": 0, "failed": []}
-        cells = [cell(run["results"].get(feature, empty)) for run in runs]
-        lines.append(f"| {feature} | " + " | ".join(cells) + " |")
+    """Return the table of the page."""
+    lines = ["| | " + " | ".join(run["release"] for run in runs) + " |", "| --- |" + " --- |" * len(runs)]
+    rows: dict[str, list[str]] = {
+        "commit": [run["commit"] or "-" for run in runs],
+        "date": [run["date"] for run in runs],
+        "cases of the protocol": [total(run, protocol=True) for run in runs],
+        "tests of the client": [total(run, protocol=False) for run in runs],
+    }
     for name in runs[0]["refusals"] if runs else ():
-        lines.append(f"| {name} | " + " | ".join(run["refusals"].get(name, "not run") for run in runs) + " |")
-    return "\n".join(lines)
+        rows[name] = [run["refusals"].get(name, "not run") for run in runs]
+    return "\n".join([*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())])
 
 
 def write_page(runs: list[dict[str, Any]]) -> None:
-    """Write the tables into the page."""
+    """Write the table into the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page "Works with" shows the recorded runs of cases and tests, and names tests that exist."""
+"""The page of versions shows the recorded runs of cases and tests, and names tests that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def program() -> Any:
     return works_with
 
 
-def test_page_has_the_tables_of_the_recorded_runs(program: Any) -> None:
+def test_page_has_the_table_of_the_recorded_runs(program: Any) -> None:
     runs = json.loads(program.RECORD.read_text(encoding="utf-8"))
     assert program.table(runs) in program.PAGE.read_text(encoding="utf-8")
     assert "embedded broker" in [run["release"] for run in runs]
