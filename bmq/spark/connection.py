@@ -69,7 +69,7 @@ class Seconds(float):
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Options of a connection; docs/data/spark.md describes each."""
+    """Options of a connection; docs/data/spark-options.md describes each."""
 
     broker: str | None = None
     connect_timeout: Seconds = msgspec.field(default=Seconds(10), name="connectTimeoutMs")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of ``format("bmq")``: declared once, parsed, and refused if unknown.
 
-The names are those of docs/data/spark.md in Python's spelling; the page describes each option.
+The names are those of docs/data/spark-options.md in Python's spelling; the page describes each option.
 """
 
 from __future__ import annotations

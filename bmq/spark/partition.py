@@ -238,31 +238,23 @@ def write_partition(
     * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
       (five minutes by default). A task repeated within the window adds no messages if it computes the same
       GUIDs. A task repeated after the window posts its rows again.
+    * ``content``, the default, derives a GUID from the write, the partition, the target queue, the row, and
+      the number of earlier equal rows in the partition. Two writes are different, unless both have the same
+      ``write_name`` (inside ``foreachBatch``: and the same batch). A write repeated with other partitions
+      posts its rows again.
     * ``source`` derives a GUID from the row's source message (``guid_column``), the target queue, the write
-      name, the row's value and properties, and the number of earlier equal rows of the same message in the
-      partition. Write, batch and partition are not included: rows repeated with other partitions, by another
-      query or from a new checkpoint have the same GUIDs. Equal rows of one message in different partitions
-      (after ``explode``, ``union`` or a join) have the same GUID, and the broker keeps only one of them. The
-      write then fails with an error (with ``foreachPartition``, only ``check`` of its summary raises the
-      error). Add a number (``posexplode``) to the value or to a property of these rows. A row with a null
-      GUID has the GUID of ``content``.
-    * ``content`` derives a GUID from the write, the partition, the target queue, the row's value and
-      properties, and the number of earlier equal rows in the partition. Two writes are different, unless both
-      have the same ``write_name`` (inside ``foreachBatch``: and the same batch). A repeated task has the same
-      rows in its partition, though perhaps in another order, and so computes the same GUIDs. The partition is
-      included because equal rows in different partitions are different messages; otherwise all but one would
-      be lost. A batch or named write repeated with other partitions (another ``numPartitions``, another
-      ``repartition``) therefore posts its rows again. Use ``source`` or ``id`` in this case, or finish the
-      batch before the change.
-    * Rows with other values after each computation (``rand()``, ``current_timestamp()``, ``uuid()``, a
-      non-deterministic UDF) get new GUIDs with ``content`` and ``source``, and are posted again. Give these
-      rows an id.
+      name and the row. Other partitions, another query or a new checkpoint do not change the GUID. Equal rows
+      of one message in different partitions (after ``explode``, ``union`` or a join) are one message for the
+      broker. The write then fails with an error (with ``foreachPartition``, only ``check`` of its summary
+      raises the error): add a number (``posexplode``) to these rows. A row with a null GUID has the GUID of
+      ``content``.
+    * ``id`` derives a GUID from the target queue and the column ``id_column`` alone. Two rows with the same
+      id are one message, even in different jobs. Equal ids within a write are a warning in the log.
+    * ``random`` creates new GUIDs each time. A repeated task posts its rows again.
+    * Rows with other values after each computation (``rand()``, ``current_timestamp()``, a non-deterministic
+      UDF) get new GUIDs with ``content`` and ``source``, and are posted again. Give these rows an id.
     * In ``foreachBatch``, a batch that is repeated after a failure of the driver is a new write, and posts
       its rows again, unless the write has a name. Give each write in a ``foreachBatch`` its own name.
-    * ``id`` derives a GUID from the target queue and the column ``id_column`` alone. Two rows with the same
-      id are one message, even in different jobs: the broker drops the second within the window. Equal ids
-      within a write are a warning in the log.
-    * ``random`` creates new GUIDs each time. A repeated task posts its rows again.
 
     Args:
         queue: URI of the target queue.

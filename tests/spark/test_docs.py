@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/data/spark.md matches the code: the guarantees in the same words, and every option."""
+"""The pages on Spark match the code: the guarantees in the same words, and every option and column."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from pathlib import Path
 
@@ -13,16 +14,24 @@ from bmq.spark import write_partition
 from bmq.spark.connection import ConnectionOptions
 from bmq.spark.options import ReadOptions, StreamOptions, WriteOptions, names_of, parse
 from bmq.spark.schema import source_ddl
+from tests import pages
 
-PAGE = (Path(__file__).parents[2] / "docs" / "data" / "spark.md").read_text(encoding="utf-8")
+DATA = Path(__file__).parents[2] / "docs" / "data"
+OPTIONS = (DATA / "spark-options.md").read_text(encoding="utf-8")
 
 
 def words(text: str) -> str:
     return " ".join(text.replace("``", "`").split())
 
 
-def section(heading: str) -> str:
-    return PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+def described(anchor: str) -> list[tuple[str, str]]:
+    """The options in the table behind an anchor, with their defaults; a row may have several options."""
+    table = OPTIONS.split(f"{{#{anchor}}}\n", 1)[1].split("\n#", 1)[0]
+    found: list[tuple[str, str]] = []
+    for row in re.findall(r"^\| `.*$", table, re.MULTILINE):
+        names, defaults = (re.findall(r"`([^`]+)`", cell) for cell in row.split(" |")[:2])
+        found += itertools.zip_longest(names, defaults, fillvalue="")
+    return found
 
 
 def test_page_and_docstring_state_the_same_guarantees() -> None:
@@ -31,29 +40,29 @@ def test_page_and_docstring_state_the_same_guarantees() -> None:
     bullets[-1] = bullets[-1].split("\n\n")[0]
     assert len(bullets) == 7
     for bullet in bullets:
-        assert words(bullet) in words(section("Repeated tasks"))
+        assert words(bullet) in words(pages.section(DATA / "spark.md", "repeated-tasks"))
 
 
 @pytest.mark.parametrize(
-    ("heading", "kind"),
+    ("anchors", "kind"),
     [
-        ('Writing with format("bmq")', WriteOptions),
-        ("Reading a queue once", ReadOptions),
-        ("Reading a queue as a stream", StreamOptions),
+        (["connection", "write"], WriteOptions),
+        (["connection", "read", "read-batch"], ReadOptions),
+        (["connection", "read", "read-stream"], StreamOptions),
     ],
     ids=["write", "read", "stream"],
 )
-def test_every_option_is_described_with_its_default(heading: str, kind: type[ConnectionOptions]) -> None:
-    table = section(heading).split("| option | default | |\n", 1)[1]
-    rows = re.findall(r"^\| `(\w+)` \| (?:`(.+?)`)? *\| (.+) \|$", table, re.MULTILINE)
-    assert sorted(name for name, _, _ in rows) == sorted(names_of(kind))
-    defaults = {name.lower(): default for name, default, _ in rows if default}
+def test_every_option_is_described_with_its_default(
+    anchors: list[str], kind: type[ConnectionOptions]
+) -> None:
+    rows = [row for anchor in anchors for row in described(anchor)]
+    assert sorted(name for name, _ in rows) == sorted(names_of(kind))
+    defaults = {name.lower(): default for name, default in rows if default}
     queue = {"queue": "bmq://d/q"}
     assert parse(kind, {**defaults, **queue}) == parse(kind, queue)
 
 
 def test_every_column_is_described() -> None:
-    described = re.findall(
-        r"^\| `(\w+)` \|", section("Reading a queue once").split("| option |")[0], re.MULTILINE
-    )
-    assert described == re.findall(r"(?:^|, )(\w+) [A-Z]", source_ddl().replace("STRING, STRING", "STRING"))
+    section = pages.section(DATA / "spark.md", "reading-a-queue-once")
+    columns = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert columns == re.findall(r"(?:^|, )(\w+) [A-Z]", source_ddl().replace("STRING, STRING", "STRING"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in docs/data/spark-recipes.md run unchanged, except for the address and the folder."""
+"""The programs in docs/data/spark-recipes.md run with another address and folder, and no other change."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import bmq
+from tests import pages
 from tests.spark.brokers import BrokerThread
 
 pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
@@ -34,12 +35,40 @@ Order = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order")
 """
 
 
-def program(heading: str, broker: BrokerThread, folder: Path) -> str:
+def shown(heading: str) -> str:
     """The program below a heading."""
     text = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert "tcp://localhost:30114" in code
-    return code.replace("tcp://localhost:30114", broker.uri).replace("/data/", f"{folder}/")
+    return str(code)
+
+
+def placed(code: str, broker: BrokerThread, folder: Path) -> str:
+    """The program with the address of the broker, and with a folder that exists."""
+    assert pages.SHOWN_BROKER in code
+    return pages.at_broker(code, broker.uri).replace("/data/", f"{folder}/")
+
+
+def program(heading: str, broker: BrokerThread, folder: Path) -> str:
+    return placed(shown(heading), broker, folder)
+
+
+def with_functions(heading: str, suffix: str) -> str:
+    """The program for JSON with the functions of another format."""
+    code = shown("JSON").replace("orders-json", f"orders-{suffix}")
+    for before, after in (
+        ('F.to_json(F.struct("*"))', f'to_{suffix}(F.struct("*"))'),
+        ('F.from_json(F.col("value").cast("string"), SCHEMA)', f'from_{suffix}("value")'),
+    ):
+        assert code.count(before) == 1
+        code = code.replace(before, after)
+    return f"{shown(heading)}\n{code}"
+
+
+def with_store(heading: str, name: str) -> str:
+    """The program for files with the function ``store`` of another section."""
+    before, query = re.split(r"^def store.*?\n\n\n", shown(FILES), flags=re.MULTILINE | re.DOTALL)
+    query = query.replace("priority/payments", f"priority/{name}")
+    return before + shown(heading) + query.partition("payments = ")[0]
 
 
 def run(code: str, spark: SparkSession) -> dict[str, Any]:
@@ -62,7 +91,9 @@ def test_recipes_write_and_read_each_format(
     heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
     (tmp_path / "orders_pb2.py").write_text(ORDERS_PB2)
-    found = run(program(heading, broker, tmp_path), spark)["back"]
+    suffix = {"Avro": "avro", "Protocol Buffers": "protobuf"}.get(heading)
+    code = with_functions(heading, suffix) if suffix else shown(heading)
+    found = run(placed(code, broker, tmp_path), spark)["back"]
     assert sorted(map(tuple, found.collect())) == ORDERS
 
 
@@ -81,20 +112,9 @@ def test_the_recipe_of_event_time_runs(spark: SparkSession, broker: BrokerThread
     assert [(row.start // minute, row.cents) for row in found] == [(0, 305), (5, 105), (10, 111)]
 
 
-def test_the_recipe_of_a_join_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
-    queue = "bmq://bmq.test.mem.priority/flights"
-    post(broker, queue, *(bmq.PutMessage(c.encode(), properties={"carrier": c}) for c in ("AA", "DL", "XX")))
-    run(program("A stream joined with a table", broker, tmp_path), spark)
-    found = spark.read.parquet(f"{tmp_path}/flights").collect()
-    assert sorted((row.flight, row.airline or "") for row in found) == [
-        ("AA", "American"),
-        ("DL", "Delta"),
-        ("XX", ""),
-    ]
-
-
+FILES = "Into files, each message once"
 LOST = {
-    "Into files, each message once": "payments",
+    FILES: "payments",
     "Into a database, keyed on the GUID": "payments-database",
     "Into a database with JDBC, keyed on the GUID": "payments-jdbc",
     "Into Delta Lake, keyed on the GUID": "payments-delta",
@@ -110,12 +130,23 @@ def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
     queue, count = f"bmq://bmq.test.mem.priority/{name}", 25
     jvm: Any = spark.sparkContext._jvm
     jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
-    code = program(heading, broker, tmp_path)
+    shown_code = shown(heading) if heading == FILES else with_store(heading, name)
+    code = placed(shown_code, broker, tmp_path)
+    if name == "payments-jdbc":
+        connection = jvm.java.sql.DriverManager.getConnection(
+            f"jdbc:derby:{tmp_path}/payments-jdbc;create=true"
+        )
+        connection.createStatement().execute(
+            "CREATE TABLE payments (guid VARCHAR(32) PRIMARY KEY, payment VARCHAR(1000))"
+        )
+        connection.close()
 
     def stored() -> list[int]:
-        if name in ("payments", "payments-jdbc"):
-            rows = names["payments"].collect()
-            return [int(row.payment if name == "payments" else row.PAYMENT) for row in rows]
+        if name == "payments":
+            rows = names["payments"].dropDuplicates(["guid"]).collect()
+            return [int(row.payment) for row in rows]
+        if name == "payments-jdbc":
+            return [int(row.PAYMENT) for row in spark.read.jdbc(names["URL"], "payments").collect()]
         if name == "payments-delta":
             return list(
                 map(int, names["DeltaTable"](names["TABLE"]).to_pyarrow_table()["payment"].to_pylist())

@@ -24,16 +24,44 @@ ORDERS = f"bmq://{DOMAIN}/sql-orders"
 ALL = [b"first", b"fourth", b"second", b"third"]
 
 
-def statements(heading: str, broker: BrokerThread) -> list[str]:
-    """The statements below a heading."""
-    text = pages.section(PAGE, "spark-sql").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    blocks = re.findall(r"^```sql\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    code = "\n".join(blocks).replace("tcp://localhost:30114", broker.uri)
-    return [each.strip() for each in code.split(";\n") if each.strip()]
+#: Further ways to use the views and tables of the page.
+COPIES = """
+INSERT INTO new_orders (CustomerId, value) VALUES (3, 'third');
+INSERT INTO new_orders BY NAME SELECT 4 AS CustomerId, 'fourth' AS value;
+CREATE OR REPLACE TEMPORARY VIEW orders USING bmq OPTIONS (
+  broker 'tcp://localhost:30114',
+  queue 'bmq://bmq.test.mem.priority/sql-orders',
+  propertiesSchema 'CustomerId BIGINT, OrderType STRING',
+  confirm 'never'
+);
+CREATE TEMPORARY VIEW archive (
+  guid STRING, value BINARY, properties STRUCT<CustomerId: BIGINT, OrderType: STRING>
+) USING bmq OPTIONS (
+  broker 'tcp://localhost:30114',
+  queue 'bmq://bmq.test.mem.priority/sql-archive',
+  guidColumn 'guid'
+);
+INSERT INTO archive SELECT guid, value, properties FROM orders;
+INSERT INTO archive SELECT guid, value, properties FROM orders;
+"""
+TABLES = """
+CREATE TABLE shop_queue USING bmq;
+SELECT guid FROM shop_queue WITH (
+  'broker' = 'tcp://localhost:30114',
+  'queue' = 'bmq://bmq.test.mem.priority/sql-shop',
+  'confirm' = 'never'
+);
+"""
 
 
-def run(spark: SparkSession, broker: BrokerThread, heading: str) -> list[list[Row]]:
-    return [spark.sql(each).collect() for each in statements(heading, broker)]
+def shown() -> list[str]:
+    """The blocks of statements on the page: views, and tables."""
+    return re.findall(r"^```sql\n(.*?)^```$", pages.section(PAGE, "spark-sql"), re.MULTILINE | re.DOTALL)
+
+
+def run(spark: SparkSession, broker: BrokerThread, code: str) -> list[list[Row]]:
+    each = [each.strip() for each in pages.at_broker(code, broker.uri).split(";\n")]
+    return [spark.sql(statement).collect() for statement in each if statement]
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +73,9 @@ def catalog(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def test_the_statements_of_the_page_run(catalog: SparkSession, broker: BrokerThread) -> None:
-    empty = run(catalog, broker, "Read")
-    assert empty[-1] == []
-    run(catalog, broker, "Write")
+    views, tables = shown()
+    assert run(catalog, broker, views)[1] == []
+    run(catalog, broker, COPIES)
     view = catalog.sql("SELECT value, properties.CustomerId AS who FROM orders")
     assert sorted(tuple(row) for row in view.collect()) == [
         (b"first", 1),
@@ -58,7 +86,7 @@ def test_the_statements_of_the_page_run(catalog: SparkSession, broker: BrokerThr
     copies = broker.drain(f"bmq://{DOMAIN}/sql-archive", expect=4)
     assert sorted(m.data for m in copies) == ALL, "the second copy adds nothing"
     assert sorted(m.properties["CustomerId"] for m in copies) == [1, 2, 3, 4]
-    found = run(catalog, broker, "Tables in the catalog")[-1]
+    found = run(catalog, broker, tables + TABLES)[-1]
     (message,) = broker.drain(f"bmq://{DOMAIN}/sql-shop", expect=1)
     assert (message.data, dict(message.properties)) == (b"fifth", {"CustomerId": 5})
     assert [row.guid for row in found] == [message.guid]
@@ -68,7 +96,7 @@ def test_the_statements_of_the_page_run(catalog: SparkSession, broker: BrokerThr
 
 
 def from_python(spark: SparkSession, broker: BrokerThread) -> None:
-    """What the table of the page says of calls."""
+    """Views and tables are usable from Python, with the options of each call."""
     frame = spark.sql("SELECT 'sixth' AS value, 6L AS CustomerId, 'SLOW' AS OrderType")
     frame.writeTo("new_orders").append()
     frame.withColumn("value", frame.OrderType).write.insertInto("new_orders")
