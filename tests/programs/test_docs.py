@@ -273,6 +273,28 @@ def test_pages_link_reliability_failure_and_performance(page: str) -> None:
         assert re.search(rf"\]\((docs/)?explain/{target}\.md\)", text), target
 
 
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/explain/concepts.md", "docs/explain/guarantees.md"]
+)
+def test_absolute_words_stand_beside_a_link_or_a_test_that_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    text = re.sub(r"\A---\n.*?^---$|^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    proof = re.compile(r"(?<!!)\[[^\]]*\]\(|`tests/")
+    for block in re.split(r"\n[ ]*\n|\n(?= *(?:[-|]|\d+\.) )", text):
+        if re.search(r"\b(never|always|no\s+message|nothing|exactly)\b", block, re.IGNORECASE):
+            assert proof.search(block), block
+    assert [file for file in re.findall(r"`(tests/[\w/.]+)`", text) if not (ROOT / file).is_file()] == []
+
+
+def test_every_promise_of_the_guarantees_names_a_test() -> None:
+    page = (DOCS / "explain" / "guarantees.md").read_text(encoding="utf-8")
+    promises = re.findall(r"^\d\. .*?(?=^\d\. |^## )", page, re.MULTILINE | re.DOTALL)
+    table = section(page, "How the client keeps them {#reliability}")
+    promises += re.findall(r"^\|.*\|$", table, re.MULTILINE)[2:]
+    assert len(promises) > 8
+    assert [each for each in promises if "`tests/" not in each] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/start/quickstart.md"])
 def test_make_targets_named_in_prose_exist(page: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
