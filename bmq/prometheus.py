@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from bmq import _checks, _copies, _world
+from bmq import _checks, _world
 from bmq.client.stats import Histogram, QueueStats, SessionStats, members
 from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
@@ -266,8 +266,8 @@ class SessionCollector(Collector):
 
     def _count(self) -> None:
         """Add the counts since the last collection."""
-        found = _copies.for_each(lambda: [_session_of(source) for source in self._sources])
-        sessions = {session: None for some in found for session in some if session is not None}
+        found = map(_session_of, self._sources)
+        sessions = {session: None for session in found if session is not None}
         for session, stats, queues in self._read({**self._sessions, **sessions}):
             parts = self._count_queues(queues)
             before = self._sessions.get(session)

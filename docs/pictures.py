@@ -3,7 +3,7 @@
 
 usage: python docs/pictures.py [cli] [console]
 
-Without an argument, the program draws all pictures. The extras cli, console and bench are required, and
+Without an argument, the program draws all pictures. The extras cli and console are required, and
 Chromium for the console. The program starts a broker of its own, and reads no configuration of its user.
 """
 
@@ -43,17 +43,6 @@ WITH_HELP = (
 COLUMNS = 100
 LETTERS = "bmq://bmq.test.mem.priority/notes"
 ORDERS = "bmq://bmq.test.mem.priority/orders"
-LOAD = """\
-duration = 4
-warmup = 1
-
-[[producers]]
-queue = "bmq://bmq.test.mem.priority/load"
-rate = 500
-
-[[consumers]]
-queue = "bmq://bmq.test.mem.priority/load"
-"""
 
 
 # The folder of the contexts, and the folder in which the commands run.
@@ -249,8 +238,6 @@ def commands(uri: str, scene: Scene) -> None:
     show("diff", "domains", "diff", "staging", "production")
     scene.do(scene.plan())
     show("plan", "domains", "plan", "config")
-    (Path(SETTINGS.name) / "workload.toml").write_text(LOAD)
-    show("workload", "bench", "--workload", "workload.toml")
     arguments = ["check", "x > 0 && exists(OrderType)", "x == 1", "-P", "5", "-P", "10", "-p", "x=1"]
     shown = terminal(*arguments, uri=uri) + "$ bmq check 'x = 1'\n" + terminal("check", "x = 1", uri=uri)
     picture("check", shlex.join(["bmq", *arguments]), shown)

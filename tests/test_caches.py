@@ -14,7 +14,6 @@ PACKAGE = Path(bmq.__file__).parent
 #: Module-level dicts that functions add to, and that are no caches.
 REGISTERS = {
     "_caches.py: CACHES": "the register itself; one entry for each cache",
-    "_copies.py: _numbers": "the numbers of the threads of an app",
     "_logging.py: _waiting": "lines for the next turn of an event loop; at most _MOST_WAITING",
     "broker/_admin.py: _COMMANDS": "the commands of the class below",
     "client/session.py: _closing": "tasks that close sessions left open, until the deadline of the closing",

@@ -26,7 +26,7 @@ from bmq.testing import FaultProxy, _proxy
 
 ROOT = Path(__file__).parent.parent
 #: `bmq run --processes` ends with an error on other systems, before these modules do anything.
-POSIX = {"child.py", "process.py", "supervisor.py"}
+POSIX = {"child.py", "processes.py"}
 PACKAGE = sorted(
     path for path in (ROOT / "bmq").rglob("*.py") if path.parent.name != "cli" or path.name not in POSIX
 )

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import bmq
 from bmq.admin.words import number, size
@@ -22,7 +23,6 @@ from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
-from bmq.cli.workload import run_workload
 
 __all__ = ["FIELDS", "command"]
 
@@ -81,11 +81,9 @@ async def command(
     phases: list[str] | None = option(
         "--phase PHASE", "Only this phase: produce, consume or roundtrip. Repeatable.", None
     ),
-    workload: str | None = option(
-        "--workload FILE", "Run the producers and consumers of this TOML file instead.", None
+    rate: float = option(
+        "--rate", "Round trips per second, by a schedule; 0 for one after another.", 0.0, min=0.0
     ),
-    save: str | None = option("--save FILE", "Write the result of --workload as JSON to this file.", None),
-    compare: str | None = option("--compare FILE", "Compare --workload with a result of --save.", None),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Measure a broker with this client.
@@ -94,25 +92,16 @@ async def command(
     confirmation and the end of the queue. roundtrip: one message at a time, from post to acknowledgement and
     from post to delivery.
 
-    --workload: a duration in seconds, an array of tables "producers" with queue, rate, size, properties and
-    count, and an array of tables "consumers" with queue, expression, max_unconfirmed and count. Latencies
-    count from the time at which each message was due. Consumers confirm all messages of their queues: use
-    queues without other users. The exit status is 1 if a message was refused.
+    With --rate, roundtrip posts by a schedule that does not wait for answers, and latencies count from the
+    time at which each message was due: a broker that falls behind cannot hide it.
 
     [bold]Examples[/]
 
     $ bmq bench
     $ bmq bench --size 1024 --properties 2 --json | jq .produce.messages_per_second
     $ bmq bench bmq://bmq.test.mmap.priority/bench --phase produce --phase consume
-    $ bmq bench --workload workload.toml --save before.json
-    $ bmq bench --workload workload.toml --compare before.json
+    $ bmq bench --phase roundtrip --rounds 30000 --rate 1000
     """
-    if workload is not None:
-        if queue is not None or phases:
-            raise BadInput("--workload names its queues and has no phases: give no QUEUE and no --phase")
-        return await run_workload(target, workload, save, compare, output)
-    if save is not None or compare is not None:
-        raise BadInput("--save and --compare are for --workload FILE")
     chosen = phases or list(_PHASES)
     if unknown := set(chosen) - set(_PHASES):
         raise BadInput(f"unknown phase {', '.join(sorted(unknown))}; use one of: {', '.join(_PHASES)}")
@@ -143,7 +132,11 @@ async def command(
     if "consume" in chosen:
         result.consume = await _consume(target, uri, payload, messages)
     if "roundtrip" in chosen:
-        acks, pushes = await _round_trips(target, uri, message, rounds)
+        acks, pushes = await (
+            _scheduled(target, uri, message, rounds, rate)
+            if rate
+            else _round_trips(target, uri, message, rounds)
+        )
         result.ack_seconds, result.push_seconds = percentiles(acks), percentiles(pushes)
     if output is not Form.TABLE:
         show(output, FIELDS, [result], {})
@@ -236,6 +229,43 @@ async def _round_trips(
                     f"{uri} has other messages, or other consumers: bench cannot measure round trips"
                 )
             received.confirm()
+    return acks, pushes
+
+
+async def _scheduled(
+    target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int, rate: float
+) -> tuple[list[float], list[float]]:
+    """Return the seconds from the time at which each message was due, as of :func:`_round_trips`."""
+    acks: list[float] = []
+    pushes: list[float] = []
+    clock = time.perf_counter
+    async with target.connect() as session, asyncio.TaskGroup() as receiving:
+        opened = await session.open_queue(uri, read=True, write=True, max_unconfirmed_messages=_WINDOW)
+        begin = clock() + 0.05
+
+        async def receive() -> None:
+            while len(pushes) < rounds:  # an only consumer has the order of the posts
+                batch = await opened.receive_many(_TURN, target.timeout)
+                now = clock()
+                pushes.extend(now - begin - (len(pushes) + place) / rate for place in range(len(batch)))
+                batch.confirm()
+
+        def acknowledged(due: float, _: asyncio.Future[bmq.Ack]) -> None:
+            acks.append(clock() - due)
+
+        receiving.create_task(receive())
+        for place in range(rounds):
+            due = begin + place / rate
+            await asyncio.sleep(max(0.0, due - clock()))
+            while True:
+                try:
+                    posted = opened.post_nowait(message.data, properties=message.properties)
+                except bmq.BufferFull:
+                    await asyncio.sleep(0.001)
+                else:
+                    break
+            posted.add_done_callback(partial(acknowledged, due))
+        await opened.flush()
     return acks, pushes
 
 

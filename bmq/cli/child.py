@@ -46,15 +46,14 @@ FORCED_AFTER: Final = 10.0
 GRACE: Final = 30.0
 
 
-def inherited(channel: int, lifeline: int, *, piped: bool) -> dict[str, str]:
+def inherited(channel: int, lifeline: int) -> dict[str, str]:
     """Return the environment variables for a process that inherits these file descriptors.
 
     Args:
         channel: socket to the supervisor.
         lifeline: pipe that the supervisor holds open.
-        piped: whether the outputs are pipes to the supervisor.
     """
-    return {_DESCRIPTORS: f"{channel},{lifeline},{piped:d}"}
+    return {_DESCRIPTORS: f"{channel},{lifeline}"}
 
 
 @dataclass(slots=True)
@@ -64,13 +63,11 @@ class Child:
     Attributes:
         channel: socket to the supervisor.
         lifeline: pipe that the supervisor holds open.
-        piped: whether the outputs are pipes to the supervisor.
         grace: seconds that the app takes to stop, without its closing.
     """
 
     channel: socket.socket
     lifeline: int
-    piped: bool
     grace: float = GRACE
 
     @classmethod
@@ -79,10 +76,10 @@ class Child:
         given = os.environ.pop(_DESCRIPTORS, None)
         if given is None:
             return None
-        channel, lifeline, piped = (int(each) for each in given.split(","))
+        channel, lifeline = (int(each) for each in given.split(","))
         for each in (channel, lifeline):
             os.set_inheritable(each, False)
-        child = cls(socket.socket(fileno=channel), lifeline, bool(piped))
+        child = cls(socket.socket(fileno=channel), lifeline)
         threading.Thread(target=child._watch, name="supervisor", daemon=True).start()
         return child
 
@@ -90,11 +87,6 @@ class Child:
         """Stop this process after the end of the supervisor."""
         while os.read(self.lifeline, 1):
             pass
-        if self.piped:
-            # print() must not fail in the last handlers.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for output in (1, 2):
-                os.dup2(nowhere, output)
         logger.warning("the supervisor has ended; this process stops")
         main = threading.main_thread().ident
         assert main is not None

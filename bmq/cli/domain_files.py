@@ -150,7 +150,7 @@ def _app_ids(reader: _Reader, value: Any, path: str) -> None:
     if not isinstance(value, list):
         reader.error(path, f"must be a list of appIds, not {_shown(value)}")
         return
-    items: list[Any] = value
+    items = cast("list[object]", value)
     for index, each in enumerate(items):
         if not isinstance(each, str) or not each:
             reader.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
@@ -160,7 +160,7 @@ def _app_ids(reader: _Reader, value: Any, path: str) -> None:
             return
     if not items:
         reader.warning(path, "no application: each message is deleted at once")
-    reader.settings[path] = sorted(items)
+    reader.settings[path] = sorted(map(str, items))
 
 
 def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
@@ -168,8 +168,7 @@ def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
     if not isinstance(value, list):
         reader.error(path, f"must be a list, not {_shown(value)}")
         return
-    entries: list[Any] = value
-    for each in entries:
+    for each in cast("list[object]", value):
         entry = _members(each)
         text: Any = _members(entry.get("expression")).get("text", "")
         reader.settings[f"{path}[{entry.get('appId', '')}]"] = text

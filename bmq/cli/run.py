@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import bmq
 from bmq._logging import Log
-from bmq.cli.child import Child
+from bmq.cli.child import NUMBER, Child
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import log_to_stderr, note
@@ -26,7 +26,7 @@ from bmq.workers.internals import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
 
 if TYPE_CHECKING:
-    from bmq.cli.supervisor import Supervisor
+    from bmq.cli.processes import Supervisor
 
 __all__ = ["changes", "command", "find_app"]
 
@@ -35,7 +35,7 @@ _LOOK_EVERY: Final = 0.3
 _MOST: Final = 256
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_THREAD_FORMAT: Final = "%(asctime)s %(levelname)s [%(threadName)s] %(name)s: %(message)s"
+_PROCESS_FORMAT: Final = "%(asctime)s %(levelname)s [{}] %(name)s: %(message)s"
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
@@ -45,7 +45,6 @@ async def command(
     directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),
     reload: bool = option("--reload", "Restart when a Python file in DIR changes; for development.", False),
     processes: int = option("--processes -n N", "Number of processes.", 1, min=1, max=_MOST),
-    threads: int = option("--threads -t N", "Number of threads.", 1, min=1, max=_MOST),
     health: str | None = option(
         "--health HOST:PORT",
         "Address for /livez, /readyz and /metrics, in place of the app's own.",
@@ -64,26 +63,19 @@ async def command(
     APP is a bmq.App, or a function without arguments that returns an App; the default is "app". After the
     first signal running handlers may finish; the second signal cancels the handlers.
 
-    With --processes, a supervisor runs N processes of the app, restarts processes that fail, answers for all
-    processes at the health address, and labels their output by number. BMQ_PROCESS is the number, from 1.
-    SIGHUP restarts the processes one after another.
+    With --processes, a supervisor runs N processes of the app, restarts processes that fail, and answers for
+    all processes at the health address; each metric has the label process. BMQ_PROCESS is the number of a
+    process, from 1. SIGHUP restarts the processes one after another.
 
-    With --threads, N threads of one process run the app. Each thread has an event loop, and sessions and a
-    state of its own. The threads use several cores in a free-threaded Python with the GIL disabled, and share
-    a core otherwise. A thread that fails starts again, and one health address answers for all threads. The
-    module is imported once. --threads cannot be combined with --processes or --reload.
-
-    A line on standard error reports that the handlers receive messages; with --processes or --threads, a line
-    for each process or thread.
+    A line on standard error reports that the handlers receive messages, for each process.
 
     A program that configures logging at import keeps its configuration. Otherwise log lines go to standard
-    error with time, level and logger.
+    error with time, level, the number of several processes, and logger.
 
     The exit status is 0 after an orderly end, 2 without an app, 3 without a broker, 4 if the broker refuses,
-    and 1 if the app fails otherwise. With --processes or --threads, these failures end the run only if no
-    process or thread starts. A health address that cannot be used, for instance an address of another
-    program, is a failure of the app with status 1 for any number of processes. A malformed address is wrong
-    usage with status 2.
+    and 1 if the app fails otherwise. With --processes, these failures end the run only if no process starts.
+    A health address that cannot be used, for instance an address of another program, is a failure of the app
+    with status 1 for any number of processes. A malformed address is wrong usage with status 2.
 
     [bold]Examples[/]
 
@@ -92,20 +84,15 @@ async def command(
     $ bmq run shop.orders:app --reload --log-level debug
 
     $ bmq run shop.orders:app --processes 4 --health 0.0.0.0:8080
-
-    $ bmq run shop.orders:app --threads 4
     """
     if log_level is not None and log_level not in _LEVELS:
         raise BadInput(f"--log-level must be one of {', '.join(_LEVELS)}, not {log_level!r}")
-    if threads > 1 and processes > 1:
-        raise BadInput("give --threads or --processes, not both")
-    if threads > 1 and reload:
-        raise BadInput("--reload restarts a process, and cannot be combined with --threads: leave one out")
     address = address_of(health) if health is not None else None
     child = Child.adopt() if os.name == "posix" else None
     if child is None and (reload or processes > 1):
         if os.name != "posix":
             raise BadInput("--processes and --reload need Linux, macOS or WSL")
+        _configure_logging(log_level)
         supervisor = _supervisor(target, directory, processes, reload, address, log_level)
         note(f"bmq run: {target} in {processes} process{'es' if processes > 1 else ''}, until Ctrl-C")
         try:
@@ -122,9 +109,7 @@ async def command(
         error.__traceback__ = _outside(error.__traceback__)
         Log("bmq").exception("%s cannot be imported", target)
         return ExitStatus.FAILED
-    _configure_logging(log_level, _THREAD_FORMAT if threads > 1 else _LOG_FORMAT)
-    if threads > 1:
-        return await _run_threads(app, target, threads, address, log_level)
+    _configure_logging(log_level)
     if address is not None:
         probes_of(app)[0].address = address
     try:
@@ -154,11 +139,12 @@ def _outside(traceback: TracebackType | None) -> TracebackType | None:
     return None
 
 
-def _configure_logging(level: str | None, form: str = _LOG_FORMAT) -> None:
+def _configure_logging(level: str | None) -> None:
     """Log to standard error, unless the imported program has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
-        log_to_stderr(logging.INFO, form)
+        number = os.environ.get(NUMBER)
+        log_to_stderr(logging.INFO, _PROCESS_FORMAT.format(number) if number else _LOG_FORMAT)
     if level is not None:
         root.setLevel(level.upper())
 
@@ -190,26 +176,6 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
     return app  # pyright: ignore[reportUnknownVariableType]
 
 
-async def _run_threads(
-    app: bmq.App[Any], target: str, threads: int, health: tuple[str, int] | None, log_level: str | None
-) -> int:
-    """Run an app in several threads; return the exit status."""
-    from bmq.cli.threads import ThreadSupervisor, sharing
-
-    note(f"bmq run: {target} in {threads} threads, until Ctrl-C")
-    if (why := sharing()) is not None:
-        note(f"bmq run: the threads share one core: {why}")
-    try:
-        return await ThreadSupervisor(app, threads, health=health, level=_level(log_level)).run()
-    except HealthAddressError as error:
-        note(f"bmq run: {error}")
-        return ExitStatus.FAILED
-
-
-def _level(name: str | None) -> int:
-    return logging.getLevelNamesMapping()[(name or "info").upper()]
-
-
 def _supervisor(
     target: str,
     directory: Path,
@@ -219,7 +185,7 @@ def _supervisor(
     log_level: str | None,
 ) -> Supervisor:
     """Return the supervisor of the app's processes."""
-    from bmq.cli.supervisor import Supervisor
+    from bmq.cli.processes import Supervisor
 
     arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
     if log_level is not None:
@@ -229,7 +195,6 @@ def _supervisor(
         processes,
         health=health,
         changes=changes(directory) if reload else None,
-        level=_level(log_level),
     )
 
 

@@ -24,7 +24,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("bmq.cli.check", "Check expressions, and test them with properties."),
     "contexts": ("bmq.cli.contexts", "Name brokers, with credentials and a default domain."),
     "doctor": ("bmq.cli.doctor", "Test each step from here to a broker and a queue."),
-    "bench": ("bmq.cli.bench", "Measure a broker: rates, round trips, a workload."),
+    "bench": ("bmq.cli.bench", "Measure a broker: rates, round trips, latency under load."),
     "admin": ("bmq.cli.admin", "Send an admin command to a broker."),
     "domains": ("bmq.cli.domains", "Compare files of domains with a broker, and apply them."),
     "decode": ("bmq.cli.decode", "Decode recorded bytes, field by field."),

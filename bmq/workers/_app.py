@@ -8,11 +8,11 @@ import dataclasses
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
-from bmq import _checks, _copies
+from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
@@ -42,7 +42,7 @@ from bmq.workers._sweeper import Sweeper
 from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
-__all__ = ["App", "AppCopy", "Running", "Settings"]
+__all__ = ["App", "Running", "Settings"]
 
 # ---- The sessions, consumers and movers of an app, from its start to its end
 
@@ -179,7 +179,7 @@ class Running:
         if session is None:
             return []
         return [
-            asyncio.create_task(sweeper._of_copy().run(session), name=f"sweep {sweeper.queue}")
+            asyncio.create_task(sweeper.run(session), name=f"sweep {sweeper.queue}")
             for sweeper in self._registry.sweepers
         ]
 
@@ -212,25 +212,6 @@ class Running:
 
 # Seconds between two looks whether all handlers get messages, at the start.
 _LOOK_EVERY = 0.02
-
-
-@dataclass(slots=True)
-class AppCopy(Generic[S]):
-    """The part of an app that exists once for each thread of ``bmq run --threads``.
-
-    Attributes:
-        state: object shared by the handlers.
-        life: state of the run; shared with the whole while the app runs as a part of another app.
-        running: sessions and consumers of the run.
-        consumers: consumers of the latest run, kept for ``status()`` after the end of the run.
-        background: the task of the run in ``async with``.
-    """
-
-    state: S
-    life: Life = field(default_factory=Life)
-    running: Running | None = None
-    consumers: list[Consumer] = field(default_factory=list[Consumer])
-    background: asyncio.Task[None] | None = None
 
 
 @live
@@ -316,24 +297,19 @@ class App(Registrar, Generic[S]):
                 "the address, any address will do here, as health='127.0.0.1:0'"
             )
         self._probe = Probe(address, self._health, metrics)
-        self._copies: dict[int, AppCopy[S]] = {0: AppCopy(checked_state(state))}
+        #: Object shared by the handlers: the one given as ``state``, or a namespace.
+        self.state: S = checked_state(state)
+        # State of the run; shared with the whole while the app runs as a part of another app.
+        self._life = Life()
+        self._running: Running | None = None
+        # Consumers of the latest run, kept for status() after the end of the run.
+        self._consumers: list[Consumer] = []
+        # The task of the run in ``async with``.
+        self._background: asyncio.Task[None] | None = None
         self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._settings = Settings(broker, options, grace, on_error, clock)
         self._parts: list[App[Any]] = []
         self._routers: list[Router] = []
-
-    @property
-    def _own(self) -> AppCopy[S]:
-        return self._copies.get(_copies.current()) or self._copies[0]
-
-    @property
-    def state(self) -> S:
-        """The object given as ``state``, or a namespace."""
-        return self._own.state
-
-    @state.setter
-    def state(self, state: S) -> None:
-        self._own.state = state
 
     def include(self, part: App[Any] | Router) -> None:
         """Include a router, or make another app a part of this app.
@@ -440,7 +416,7 @@ class App(Registrar, Generic[S]):
 
     def _begun(self) -> asyncio.Future[None]:
         """Return a future to be done once the handlers of the next run receive messages."""
-        begun = self._own.life.begun = running_loop().create_future()
+        begun = self._life.begun = running_loop().create_future()
         return begun
 
     def _check_middlewares(self) -> None:
@@ -448,7 +424,7 @@ class App(Registrar, Generic[S]):
         self._registry.check_middlewares(self._middlewares, self.overrides)
 
     def _check_stopped(self, remedy: str) -> None:
-        if self._own.life.state is not LifeState.STOPPED:
+        if self._life.state is not LifeState.STOPPED:
             raise StateError(f"the app is running; {remedy}")
 
     @property
@@ -458,23 +434,23 @@ class App(Registrar, Generic[S]):
         Raises:
             StateError: the app is not running.
         """
-        if self._own.running is None:
+        if self._running is None:
             raise StateError("the app has a session only while it runs: await app.run()")
-        return self._own.running.session
+        return self._running.session
 
     @property
     def health_uri(self) -> str | None:
         """Address of the HTTP server, for example ``http://127.0.0.1:8080``; None if not running.
 
-        None under ``bmq run --processes`` and ``--threads``, too: the supervisor runs the server for all.
+        None under ``bmq run --processes``, too: the supervisor runs the server for all.
         """
         return self._probe.uri
 
     def _health(self) -> Health | None:
         """The worst health of the sessions; None before all handlers get messages, and after a stop."""
-        if self._own.life.state is not LifeState.RUNNING:
+        if self._life.state is not LifeState.RUNNING:
             return None
-        running = [each._own.running for each in self._all()]
+        running = [each._running for each in self._all()]
         if None in running:
             return None
         return worst([each.session.health() for each in running if each is not None])
@@ -508,7 +484,7 @@ class App(Registrar, Generic[S]):
         As text, the result is a table; see :class:`bmq.workers.SubscriberStatus`. The result is empty before
         the app has opened its queues. After the end of the app, the result is the last status.
         """
-        return status(*(consumer for each in self._all() for consumer in each._own.consumers))
+        return status(*(consumer for each in self._all() for consumer in each._consumers))
 
     async def pause(self, handler: object = None) -> None:
         """Take no more messages until :meth:`resume`. Messages in progress are finished.
@@ -545,10 +521,7 @@ class App(Registrar, Generic[S]):
 
     def _consumers_of(self, handler: object) -> list[Consumer]:
         feeding = [
-            fed
-            for each in self._all()
-            if each._own.running is not None
-            for fed in each._own.running.consumers
+            fed for each in self._all() if each._running is not None for fed in each._running.consumers
         ]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
@@ -573,10 +546,10 @@ class App(Registrar, Generic[S]):
 
         Cancelling the call ends the app.
         """
-        if self._own.life.state is not LifeState.STOPPED:
+        if self._life.state is not LifeState.STOPPED:
             raise StateError("the app is running already")
         begun = self._begun()
-        running = self._own.background = asyncio.create_task(self.run(signals=False), name="bmq app")
+        running = self._background = asyncio.create_task(self.run(signals=False), name="bmq app")
         try:
             await asyncio.wait({running, begun}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -596,7 +569,7 @@ class App(Registrar, Generic[S]):
         Raises:
             Error: a queue or the session failed while the app was running.
         """
-        running, self._own.background = self._own.background, None
+        running, self._background = self._background, None
         assert running is not None
         self.stop()
         undisturbed = await settled([running], None)
@@ -612,7 +585,7 @@ class App(Registrar, Generic[S]):
         opens its queues, a call ends the startup. Call this method in the event loop, for example from a
         handler. Stopping a part stops the whole app.
         """
-        self._own.life.fire(LifeInput.STOP)
+        self._life.fire(LifeInput.STOP)
 
     async def run(self, *, signals: bool = True) -> None:
         """Connect, open the queues, and handle messages until the app stops.
@@ -636,15 +609,15 @@ class App(Registrar, Generic[S]):
         """
         signals = _checks.boolean("signals", signals)
         apps = self._all()
-        if any(each._own.life.state is not LifeState.STOPPED for each in apps):
+        if any(each._life.state is not LifeState.STOPPED for each in apps):
             raise StateError("the app is running already")
         if all(each._registry.empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
             each._check_middlewares()
-        life = self._own.life
+        life = self._life
         for each in apps:
-            each._own.life = life
+            each._life = life
         life.fire(LifeInput.RUN, asyncio.current_task())
         try:
             with on_signals(self.stop) if signals else nullcontext():
@@ -656,12 +629,12 @@ class App(Registrar, Generic[S]):
                         if life.state is LifeState.STARTING:
                             await self._work(apps)
                     for each in apps:
-                        each._own.running = None
+                        each._running = None
         finally:
             life.fire(LifeInput.ENDED)
             for each in apps:
-                each._own.running = None
-                each._own.life = life if each is self else Life()
+                each._running = None
+                each._life = life if each is self else Life()
 
     async def _start(self, apps: list[App[Any]], closing: AsyncExitStack, ending: AsyncExitStack) -> None:
         """Connect, open the queues, call the startup functions; return early after a stop."""
@@ -669,26 +642,26 @@ class App(Registrar, Generic[S]):
         assert task is not None
         try:
             for each in apps:
-                each._own.running = await Running.start(each._settings, each._registry, closing)
-                each._own.consumers = [consumer for _, consumer, _ in each._own.running.consumers]
+                each._running = await Running.start(each._settings, each._registry, closing)
+                each._consumers = [consumer for _, consumer, _ in each._running.consumers]
             for function in [function for each in apps for function in each._registry.shutdown]:
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in each._registry.startup]:
                 await _called(function)
             for each in apps:
-                assert each._own.running is not None
-                each._own.running.context = await ending.enter_async_context(each._surroundings())
+                assert each._running is not None
+                each._running.context = await ending.enter_async_context(each._surroundings())
             # A startup function may stop the app without awaiting: the cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             # The cancellation came from elsewhere, or from elsewhere as well.
-            if self._own.life.state is not LifeState.DRAINING or task.cancelling() > 1:
+            if self._life.state is not LifeState.DRAINING or task.cancelling() > 1:
                 raise
             task.uncancel()
 
     async def _work(self, apps: list[App[Any]]) -> None:
         """Run all handlers and the sweepers, until all handlers end or the first of them fails."""
-        running = [each._own.running for each in apps if each._own.running is not None]
+        running = [each._running for each in apps if each._running is not None]
         feeding = [task for each in running for task in each.feeding()]
         sweeping = [task for each in running for task in each.sweeping()]
 
@@ -700,8 +673,8 @@ class App(Registrar, Generic[S]):
         for task in feeding:
             task.add_done_callback(end_sweeping)
         tasks = [*feeding, *sweeping, *(task for each in running for task in each.moving())]
-        self._own.life.fire(LifeInput.STARTED, tasks)
-        cancelled, begun = False, self._own.life.begun
+        self._life.fire(LifeInput.STARTED, tasks)
+        cancelled, begun = False, self._life.begun
         announcing = asyncio.create_task(self._announce(begun)) if begun is not None else None
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -710,7 +683,7 @@ class App(Registrar, Generic[S]):
         finally:
             if announcing is not None:
                 announcing.cancel()
-        if self._own.life.state is LifeState.RUNNING:
+        if self._life.state is LifeState.RUNNING:
             self.stop()
         cancelled |= not await settled(tasks, None)
         if cancelled:

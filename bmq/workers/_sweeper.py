@@ -9,14 +9,13 @@ application until a consumer takes them. A sweeper is such a consumer.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from bmq import _checks, _copies
+from bmq import _checks
 from bmq._logging import Log
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.dead_letters import DeadLetter, Failure
@@ -123,11 +122,6 @@ class Sweeper:
             max_unconfirmed_bytes=max_unconfirmed_bytes,
         )
         self._by = by
-        self._clear()
-        # The sweepers of the other threads of an app.
-        self._others: dict[int, Sweeper] = {}
-
-    def _clear(self) -> None:
         self._values: Counter[Any] = Counter()
         # GUIDs and sizes of the held messages.
         self._held: dict[str, int] = {}
@@ -140,29 +134,15 @@ class Sweeper:
         return str(self._uri)
 
     def stats(self) -> SweeperStats:
-        """Return a snapshot of the counts, of all threads of the app."""
-        every = [self, *self._others.copy().values()]
-        held = [each._held.copy() for each in every]
+        """Return a snapshot of the counts."""
         return SweeperStats(
-            held=sum(map(len, held)),
-            held_bytes=sum(sum(each.values()) for each in held),
-            put_aside=sum(each._done for each in every),
-            failed=sum(each._failed for each in every),
-            handed_back=sum(each._handed_back for each in every),
-            by=MappingProxyType(dict(sum((each._values.copy() for each in every), Counter[Any]()))),
+            held=len(self._held),
+            held_bytes=sum(self._held.values()),
+            put_aside=self._done,
+            failed=self._failed,
+            handed_back=self._handed_back,
+            by=MappingProxyType(dict(self._values)),
         )
-
-    def _of_copy(self) -> Sweeper:
-        """Return the sweeper of the running copy of an app: this one, or another with counts of its own."""
-        number = _copies.current()
-        if not number:
-            return self
-        if number not in self._others:
-            other = copy.copy(self)
-            other._clear()
-            other._others = {}
-            self._others[number] = other
-        return self._others[number]
 
     async def run(self, session: Session) -> None:
         """Sweep until cancelled; at the end, return the held messages to the queue.

@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bmq import _copies
 from bmq.client.consumer import Consumer
 from bmq.client.dead_letters import Failure
-from bmq.errors import UsageError
-from bmq.workers._app import App, AppCopy, Settings
+from bmq.workers._app import App, Settings
 from bmq.workers._dependencies import Overrides
 from bmq.workers._registry import Registrar, Registry
 from bmq.workers._results import Responder, Results
@@ -23,7 +21,6 @@ from bmq.workers.probe import Probe
 
 __all__ = [
     "Results",
-    "begin_copy_of",
     "begin_trial",
     "begun_of",
     "calls",
@@ -60,7 +57,7 @@ def parts_of(app: App[Any]) -> list[App[Any]]:
 
 def consumers_of(app: App[Any]) -> list[Consumer]:
     """Return the consumers of the latest run of an app."""
-    return app._own.consumers
+    return app._consumers
 
 
 def probes_of(app: App[Any]) -> list[Probe]:
@@ -87,24 +84,6 @@ def dependencies_of(app: App[Any], overrides: Overrides) -> list[Callable[..., A
         for some in ({}, app.overrides, {**app.overrides, **overrides})
         for dependency in plan.dependencies(some)
     ]
-
-
-def begin_copy_of(app: App[Any]) -> None:
-    """Give an app and its parts a copy for the number of this context, with a copy of the state.
-
-    Raises:
-        UsageError: the state cannot be copied.
-    """
-    for each in app._all():
-        state = each._copies[0].state
-        try:
-            made = copy.copy(state)
-        except Exception as error:
-            raise UsageError(
-                f"each thread copies the app's state, and {type(state).__name__} cannot be copied: "
-                f"{error}. Give App(state=...) an object that copy.copy() accepts"
-            ) from error
-        each._copies[_copies.current()] = AppCopy(made)
 
 
 def begin_trial(

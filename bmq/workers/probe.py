@@ -194,8 +194,8 @@ class Probe:
         metrics: returns the body of /metrics.
 
     Attributes:
-        address: see above. Under ``bmq run --processes`` or ``--threads`` the supervisor serves the address,
-            and each process and thread has None.
+        address: see above. Under ``bmq run --processes`` the supervisor serves the address, and each
+            process has None.
     """
 
     def __init__(

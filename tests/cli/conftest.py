@@ -133,7 +133,7 @@ def aside(uri: str) -> Iterator[Aside]:
 
 
 @pytest.fixture
-def supervisor_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def supervisor_lines() -> Iterator[list[str]]:
     """The log lines of supervisors so far."""
     lines: list[str] = []
 
@@ -141,8 +141,10 @@ def supervisor_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
-        def end(self, timeout: float) -> None:
-            pass
-
-    monkeypatch.setattr("bmq.cli.supervisor.Aside", Lines)
-    return lines
+    handler, logger = Lines(), logging.getLogger("bmq.run")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(before)

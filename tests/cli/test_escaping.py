@@ -236,7 +236,6 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["conformance", "list", "--only", "2.3"], ""),
         (["conformance", "list", "--only", HOSTILE], ""),
     ],
-    "bench --workload": [(["bench", "--workload", "WORKLOAD"], "")],
     "move": [(["move", OTHER, f"{DOMAIN}/moved", "--idle", "0.02", "--output", "csv"], "")],
     "admin": [
         (["admin", "HELP"], ""),
@@ -253,12 +252,6 @@ _PATIENCE = 0.5
 # Seconds until a verb fails the test because it does not end.
 _LONGEST = 60
 _OFFLINE = {"check", "conformance list", "contexts", "decode", "domains diff", "docs", "new", "run"}
-_WORKLOAD = f"""
-duration = 0.1
-[[producers]]
-queue = "{OTHER}"
-rate = 20
-"""
 _DOMAIN = {
     "definition": {
         "location": "local",
@@ -286,7 +279,7 @@ handle.__doc__ = "1 " + {HOSTILE!r}
 
 def test_every_verb_is_tested() -> None:
     actions = {f"conformance {action}" for action in ("list", "record", "replay")}
-    assert set(COMMANDS) | _OTHERS == set(VERBS) | actions | {"domains diff", "bench --workload"}
+    assert set(COMMANDS) | _OTHERS == set(VERBS) | actions | {"domains diff"}
 
 
 def _awaited(awaited: Any) -> Iterator[str]:
@@ -366,7 +359,6 @@ def hostile(
     monkeypatch.setenv("TERM", "xterm")
     (tmp_path / "hostile_app.py").write_text(_APP)
     (tmp_path / "bmq.test.mem.priority.json").write_text(json.dumps(_DOMAIN))
-    (tmp_path / "workload.toml").write_text(_WORKLOAD)
     monkeypatch.delitem(sys.modules, "hostile_app", raising=False)
     properties = {"s": HOSTILE, "n": 1, "bmq_due": 0, "bmq_destination": HOSTILE}
     died = {f"bmq_dead_{name}": HOSTILE for name in ("queue", "guid", "attempts", "error", "properties")}
@@ -409,7 +401,7 @@ def test_no_verb_prints_a_control_character_of_a_broker(
 ) -> None:
     broker, words = hostile
     monkeypatch.chdir(tmp_path)  # "new" creates a project there
-    words |= {"URI": broker.uri, "WORKLOAD": str(tmp_path / "workload.toml")}
+    words |= {"URI": broker.uri}
     words |= {"FILE": str(tmp_path / "new"), "RECORDING": str(tmp_path / "made"), "DIRECTORY": str(tmp_path)}
     told = 0
     # The words of a broker make no difference to the verbs without one: the first broker is enough for them.

@@ -26,7 +26,6 @@ from bmq.cli import (
     queues,
     stat,
     top,
-    workload,
 )
 from bmq.cli.messages import MESSAGE_FIELDS, BadInput
 from bmq.cli.records import Form, Records, form_of
@@ -47,7 +46,6 @@ FIELDS = {
     "domains plan": domains.FIELDS,
     "domains apply": domains.APPLIED,
     "explain": explain.FIELDS,
-    "bench --workload": workload.WORKLOAD_FIELDS,
     "move": move.FIELDS,
     "peek": peek.FIELDS,
     "post --guids": post.FIELDS,

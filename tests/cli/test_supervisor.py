@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from bmq.cli.supervisor import Pauses, Supervisor
+from bmq.cli.processes import Pauses, Supervisor
 from tests.waiting import eventually
 from tests.workers.test_probe import ask
 
 # A process without bmq, so that a start takes milliseconds.
 PROGRAM = """
 import json, os, signal, socket, sys
-channel, lifeline, _ = map(int, os.environ["_BMQ_SUPERVISOR"].split(","))
+channel, lifeline = map(int, os.environ["_BMQ_SUPERVISOR"].split(","))
 number = os.environ["BMQ_PROCESS"]
 channel = socket.socket(fileno=channel)
 def send(path, status=200, body=b""):
@@ -100,7 +100,7 @@ async def test_one_address_answers_for_all_processes(log: Log) -> None:
         assert await get(uri, "/livez") == (200, "alive\n")
         status, metrics = await get(uri, "/metrics")
         assert status == 200
-        assert "handled_total 15.0\n" in metrics
+        assert metrics.endswith("".join(f'handled_total{{process="{each}"}} 5\n' for each in (1, 2, 3)))
         assert 'bmq_processes{state="running"} 3\n' in metrics
         assert (await get(uri, "/"))[0] == 404
 
@@ -131,7 +131,7 @@ hello(); send("/started"); serve()
 async def test_silent_process_is_named_and_delays_no_other_answer(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.cli.combined.LONGEST_ANSWER", 0.3)
+    monkeypatch.setattr("bmq.cli.processes.LONGEST_ANSWER", 0.3)
     code = """
 hello(); send("/started")
 if number == "1":
@@ -142,7 +142,7 @@ serve()
         async with asyncio.timeout(30):
             while True:
                 text = (await get(uri, "/metrics"))[1]
-                if 'state="running"} 2' in text and "handled_total 5.0\n" in text:
+                if 'state="running"} 2' in text and 'handled_total{process="2"} 5\n' in text:
                     break
         assert await get(uri, "/livez") == (503, "process 1 does not answer\n")
         status, body = await get(uri, "/readyz")
@@ -214,14 +214,26 @@ sys.exit(0 if count == 10 else 9)
     )
 
 
-async def test_lines_of_processes_are_labelled(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
-    code = (
-        "print('out', end=''); print('put'); print('complaint', file=sys.stderr); hello(); send('/started')"
-    )
-    assert await supervisor(code).run() == 0
-    out, err = capfd.readouterr()
-    assert sorted(out.splitlines()) == ["[1] output", "[2] output"]
-    assert sorted(err.splitlines()) == ["[1] complaint", "[2] complaint"]
+async def test_metrics_of_processes_have_a_label_and_their_lines_stand_together(log: Log) -> None:
+    code = """
+lines = ["# HELP size_bytes Sizes", "# TYPE size_bytes histogram", 'size_bytes_bucket{le="+Inf"} ' + number]
+lines += ["size_bytes_count " + number, "# a comment", "%% no line", 'other{queue="a b"} 7', ""]
+ANSWERS["/0/metrics"] = "\\n".join(lines).encode()
+hello(); send("/started"); serve()
+"""
+    async with running(log, code) as uri:
+        await until_ready(uri)
+        metrics = (await get(uri, "/metrics"))[1]
+    assert metrics.partition('restarts_total{process="2"} 0\n')[2].splitlines() == [
+        "# HELP size_bytes Sizes",
+        "# TYPE size_bytes histogram",
+        'size_bytes_bucket{process="1",le="+Inf"} 1',
+        'size_bytes_count{process="1"} 1',
+        'size_bytes_bucket{process="2",le="+Inf"} 2',
+        'size_bytes_count{process="2"} 2',
+        'other{process="1",queue="a b"} 7',
+        'other{process="2",queue="a b"} 7',
+    ]
 
 
 async def test_process_that_ignores_the_signal_is_killed(log: Log) -> None:
@@ -265,13 +277,3 @@ hello(grace=1000); send('/started'); serve(); signal.pause()
     assert printed == "SIGTERM\nSIGINT\n"
     os.kill(os.getpid(), signal.SIGINT)
     assert await run == 130
-
-
-async def test_counts_of_a_killed_process_are_kept(log: Log) -> None:
-    async with running(log, SERVE) as uri:
-        ready = await until_ready(uri)
-        assert "handled_total 10.0\n" in (await get(uri, "/metrics"))[1]
-        os.kill(ready["processes"][0]["pid"], signal.SIGKILL)
-        await eventually(lambda: "was ended by SIGKILL; restarting now" in log())
-        await until_ready(uri)
-        assert "handled_total 15.0\n" in (await get(uri, "/metrics"))[1]

@@ -113,7 +113,7 @@ async def test_failure_inside_the_block_is_raised_at_the_end(uri: str) -> None:
 
         await app.__aenter__()
         await broker.stop()
-        await eventually(lambda: app._own.life.state is LifeState.STOPPED)
+        await eventually(lambda: app._life.state is LifeState.STOPPED)
         with pytest.raises(bmq.Error):
             await app.__aexit__(None, None, None)
 
@@ -162,12 +162,12 @@ async def test_cancelled_entry_ends_the_app(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
     app.consumer(uri)(print)
     entering = asyncio.create_task(app.__aenter__())
-    while app._own.life.state is LifeState.STOPPED:  # noqa: ASYNC110
+    while app._life.state is LifeState.STOPPED:  # noqa: ASYNC110
         await asyncio.sleep(0)
     entering.cancel()
     await asyncio.wait([entering])
     assert entering.cancelled()
-    assert app._own.life.state is LifeState.STOPPED
+    assert app._life.state is LifeState.STOPPED
 
 
 async def test_a_startup_function_may_stop_the_app(broker_uri: str, uri: str) -> None:

@@ -1,0 +1,632 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes of one app: ``bmq run --processes`` and ``--reload``.
+
+An event loop uses one core, so a service on eight cores runs as eight processes. The supervisor starts them,
+restarts those that fail, passes signals on, and answers one health address for all of them.
+
+- The supervisor imports no app and starts each process by exec: an error while the app is imported ends that
+  process only.
+- The event loop of the supervisor never waits for a process without a deadline.
+- Each process has its own session of the operating system: Ctrl-C in a terminal reaches only the supervisor,
+  which passes each signal on once.
+- A process ends with the supervisor, even if the supervisor is killed: see :mod:`bmq.cli.child`.
+- A number has at most one process at a time, so a name derived from the number is unique.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from bmq import _world
+from bmq._logging import Log
+from bmq.cli.child import FORCED_AFTER, GRACE, NUMBER, inherited
+from bmq.cli.status import ExitStatus
+from bmq.protocol.deadlines import backoff
+from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, HealthAddressError, Page, PageServer
+
+__all__ = ["Pauses", "Supervisor"]
+
+logger = Log("bmq.run")
+
+#: Seconds for the answer of a process: less than a prober waits, so that it sees which process hangs.
+LONGEST_ANSWER: Final = 4.0
+# Signals passed on to the processes; the next signal kills the processes.
+_REQUESTS: Final = 2
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# 0 on Windows, where the command ends with an error.
+_HANG_UP: Final[int] = getattr(signal, "SIGHUP", 0)
+_ORDERLY: Final = frozenset(
+    {ExitStatus.OK, ExitStatus.INTERRUPTED, ExitStatus.TERMINATED, *(-each for each in _SIGNALS)}
+)
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Times of the supervisor, in seconds.
+
+    Attributes:
+        first: pause before the second of several restarts; the first restart is immediate.
+        longest: longest pause; each pause is twice as long as the pause before.
+        stable: a process that has run for this time has no earlier failures.
+        forced: time after the app's grace in which a stopping process is killed.
+    """
+
+    first: float = 1.0
+    longest: float = 30.0
+    stable: float = 60.0
+    forced: float = FORCED_AFTER
+
+
+class _Process:
+    """A running process and its channel to the supervisor.
+
+    Attributes:
+        pid: number of the process in the operating system.
+        hello: result is the first message: the addresses of the app's probes, and the grace of the app.
+        started: result is whether the app has started; False if the process has ended before.
+        ended: task whose result is the exit status; negative for a signal.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, lifeline: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid = process.pid
+        self.hello: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.started: asyncio.Future[bool] = loop.create_future()
+        self._process = process
+        self._lifeline = lifeline
+        self._writer: asyncio.StreamWriter | None = None
+        self._questions: dict[str, asyncio.Future[tuple[int, bytes] | None]] = {}
+        listening = asyncio.create_task(self._listen(channel), name=f"listen to {self.pid}")
+        self.ended = asyncio.create_task(self._end(listening), name=f"wait for {self.pid}")
+
+    @classmethod
+    async def start(cls, command: list[str], number: int) -> _Process:
+        """Start a process.
+
+        Raises:
+            OSError: the process cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        lifeline, held = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, NUMBER: str(number), **inherited(theirs.fileno(), lifeline)},
+                pass_fds=(theirs.fileno(), lifeline),
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            os.close(held)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        return cls(process, ours, held)
+
+    @property
+    def grace(self) -> float:
+        """Seconds for the stop of the app."""
+        return float(self.hello.result()["grace"]) if self.hello.done() else GRACE
+
+    async def ask(self, path: str) -> tuple[int, bytes] | None:
+        """Return status and body of a page; None without an answer in time.
+
+        A further question about the same page waits for the same answer.
+        """
+        future = self._questions.get(path)
+        if future is None:
+            if self._writer is None:
+                return None
+            self._writer.write(path.encode() + b"\n")
+            future = self._questions[path] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([future], timeout=LONGEST_ANSWER)
+        return future.result() if future.done() else None
+
+    def signal(self, number: int) -> None:
+        """Send a signal; no effect after the end."""
+        try:
+            self._process.send_signal(number)
+        except ProcessLookupError:
+            pass
+
+    async def _listen(self, channel: socket.socket) -> None:
+        """Take the messages of the process, until it closes the channel."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=channel)
+        try:
+            while line := await reader.readline():
+                path, status, length = line.decode().split()
+                body = await reader.readexactly(int(length))
+                if path == "/hello":
+                    self.hello.set_result(json.loads(body))
+                elif path == "/started":
+                    self.started.set_result(True)
+                elif path in self._questions:
+                    self._questions.pop(path).set_result((int(status), body))
+        except (OSError, EOFError):
+            pass  # the process has been killed
+        finally:
+            self._writer.close()
+            self._writer = None
+
+    async def _end(self, listening: asyncio.Task[None]) -> int:
+        status = await self._process.wait()
+        os.close(self._lifeline)
+        # The last messages are in the channel. A program that the process has started may keep it open.
+        await asyncio.wait([listening], timeout=1.0)
+        listening.cancel()
+        for future in self._questions.values():
+            future.set_result(None)
+        if not self.started.done():
+            self.started.set_result(False)
+        return status
+
+
+class _State(Enum):
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting"
+    FINISHED = "finished"
+
+
+class _Slot:
+    """A numbered place for a process, over all restarts.
+
+    Attributes:
+        number: number from 1.
+        state: present state.
+        since: start of the state, in UTC.
+        process: present process, or the last one.
+        failures: failures in a row.
+        why: reason of the latest failure.
+        restarts: number of restarts.
+        recycled: set to replace the process, or to start the next one at once.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = _State.STARTING
+        self.since = _world.now()
+        self.process: _Process | None = None
+        self.failures = self.restarts = 0
+        self.why = ""
+        self.recycled = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        """The name in log lines."""
+        return f"process {self.number}" + (f" (pid {self.process.pid})" if self.process is not None else "")
+
+    @property
+    def alive(self) -> _Process | None:
+        """The process, until its end."""
+        return self.process if self.process is not None and not self.process.ended.done() else None
+
+    def enter(self, state: _State) -> None:
+        """Change the state."""
+        if state is not self.state:
+            self.state, self.since = state, _world.now()
+
+    async def ask(self, path: str) -> tuple[int, bytes] | None:
+        """Ask the process about a page; None without an answer."""
+        process = self.process
+        if process is None or not process.hello.done():
+            return None
+        answer = await process.ask(path)
+        return answer if self.process is process else None
+
+    def condition(self, answer: tuple[int, bytes] | None) -> dict[str, Any]:
+        """Return the part of this process in /readyz."""
+        since = self.since.isoformat(timespec="milliseconds")
+        condition: dict[str, Any] = {
+            "process": self.number,
+            "pid": self.process.pid if self.process is not None else None,
+            "state": self.state.value,
+            "restarts": self.restarts,
+            "ready": self.state is _State.FINISHED,
+            "degraded": False,
+            "since": since,
+            **dict.fromkeys(AGES),
+            "troubles": [],
+        }
+        if answer is not None and self.state in (_State.STARTING, _State.RUNNING):
+            condition |= json.loads(answer[1])
+        elif self.state is not _State.FINISHED:
+            what = {
+                _State.STARTING: "the process is starting",
+                _State.RUNNING: "the process does not answer",
+                _State.STOPPING: "the process is stopping",
+                _State.WAITING: f"{self.why}; waiting before a restart",
+            }[self.state]
+            condition["troubles"] = [{"what": what, "since": since}]
+        return condition
+
+
+class Supervisor:
+    """Runs several processes of one app.
+
+    Args:
+        command: arguments of a process, without the interpreter.
+        processes: number of processes.
+        health: host and port of the server for health and metrics; None for the address of the app.
+        changes: changed files; None for no restart after a change. With this argument a process that has
+            failed starts again after a change only.
+        pauses: times.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        processes: int,
+        *,
+        health: tuple[str, int] | None = None,
+        changes: AsyncIterator[Path] | None = None,
+        pauses: Pauses | None = None,
+    ) -> None:
+        flags: Callable[[], list[str]] = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
+        self._command = [sys.executable, *flags(), *command]
+        self._health = health
+        self._changes = changes
+        self._pauses = pauses or Pauses()
+        self._slots = [_Slot(number) for number in range(1, processes + 1)]
+        self._servers: dict[int, tuple[str, int]] = {}
+        self._serving = AsyncExitStack()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # Signals so far: with the first one the processes stop.
+        self._signals = 0
+        self._first: signal.Signals | None = None
+        # Whether a process has started its app, in the supervisor's life.
+        self._proven = False
+        self._rolling = False
+        self._status: int = ExitStatus.OK
+
+    def _stopping(self) -> bool:
+        return self._signals > 0
+
+    async def run(self) -> int:
+        """Run the processes until a signal, or until all have finished.
+
+        Returns:
+            The exit status: OK after an orderly end; otherwise the status of the processes.
+
+        Cancelling the call kills the processes.
+
+        Raises:
+            HealthAddressError: the health address cannot be used.
+        """
+        with self._on_signals():
+            async with self._serving:
+                try:
+                    if self._health is not None:
+                        await self._serve(0, self._health)
+                    if self._changes is not None:
+                        self._spawn(self._reload(self._changes))
+                    await asyncio.gather(*(self._keep(slot) for slot in self._slots))
+                    return self._status
+                finally:
+                    for task in self._tasks:
+                        task.cancel()
+                    if self._tasks:
+                        await asyncio.wait(self._tasks)
+                    for slot in self._slots:
+                        if slot.alive is not None:
+                            slot.alive.signal(signal.SIGKILL)
+
+    @contextmanager
+    def _on_signals(self) -> Generator[None]:
+        """Pass signals on to the processes."""
+        loop = asyncio.get_running_loop()
+        try:
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self._stop, number)
+            if signal.getsignal(_HANG_UP) is not signal.SIG_IGN:  # ignored under nohup
+                handler = self._stop if _has_terminal() else self._hang_up
+                loop.add_signal_handler(_HANG_UP, handler, _HANG_UP)
+            yield
+        finally:
+            for each in (*_SIGNALS, _HANG_UP):
+                loop.remove_signal_handler(each)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- processes
+
+    async def _keep(self, slot: _Slot) -> None:
+        """Run the processes of a slot, each after the end of the previous process."""
+        while not self._stopping():
+            slot.recycled.clear()
+            began = _world.monotonic()
+            status = await self._run_one(slot)
+            if self._stopping():
+                self._note_end(slot, status)
+                return
+            if slot.recycled.is_set():
+                slot.restarts += 1
+                continue
+            if status == ExitStatus.OK:
+                logger.info("%s has finished", slot.name)
+                slot.enter(_State.FINISHED)
+                return
+            if _world.monotonic() - began >= self._pauses.stable:
+                slot.failures = 0
+            if status is not None:
+                slot.why = f"{slot.name} {_ended(status)}"
+            if status in _ORDERLY and slot.process is not None and slot.process.started.result():
+                logger.info("%s; restarting now", slot.why)  # an operator has stopped the process
+                slot.restarts += 1
+                continue
+            slot.failures += 1
+            if not self._proven and self._changes is None and all(each.failures for each in self._slots):
+                logger.error("%s; no process could start, giving up", slot.why)
+                self._status = status if status is not None and status > 0 else ExitStatus.FAILED
+                self._stop(signal.SIGTERM)
+                return
+            await self._pause(slot)
+            slot.restarts += 1
+
+    async def _run_one(self, slot: _Slot) -> int | None:
+        """Run a process, and return its exit status; None if it cannot be started."""
+        slot.enter(_State.STARTING)
+        slot.process = None
+        try:
+            process = slot.process = await _Process.start(self._command, slot.number)
+        except OSError as error:
+            slot.why = f"process {slot.number} cannot be started: {error}"
+            return None
+        if self._stopping():  # while the process was being started
+            self._end_process(slot, signal.SIGTERM)
+        process.hello.add_done_callback(partial(self._greet, slot))
+        process.started.add_done_callback(partial(self._note_start, slot, process))
+        return await asyncio.shield(process.ended)
+
+    def _note_start(self, slot: _Slot, process: _Process, started: asyncio.Future[bool]) -> None:
+        if started.result():
+            self._proven = True
+            if slot.state is _State.STARTING and slot.process is process:
+                slot.enter(_State.RUNNING)
+                logger.info("%s is ready and receives messages", slot.name)
+
+    async def _pause(self, slot: _Slot) -> None:
+        """Wait before a restart."""
+        pauses = self._pauses
+        pause: float | None = None
+        if self._changes is not None:
+            logger.warning("%s; waiting for a change", slot.why)
+        else:
+            pause = backoff(slot.failures - 1, pauses.first, pauses.longest) if slot.failures > 1 else 0.0
+            logger.warning("%s; restarting %s", slot.why, f"in {pause:g} s" if pause else "now")
+        slot.enter(_State.WAITING)
+        try:
+            async with asyncio.timeout(pause):
+                await slot.recycled.wait()
+        except TimeoutError:
+            pass
+
+    def _note_end(self, slot: _Slot, status: int | None) -> None:
+        """Take the exit status of a process after a request to stop."""
+        if status is None or status in _ORDERLY or self._signals > _REQUESTS:
+            return
+        logger.warning("%s, in the shutdown: %s", slot.name, _ended(status))
+        status = status if status > 0 else ExitStatus.FAILED
+        self._status = ExitStatus.FAILED if self._status not in (ExitStatus.OK, status) else status
+
+    def _end_process(self, slot: _Slot, number: int) -> None:
+        """Ask the process of a slot to stop, or end the pause of the slot."""
+        slot.recycled.set()
+        process = slot.alive
+        if process is not None:
+            slot.enter(_State.STOPPING)
+            process.signal(number)
+            delay = process.grace + self._pauses.forced
+            asyncio.get_running_loop().call_later(delay, self._force, process, delay, slot.name)
+        elif slot.state is _State.WAITING:
+            slot.enter(_State.STARTING)
+
+    def _force(self, process: _Process, delay: float, name: str) -> None:
+        """Kill a process that does not stop in time."""
+        if not process.ended.done():
+            logger.warning("%s has not ended within %g s, and is killed", name, delay)
+            process.signal(signal.SIGKILL)
+
+    # ---- signals and changes
+
+    def _stop(self, number: int) -> None:
+        """Pass a signal on; the third signal kills the processes.
+
+        An app handles SIGTERM and SIGINT alike. The second signal has the other number: a process that has
+        not yet handled the first signal would receive two equal signals as one.
+        """
+        self._signals += 1
+        if self._first is None:
+            self._first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        other = signal.SIGTERM if self._first == signal.SIGINT else signal.SIGINT
+        for slot in self._slots:
+            if self._signals <= _REQUESTS:
+                self._end_process(slot, self._first if self._signals == 1 else other)
+                continue
+            self._status = 128 + number
+            if slot.alive is not None:
+                slot.alive.signal(signal.SIGKILL)
+
+    def _hang_up(self, number: int) -> None:
+        """Restart the processes, each after the start of the previous process."""
+        if not self._stopping() and not self._rolling:
+            self._rolling = True
+            self._spawn(self._roll())
+
+    async def _roll(self) -> None:
+        logger.info("SIGHUP: restarting the processes one after another")
+        try:
+            for slot in self._slots:
+                before = slot.process
+                if slot.state is _State.FINISHED or self._stopping():
+                    continue
+                self._end_process(slot, signal.SIGTERM)
+                if not await self._replaced(slot, before):
+                    if not self._stopping():
+                        logger.error("process %d does not start again; the other processes stay", slot.number)
+                    return
+            logger.info("all processes have restarted")
+        finally:
+            self._rolling = False
+
+    async def _replaced(self, slot: _Slot, before: _Process | None) -> bool:
+        """Wait until the next process of a slot has started, or has ended."""
+        if before is not None:
+            await asyncio.wait([before.ended])
+        while slot.process is before or slot.process is None:
+            if self._stopping() or slot.state in (_State.WAITING, _State.FINISHED):
+                return False
+            await asyncio.sleep(0.01)
+        await asyncio.wait([slot.process.started])
+        return slot.process.started.result()
+
+    async def _reload(self, changes: AsyncIterator[Path]) -> None:
+        async for path in changes:
+            logger.info("%s has changed, restarting", path)
+            for slot in self._slots:
+                slot.failures = 0
+                self._end_process(slot, signal.SIGTERM)
+
+    # ---- health and metrics
+
+    def _greet(self, slot: _Slot, hello: asyncio.Future[dict[str, Any]]) -> None:
+        """Serve the addresses of the app."""
+        for probe, address in enumerate(hello.result()["addresses"]):
+            if address is None or (probe == 0 and self._health is not None):
+                continue
+            first = self._servers.get(probe)
+            if first is None:
+                self._servers[probe] = tuple(address)
+                self._spawn(self._serve_app(probe, tuple(address)))
+            elif first != tuple(address):
+                logger.warning(
+                    "process %d names %s:%d for health, and another process %s:%d: the first counts",
+                    *(slot.number, *address, *first),
+                )
+
+    async def _serve_app(self, probe: int, address: tuple[str, int]) -> None:
+        try:
+            await self._serve(probe, address)
+        except HealthAddressError as error:
+            logger.error("%s", error)  # noqa: TRY400 - no traceback
+            if not self._stopping():
+                self._status = ExitStatus.FAILED
+                self._stop(signal.SIGTERM)
+
+    async def _serve(self, probe: int, address: tuple[str, int]) -> None:
+        server = PageServer(*address, partial(self._page, probe), patience=LONGEST_ANSWER + 5.0)
+        await self._serving.enter_async_context(server.serving())
+        logger.info("health and metrics of all processes: %s", server.uri)
+
+    async def _page(self, probe: int, path: str) -> Page:
+        """Return a page of a probe: number 0 is the probe of the app, other numbers of included apps."""
+        pages = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
+        if path not in pages:
+            return HTTPStatus.NOT_FOUND, "the paths are /livez, /readyz and /metrics\n", TEXT_TYPE
+        answers = await asyncio.gather(*(slot.ask(f"/{probe}{path}") for slot in self._slots))
+        return pages[path](answers)
+
+    def _livez(self, answers: list[tuple[int, bytes] | None]) -> Page:
+        silent = [
+            slot.number
+            for slot, answer in zip(self._slots, answers, strict=True)
+            if answer is None
+            and slot.state in (_State.STARTING, _State.RUNNING)
+            and slot.alive is not None
+            and slot.alive.hello.done()
+        ]
+        if not silent:
+            return HTTPStatus.OK, "alive\n", TEXT_TYPE
+        lines = "".join(f"process {number} does not answer\n" for number in silent)
+        return HTTPStatus.SERVICE_UNAVAILABLE, lines, TEXT_TYPE
+
+    def _readyz(self, answers: list[tuple[int, bytes] | None]) -> Page:
+        found = [slot.condition(answer) for slot, answer in zip(self._slots, answers, strict=True)]
+        ready = all(each["ready"] for each in found)
+        degraded = ready and any(each["degraded"] for each in found)
+        alike = [each["since"] for each in found if (each["ready"], each["degraded"]) == (ready, degraded)]
+        troubles = [
+            {"process": each["process"], **trouble} for each in found for trouble in each.pop("troubles")
+        ]
+        answer: dict[str, Any] = {
+            "ready": ready,
+            "degraded": degraded,
+            "since": (max if ready and not degraded else min)(alike),
+            **{
+                name: max((each[name] for each in found if each[name] is not None), default=None)
+                for name in AGES
+            },
+            "troubles": sorted(troubles, key=lambda trouble: str(trouble.get("since", ""))),
+            "processes": found,
+        }
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return status, json.dumps(answer, indent=1) + "\n", "application/json"
+
+    def _metrics(self, answers: list[tuple[int, bytes] | None]) -> Page:
+        """Join the metrics of all processes; each sample has the label ``process``."""
+        states = [slot.state for slot in self._slots]
+        own = ["# HELP bmq_processes Processes by state\n# TYPE bmq_processes gauge\n"]
+        own += [f'bmq_processes{{state="{state.value}"}} {states.count(state)}\n' for state in _State]
+        restarts = "bmq_process_restarts_total"
+        own += [f"# HELP {restarts} Restarts of a process\n# TYPE {restarts} counter\n"]
+        own += [f'{restarts}{{process="{each.number}"}} {each.restarts}\n' for each in self._slots]
+        # The lines of a metric, with its help and type once: Prometheus wants them together.
+        families: dict[str, dict[str, None]] = {}
+        for slot, answer in zip(self._slots, answers, strict=True):
+            if answer is None or answer[0] != HTTPStatus.OK:
+                continue
+            family = ""
+            for line in answer[1].decode("utf-8", "replace").splitlines():
+                words = line.split(None, 3)
+                if line.startswith("#") and len(words) > 2 and words[1] in ("HELP", "TYPE"):
+                    family = words[2]
+                elif sample := _SAMPLE.match(line):
+                    family = family if sample[1].startswith(family) else sample[1]
+                    rest = line[sample.end() :]
+                    label = f'process="{slot.number}"'
+                    line = f"{sample[1]}{{{label}{',' if sample[2] else '}'}{rest}"
+                else:
+                    continue  # a comment, or no line of the format
+                families.setdefault(family, {})[line] = None
+        lines = [f"{line}\n" for lines in families.values() for line in lines]
+        return HTTPStatus.OK, "".join(own + lines), METRICS_TYPE
+
+
+def _ended(status: int) -> str:
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def _has_terminal() -> bool:
+    """Whether the process belongs to a terminal, whose end is a SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR))
+    except OSError:
+        return False
+    return True
