@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.test_servers import PAGE, ROOT, SHOWN
+from tests.frameworks.test_servers import MODULE, PAGE, ROOT, SHOWN
 
 (SUITE,) = re.findall(r"^## Tests\n.*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 WITH_CLIENT = """\
         with TestClient(api) as client:  # runs the lifespan
-            answer = client.post("/orders", json={"number": 17, "address": "1 Main Street"})
+            answer = client.post("/orders", json=order)
         assert answer.status_code == 202
 """
 HANDLER = "@pytest.mark.asyncio\nasync def test_an_order_is_shipped"
@@ -24,7 +24,8 @@ HANDLER = "@pytest.mark.asyncio\nasync def test_an_order_is_shipped"
 AIOHTTP = """\
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from service import ORDERS, SHIPPED, Order, api, worker
+from orders import ORDERS, SHIPPED, Order, worker
+from service import api
 
 from bmq.testing import BackgroundBroker, TestApp
 
@@ -44,7 +45,8 @@ async def test_an_order_is_in_the_queue_before_the_response(monkeypatch):
 DJANGO = """\
 import django
 import pytest
-from service import ORDERS, SHIPPED, Order, worker
+import service
+from orders import ORDERS, SHIPPED, Order, worker
 
 from bmq.testing import BackgroundBroker, TestApp
 
@@ -78,7 +80,7 @@ def suite(framework: str) -> str:
         with_client = WITH_CLIENT.replace(
             "with TestClient(api) as client", "with api.test_client() as client"
         )
-        made = SUITE.replace(WITH_CLIENT, with_client).replace("answer.json()", "answer.get_json()")
+        made = SUITE.replace(WITH_CLIENT, with_client)
         return made.replace("from fastapi.testclient import TestClient\n", "")
     module = "litestar.testing" if framework == "Litestar" else f"{framework.lower()}.testclient"
     return SUITE.replace("fastapi.testclient", module)
@@ -88,6 +90,7 @@ def suite(framework: str) -> str:
 def test_the_suite_of_the_page_passes_with_the_client_of_the_framework(
     framework: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "orders.py").write_text(MODULE)
     (tmp_path / "service.py").write_text(SHOWN[framework])
     (tmp_path / "test_service.py").write_text(suite(framework))
     environment = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}

@@ -26,7 +26,14 @@ from tests.waiting import eventually, until_depth
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "frameworks.md").read_text(encoding="utf-8")
-SHOWN = dict(re.findall(r"^## (\w+)\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+(MODULE,) = re.findall(r'^```python title="orders.py"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
+#: The program of each framework; a section with a title of one word, and no anchor, has one.
+SHOWN = {
+    name: program
+    for name, text in re.findall(r"^## (\w+)\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
+    if name != "Tests"
+    for program in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+}
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 AT_ONCE = 16
 
@@ -135,7 +142,7 @@ class ShownThreaded(Shown):
     """A program of the page with threads: gunicorn, and the handlers in another process."""
 
     async def begin(self) -> None:
-        await self.start("-m", "bmq", "run", "service:worker")
+        await self.start("-m", "bmq", "run", "orders:worker")
         options = ("--threads", str(2 * AT_ONCE), "--no-control-socket", "--bind", f"127.0.0.1:{self.port}")
         await self.start("-m", "gunicorn", *options, "service:api")
 
@@ -253,24 +260,10 @@ async def test_no_request_is_lost_and_no_message_handled_twice(
     framework: str, tmp_path: Path, broker_uri: str, fresh: Callable[..., str], port: int
 ) -> None:
     uri = fresh()
-    code = SHOWN[framework].replace(ORDERS, uri).replace("port=8000", f"port={port}")
-    (tmp_path / "service.py").write_text(code)
+    (tmp_path / "orders.py").write_text(MODULE.replace(ORDERS, uri))
+    (tmp_path / "service.py").write_text(SHOWN[framework].replace("port=8000", f"port={port}"))
     kind = ShownThreaded if framework == "Flask" else Shown
     await ends_in_order(lambda broker: kind(port, broker, tmp_path), broker_uri, uri)
-
-
-async def test_the_posting_service_loses_no_request(
-    tmp_path: Path, broker_uri: str, fresh: Callable[..., str], port: int
-) -> None:
-    uri = fresh()
-    (code,) = re.findall(r"^## Posting only\n.*?^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (tmp_path / "service.py").write_text(code.replace(ORDERS, uri))
-    async with Shown(port, broker_uri, tmp_path) as service:
-        await asyncio.gather(*(service.place(number) for number in range(10)))
-        assert service.answered == set(range(10))
-        service.end()
-        await service.ended()
-    await until_depth(broker_uri, uri, 10)
 
 
 async def test_the_django_project_ships_orders_and_ends_in_order(
