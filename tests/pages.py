@@ -4,7 +4,8 @@
 The blocks of a page, in order:
 
 - ``python title="kitchen.py"`` (or any language): the file is written.
-- ``console``: each line after ``$`` is run, and must print the lines below it.
+- ``console``: each line after ``$`` is run, with the lines after a backslash at its end, and must print the
+  lines below it.
 - ``console title="another terminal"``: the command runs in the background; first it must print the lines
   below it.
 - ``text title="kitchen.py prints"``: the command with this name must print these lines next.
@@ -149,7 +150,7 @@ def run(
                 continue
             if language == "console":
                 for entry in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
-                    command, _, expected = entry.partition("\n")
+                    command, _, expected = entry.replace("\\\n", "").partition("\n")
                     done.append(command)
                     if title:
                         running.append(Running(command, folder, environment))
