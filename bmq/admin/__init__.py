@@ -6,28 +6,24 @@
     async with bmq.admin.connect("tcp://localhost:30114") as admin:
         depth = await admin.queue("bmq://bmq.test.mem.priority/orders").depth()
 
-Each command of a broker has a method. :meth:`Admin.command` sends any line, such as a command of a newer
-broker. :func:`danger_of` returns the danger of a line.
+The usual commands have methods. :meth:`Admin.command` sends any other line, and :meth:`Admin.query` returns
+the answer decoded. :func:`danger_of` returns the danger of a line.
 """
 
 TYPE_CHECKING = False  # type checkers take this name for true
 
 if TYPE_CHECKING:
     from bmq.admin.client import Admin, QueueAdmin, connect
-    from bmq.admin.cluster import ClusterAdmin, TunableAdmin
     from bmq.admin.commands import Danger, danger_of
     from bmq.admin.results import (
         AppDepth,
         AppState,
         AppStatistics,
-        BrokerConfiguration,
         Client,
         Cluster,
         ClusterNode,
         ClusterStatus,
-        ClusterStorage,
         ClusterTopology,
-        CommandHelp,
         Depth,
         DomainInfo,
         DomainSummary,
@@ -45,9 +41,6 @@ if TYPE_CHECKING:
         StoredMessage,
         StoredQueue,
         Stream,
-        Tunable,
-        TunableChange,
-        TunableValue,
         Usage,
         Window,
     )
@@ -57,15 +50,11 @@ __all__ = [
     "AppDepth",
     "AppState",
     "AppStatistics",
-    "BrokerConfiguration",
     "Client",
     "Cluster",
-    "ClusterAdmin",
     "ClusterNode",
     "ClusterStatus",
-    "ClusterStorage",
     "ClusterTopology",
-    "CommandHelp",
     "Danger",
     "Depth",
     "DomainInfo",
@@ -85,10 +74,6 @@ __all__ = [
     "StoredMessage",
     "StoredQueue",
     "Stream",
-    "Tunable",
-    "TunableAdmin",
-    "TunableChange",
-    "TunableValue",
     "Usage",
     "Window",
     "connect",
@@ -97,7 +82,7 @@ __all__ = [
 
 # Loaded when a name is first used: the client takes as long to import as asyncio, and bmq.admin.words and
 # bmq.admin.commands need neither.
-_MODULES = ("commands", "results", "client", "cluster")
+_MODULES = ("commands", "results", "client")
 
 # Type checkers see only the imports above, and report all unknown names as errors.
 if not TYPE_CHECKING:

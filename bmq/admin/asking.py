@@ -12,7 +12,7 @@ from bmq.wire.printable import printable
 if TYPE_CHECKING:
     from bmq.admin.client import Admin
 
-__all__ = ["ask", "failure_of", "refused", "results_of", "word"]
+__all__ = ["ask", "failure_of", "refused", "word"]
 
 # Longer names in commands are mistakes without a use at the broker.
 _LONGEST_NAME = 1000
@@ -38,22 +38,6 @@ async def ask(broker: Admin, text: str, kind: str) -> Any:
 
 
 def _join(text: str, responses: Any, kind: str) -> dict[str, Any]:
-    parts = [result[kind] for _, result in results_of(text, responses) if kind in result]
-    if kind != "purgedQueues":
-        return {kind: parts[0]} if parts else {}
-    try:
-        return {kind: {"queues": [each for part in parts for each in part.get("queues", ())]}}
-    except (AttributeError, TypeError) as error:
-        raise ProtocolError(f"{text!r} was answered with malformed queues", field=kind) from error
-
-
-def results_of(text: str, responses: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Return the nodes and their results of an answer that has one for each node.
-
-    Raises:
-        AdminError: a node did not carry out the command.
-        ProtocolError: the answer has another form.
-    """
     try:
         results = [(str(each["sourceNodeDescription"]), dict(each["result"])) for each in responses]
     except (KeyError, TypeError, ValueError) as error:
@@ -61,7 +45,13 @@ def results_of(text: str, responses: Any) -> list[tuple[str, dict[str, Any]]]:
     failures = [(node, failure_of(result)) for node, result in results]
     if refusals := [f"{node}: {failure}" for node, failure in failures if failure is not None]:
         raise refused(text, "; ".join(refusals))
-    return results
+    parts = [result[kind] for _, result in results if kind in result]
+    if kind != "purgedQueues":
+        return {kind: parts[0]} if parts else {}
+    try:
+        return {kind: {"queues": [each for part in parts for each in part.get("queues", ())]}}
+    except (AttributeError, TypeError) as error:
+        raise ProtocolError(f"{text!r} was answered with malformed queues", field=kind) from error
 
 
 def failure_of(result: dict[str, Any]) -> str | None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Generator, Iterable
 from functools import partial
@@ -20,20 +19,18 @@ from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.admin import parsing
 from bmq.admin.asking import ask, failure_of, refused, word
-from bmq.admin.cluster import ClusterAdmin, TunableAdmin
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
-    BrokerConfiguration,
     Client,
     Cluster,
     ClusterStatus,
     ClusterTopology,
-    CommandHelp,
     Depth,
     DomainInfo,
     DomainSummary,
     Internals,
     MessagePage,
+    PartitionStorage,
     Purged,
     QueueStatistics,
     Standing,
@@ -41,9 +38,9 @@ from bmq.admin.results import (
     StoredMessage,
 )
 from bmq.admin.watch import ClusterView, Survey, alone, cluster_view, survey_of
-from bmq.client.address import Address, find_broker, race
-from bmq.client.connect import check_connecting
-from bmq.client.options import Credentials, CredentialsSource
+from bmq.client.address import Address, BrokerAccess, find_broker, race
+from bmq.client.connect import check_clear_text, check_connecting
+from bmq.client.options import CredentialsSource
 from bmq.errors import (
     AdminError,
     ConnectionFailed,
@@ -116,12 +113,10 @@ class connect:
         process_name = _checks.text("process_name", process_name, longest=_LONGEST_NAME)
         check_connecting(credentials, ssl, server_hostname)
         target = find_broker(broker)
-        anonymous = isinstance(credentials, Credentials) and credentials.data is None
-        if credentials is not None and ssl is None and not anonymous:
-            for address in target.addresses:
-                if not address.tls and not address.is_loopback:
-                    logger.warning("credentials are sent to %s unencrypted: use a tcps:// address", address)
-        self._admin = Admin(target.addresses, credentials, ssl, server_hostname, timeout, process_name)
+        if credentials is not None and ssl is None:
+            check_clear_text(credentials, target.addresses)
+        access = target._replace(credentials=credentials, ssl=ssl, server_hostname=server_hostname)
+        self._admin = Admin(access, timeout, process_name)
 
     def __await__(self) -> Generator[Any, None, Admin]:
         return self._admin._start().__await__()
@@ -150,19 +145,9 @@ class Admin:
     Cancelling a call drops the answer; the broker may carry the command out nevertheless.
     """
 
-    def __init__(
-        self,
-        addresses: list[Address],
-        credentials: CredentialsSource | None,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
-        timeout: float,
-        process_name: str,
-    ) -> None:
-        self._addresses = addresses
-        self._credentials = credentials
-        self._ssl = ssl
-        self._server_hostname = server_hostname
+    def __init__(self, access: BrokerAccess, timeout: float, process_name: str) -> None:
+        self._access = access
+        self._addresses = access.addresses
         self._timeout = timeout
         self._process_name = process_name
         self._connection: AdminConnection | None = None
@@ -222,13 +207,13 @@ class Admin:
         opened: list[tuple[Address, AdminConnection]] = []
 
         async def open_one(address: Address) -> None:
-            credentials = await self._get_credentials()
+            credentials = await self._access.get_credentials()
             connection = await AdminConnection.open(
                 address,
                 process_name=self._process_name,
                 credentials=credentials,
-                ssl=self._ssl,
-                server_hostname=self._server_hostname,
+                ssl=self._access.ssl,
+                server_hostname=self._access.server_hostname,
                 timeout=max(0.0, deadline - now()),
             )
             if opened:
@@ -250,19 +235,6 @@ class Admin:
         if connection.expires is not None:
             connection.expires = now() + (connection.expires - now()) * _RENEW
         return connection
-
-    async def _get_credentials(self) -> Credentials | None:
-        source = self._credentials
-        if source is None or isinstance(source, Credentials):
-            return source
-        credentials = source()
-        if inspect.isawaitable(credentials):
-            credentials = await credentials
-        if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(
-                f"the credentials callable returned {type(credentials).__name__}, not bmq.Credentials"
-            )
-        return credentials
 
     # commands
 
@@ -340,14 +312,8 @@ class Admin:
             return None
         other = self._others.get(address)
         if other is None:
-            other = self._others[address] = Admin(
-                [address],
-                self._credentials,
-                self._ssl,
-                self._server_hostname,
-                self._timeout,
-                self._process_name,
-            )
+            access = self._access._replace(addresses=[address])
+            other = self._others[address] = Admin(access, self._timeout, self._process_name)
         try:
             async with asyncio.timeout(min(_OTHERS, self._timeout)):
                 return other, await other._look()
@@ -391,57 +357,7 @@ class Admin:
                 clusters.setdefault(view.cluster, []).append((survey, view))
         return "; ".join(filter(None, map(_gap, clusters.values())))
 
-    # the broker
-
-    async def commands(self) -> tuple[CommandHelp, ...]:
-        """Return the broker's own list of commands."""
-        return parsing.listed(await ask(self, "HELP", "help"), "commands", CommandHelp)
-
-    async def broker_configuration(self) -> BrokerConfiguration:
-        """Return the broker's configuration, as loaded at its start.
-
-        The configuration can contain secrets, such as the settings of plugins.
-        """
-        return parsing.broker_configuration(await ask(self, "BROKERCONFIG DUMP", "brokerConfig"))
-
-    @property
-    def stat_tunables(self) -> TunableAdmin:
-        """Settings of the broker's statistics; a broker without plugins for statistics has none."""
-        return TunableAdmin(self, "STAT")
-
     # clusters
-
-    def cluster(self, name: str) -> ClusterAdmin:
-        """Return the commands about one cluster; sends nothing.
-
-        Args:
-            name: name of the cluster.
-
-        Raises:
-            InvalidURI: the name is empty or has spaces.
-        """
-        return ClusterAdmin(name, self)
-
-    async def _primary_of(self, cluster: str, partition: int) -> Admin:
-        """Return the primary of a partition.
-
-        Raises:
-            AdminError: the primary is another node, whose address is unknown or does not answer. Brokers
-                report success for a partition of another node, and change nothing.
-        """
-        tried: list[str] = []
-        for node, survey in await self._nodes():
-            for view in survey.views:
-                if view.cluster == cluster:
-                    if view.is_primary(partition):
-                        return node
-                    tried.append(view.node or node.broker)
-        if not tried:
-            return self
-        raise AdminError(
-            f"the primary of partition {partition} of cluster {printable(cluster)} was not among the brokers "
-            f"that answered ({', '.join(tried)}): give the addresses of all nodes"
-        )
 
     async def clusters(self) -> tuple[Cluster, ...]:
         """Return the broker's clusters, with their nodes."""
@@ -457,9 +373,10 @@ class Admin:
         command = f"CLUSTERS CLUSTER {word(name, 'cluster')} QUEUEHELPER"
         return parsing.topology(await ask(self, command, "clusterQueueHelper"))
 
-    async def collect_queues(self, name: str) -> None:
-        """Have a cluster forget empty queues without clients."""
-        await ask(self, f"CLUSTERS CLUSTER {word(name, 'cluster')} FORCE_GC_QUEUES", "success")
+    async def cluster_storage(self, name: str) -> tuple[PartitionStorage, ...]:
+        """Return the partitions of a cluster, with files and queues, as stored by the answering broker."""
+        command = f"CLUSTERS CLUSTER {word(name, 'cluster')} STORAGE SUMMARY"
+        return parsing.cluster_storage(await ask(self, command, "clusterStorageSummary"))
 
     # domains
 
@@ -497,72 +414,24 @@ class Admin:
         Raises:
             AdminError: a broker refused, and keeps its configuration; the other brokers were asked too.
         """
-        await self._ask_everywhere(f"DOMAINS RECONFIGURE {word(name, 'domain')}", "success")
-
-    async def remove_domain(self, name: str) -> tuple[Purged, ...]:
-        """Delete all queues of a domain with their messages, and refuse its clients from now on.
-
-        A broker refuses the removal while a client has a queue of the domain open. Afterwards delete the
-        domain's file and call :meth:`finish_removal`. With several addresses of a cluster, each node that
-        answers removes the domain.
-
-        Returns:
-            The deleted amounts, by queue.
-
-        Raises:
-            AdminError: a broker refused; the other brokers were asked too.
-        """
-        command = f"DOMAINS REMOVE {word(name, 'domain')}"
-        parts = [parsing.purged(answer) for answer in await self._ask_everywhere(command, "purgedQueues")]
-        if failures := [failure for _, failed in parts for failure in failed]:
-            raise refused(command, "; ".join(failures))
-        return tuple(each for done, _ in parts for each in done)
-
-    async def finish_removal(self, name: str) -> None:
-        """Have the broker forget a domain after :meth:`remove_domain`.
-
-        From now on the broker reads the domain's file again, if a client opens a queue of the domain.
-
-        Raises:
-            AdminError: the domain was not removed, or a broker refused; the other brokers were asked too.
-        """
-        await self._ask_everywhere(f"DOMAINS REMOVE {word(name, 'domain')} FINALIZE", "success")
-
-    async def clear_resolver_cache(self, domain: str | None = None) -> None:
-        """Have the broker forget where domains are, such as redirections.
-
-        Args:
-            domain: name of the domain; None for all domains.
-
-        Raises:
-            AdminError: the domain is not in the cache.
-        """
-        await ask(self, f"DOMAINS RESOLVER CACHE_CLEAR {_cached(domain)}", "success")
-
-    async def clear_configuration_cache(self, domain: str | None = None) -> None:
-        """Have the broker read the files of domains anew the next time; loaded domains keep their settings.
-
-        Args:
-            domain: name of the domain; None for all domains.
-
-        Raises:
-            AdminError: the domain is not in the cache.
-        """
-        await ask(self, f"CONFIGPROVIDER CACHE_CLEAR {_cached(domain)}", "success")
-
-    async def _ask_everywhere(self, command: str, kind: str) -> list[Any]:
-        """Ask all nodes that answer; a refusal of one does not keep the others from being asked."""
-        nodes = await self._nodes() if len(self._addresses) > 1 else [(self, None)]
-        answers: list[Any] = []
+        command = f"DOMAINS RECONFIGURE {word(name, 'domain')}"
+        nodes = [node for node, _ in await self._nodes()] if len(self._addresses) > 1 else [self]
         refusals: list[AdminError] = []
-        for node, _ in nodes:
+        for node in nodes:
             try:
-                answers.append(await ask(node, command, kind))
+                await ask(node, command, "success")
             except AdminError as error:
                 refusals.append(error if len(nodes) == 1 else _told(f"{node.broker}: {error}", error))
         if refusals:
             raise _told("; ".join(map(str, refusals)), *refusals)
-        return answers
+
+    async def clear_caches(self) -> None:
+        """Have the broker read files and redirections of domains anew the next time.
+
+        Loaded domains keep their settings.
+        """
+        await ask(self, "DOMAINS RESOLVER CACHE_CLEAR ALL", "success")
+        await ask(self, "CONFIGPROVIDER CACHE_CLEAR ALL", "success")
 
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
         """Delete all messages of all queues of a domain, and return the deleted amounts, by queue.
@@ -616,7 +485,8 @@ class Admin:
             return await self._statistics()
         made = await asyncio.gather(*(node._statistics() for node, _ in nodes))
         chosen: dict[str, QueueStatistics] = {}
-        reached = {uri for _, survey in nodes for uri in _primary_of(survey)}
+        known = ((survey, uri) for _, survey in nodes for view in survey.views for uri in view.partitions)
+        reached = {uri for survey, uri in known if survey.standing(uri).is_primary}
         for (_, survey), statistics in zip(nodes, made, strict=True):
             for each in statistics.queues:
                 if each.uri in reached:
@@ -775,24 +645,10 @@ class QueueAdmin:
         return word(chosen, "appId") if chosen else ""
 
 
-def _cached(domain: str | None) -> str:
-    if domain is None:
-        return "ALL"
-    name = word(domain, "domain")
-    if name.upper() == "ALL":
-        raise UsageError("a broker reads ALL as all domains: give None for all domains")
-    return name
-
-
 def _told(text: str, *errors: AdminError) -> AdminError:
     """Return an error with another text, for one refusal or several."""
     reasons = "; ".join(each.broker_message for each in errors)
     return AdminError(text, command=errors[0].command, broker_message=reasons)
-
-
-def _primary_of(survey: Survey) -> Iterable[str]:
-    known = (uri for view in survey.views for uri in view.partitions)
-    return (uri for uri in known if survey.standing(uri).is_primary)
 
 
 def _gap(seen: list[tuple[Survey, ClusterView]]) -> str:

@@ -19,10 +19,8 @@ from msgspec.structs import replace
 from bmq._json import orjson
 from bmq.admin.results import (
     AppState,
-    BrokerConfiguration,
     Client,
     ClusterStatus,
-    ClusterStorage,
     ClusterTopology,
     Count,
     Depth,
@@ -35,9 +33,6 @@ from bmq.admin.results import (
     ReaderSubscription,
     Statistics,
     Stream,
-    Tunable,
-    TunableChange,
-    TunableValue,
     Usage,
     Window,
 )
@@ -45,7 +40,6 @@ from bmq.errors import ProtocolError
 from bmq.wire.control import DEFAULT_APP_ID
 
 __all__ = [
-    "broker_configuration",
     "cluster_status",
     "cluster_storage",
     "depth",
@@ -57,9 +51,6 @@ __all__ = [
     "purged",
     "statistics",
     "topology",
-    "tunable",
-    "tunable_change",
-    "tunables",
 ]
 
 R = TypeVar("R")
@@ -108,49 +99,6 @@ def listed(content: Any, member: str, kind: type[R]) -> tuple[R, ...]:
         return tuple(convert(value, kind) for value in content.get(member, ()))
 
 
-# ---- the broker
-
-
-@_reading("broker_configuration")
-def broker_configuration(content: Any) -> BrokerConfiguration:
-    """BROKERCONFIG DUMP."""
-    text: str = content["asJSON"]
-    decoded: dict[str, Any] = dict(orjson.loads(text))
-    return convert(decoded | {"content": decoded, "text": text}, BrokerConfiguration)
-
-
-# The members of a choice of values that are no text.
-_NULL = "theNull"
-_PLAIN = ("theBool", "theInteger", "theDouble", "theString")
-
-
-def _value(choice: Any) -> TunableValue:
-    """A value is a choice with one member; an unknown kind of a newer broker is text."""
-    name, content = next(iter(choice.items()))
-    if name == _NULL:
-        return None
-    return content if name in _PLAIN and isinstance(content, bool | int | float | str) else str(content)
-
-
-@_reading("tunable")
-def tunable(content: Any, node: str = "") -> Tunable:
-    """STAT GET, STORAGE REPLICATION GET, STATE ELECTOR GET."""
-    return convert(content | {"value": _value(content["value"]), "node": node}, Tunable)
-
-
-@_reading("tunables")
-def tunables(content: Any) -> tuple[Tunable, ...]:
-    """STAT LIST_TUNABLES, STORAGE REPLICATION LIST_TUNABLES, STATE ELECTOR LIST_TUNABLES."""
-    return tuple(tunable(each) for each in content.get("tunables", ()))
-
-
-@_reading("tunable_change")
-def tunable_change(content: Any, node: str = "") -> TunableChange:
-    """STAT SET, STORAGE REPLICATION SET, STATE ELECTOR SET."""
-    old, new = _value(content["oldValue"]), _value(content["newValue"])
-    return convert(content | {"oldValue": old, "newValue": new, "node": node}, TunableChange)
-
-
 # ---- clusters
 
 
@@ -192,11 +140,9 @@ def topology(content: Any) -> ClusterTopology:
 
 
 @_reading("cluster_storage")
-def cluster_storage(content: Any) -> ClusterStorage:
-    """CLUSTERS CLUSTER <name> STORAGE SUMMARY, and STORAGE PARTITION <id> SUMMARY."""
-    return convert(
-        content | {"fileStores": list(map(_partition, content.get("fileStores", ())))}, ClusterStorage
-    )
+def cluster_storage(content: Any) -> tuple[PartitionStorage, ...]:
+    """CLUSTERS CLUSTER <name> STORAGE SUMMARY."""
+    return tuple(map(_partition, content.get("fileStores", ())))
 
 
 def _partition(content: Any) -> PartitionStorage:
@@ -205,13 +151,7 @@ def _partition(content: Any) -> PartitionStorage:
     files = {name: file for name, file in (summary.get("activeFileSet") or _NOTHING).items() if file}
     flat = content | files | (summary.get("storageContent") or _NOTHING)
     flat |= summary | _node(summary, "primaryNodeDescription")
-    flat |= {
-        "state": content.get("state", "").lower(),
-        "fileSets": {
-            each["dataFileName"]: each["aliasedBlobBufferCount"] for each in summary.get("fileSets", ())
-        },
-    }
-    return convert(flat, PartitionStorage)
+    return convert(flat | {"state": content.get("state", "").lower()}, PartitionStorage)
 
 
 # ---- domains

@@ -19,14 +19,11 @@ __all__ = [
     "AppDepth",
     "AppState",
     "AppStatistics",
-    "BrokerConfiguration",
     "Client",
     "Cluster",
     "ClusterNode",
     "ClusterStatus",
-    "ClusterStorage",
     "ClusterTopology",
-    "CommandHelp",
     "Depth",
     "DomainInfo",
     "DomainSummary",
@@ -44,9 +41,6 @@ __all__ = [
     "StoredMessage",
     "StoredQueue",
     "Stream",
-    "Tunable",
-    "TunableChange",
-    "TunableValue",
     "Usage",
     "Window",
 ]
@@ -56,12 +50,8 @@ __all__ = [
 Number: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
-#: The value of a tunable; dates and times are texts in ISO 8601.
-TunableValue: TypeAlias = bool | int | float | str | None
-
-
 # Members that may have secrets, or are too long for a line of text.
-_HIDDEN = frozenset({"configuration", "content", "text", "values"})
+_HIDDEN = frozenset({"configuration", "values"})
 
 
 class Answer(Struct, frozen=True, rename="camel"):
@@ -70,41 +60,6 @@ class Answer(Struct, frozen=True, rename="camel"):
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in _HIDDEN)
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-# ---- the broker
-
-
-class CommandHelp(Answer, frozen=True):
-    """A command in a broker's list of commands.
-
-    Attributes:
-        command: the words; alternatives are in brackets.
-        description: the purpose.
-    """
-
-    command: str
-    description: str = ""
-
-
-class BrokerConfiguration(Answer, frozen=True):
-    """A broker's own configuration, as loaded at its start.
-
-    Attributes:
-        instance: name of the broker's instance.
-        version: version number of the broker.
-        host: name of the broker's host.
-        etc_dir: the directory with the broker's configuration, on the broker's host.
-        content: the complete configuration.
-        text: the configuration as sent by the broker.
-    """
-
-    instance: str = field(name="brokerInstanceName", default="")
-    version: Number | None = field(name="brokerVersion", default=None)
-    host: str = field(name="hostName", default="")
-    etc_dir: str = ""
-    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    text: str = ""
 
 
 # ---- clusters
@@ -196,38 +151,6 @@ class ClusterStatus(Answer, frozen=True):
     active_node: str | None = field(name="activeNodeDescription", default=None)
 
 
-class Tunable(Answer, frozen=True):
-    """A setting of a broker that can be changed while the broker runs.
-
-    Attributes:
-        name: name of the setting.
-        value: present value.
-        description: meaning and permitted values; empty if not reported by the broker.
-        node: the node that answered, if the broker asked all nodes; otherwise empty.
-    """
-
-    name: str
-    value: TunableValue
-    description: str = ""
-    node: str = ""
-
-
-class TunableChange(Answer, frozen=True):
-    """A changed setting.
-
-    Attributes:
-        name: name of the setting.
-        old: value before the change.
-        new: value after the change.
-        node: the node that answered, if the broker asked all nodes; otherwise empty.
-    """
-
-    name: str
-    old: TunableValue = field(name="oldValue")
-    new: TunableValue = field(name="newValue")
-    node: str = ""
-
-
 class StorageFile(Answer, frozen=True):
     """A file of a partition.
 
@@ -252,47 +175,25 @@ class PartitionStorage(Answer, frozen=True):
         id: number of the partition.
         state: open, closed or stopping. Only an open partition has further values.
         primary: the primary node, for people; None without a primary.
-        lease: number of the primary's lease.
-        sequence: number of the latest record in the lease.
+        sequence: number of the latest record in the primary's lease.
         available: whether the partition accepts posts.
         data: the active file with messages.
         journal: the active file with records of posts, confirmations and deletions.
         queue_list: the active file with the list of queues; its size is 0 if the broker has no such file.
-        file_sets: data files that the broker holds, with the number of payloads in use of each.
-        mapped_bytes: bytes of all mapped files.
-        outstanding_records: records that a rollover would copy.
         unreceipted: messages without the receipts of enough nodes.
-        nagle_packets: messages collected for the next packet to the other nodes.
         queues: queues with their contents.
     """
 
     id: Count = field(name="partitionId")
     state: str = ""
     primary: str | None = field(name="primaryNodeDescription", default=None)
-    lease: Count = field(name="primaryLeaseId", default=0)
     sequence: Count = field(name="sequenceNum", default=0)
     available: bool = field(name="isAvailable", default=False)
     data: StorageFile = field(name="dataFile", default=_NO_FILE)
     journal: StorageFile = field(name="journalFile", default=_NO_FILE)
     queue_list: StorageFile = field(name="qlistFile", default=_NO_FILE)
-    file_sets: Mapping[str, Count] = field(default_factory=dict[str, int])
-    mapped_bytes: Count = field(name="totalMappedBytes", default=0)
-    outstanding_records: Count = field(name="numOutstandingRecords", default=0)
     unreceipted: Count = field(name="numUnreceiptedMessages", default=0)
-    nagle_packets: Count = field(name="naglePacketCount", default=0)
     queues: tuple[StoredQueue, ...] = field(name="storages", default=())
-
-
-class ClusterStorage(Answer, frozen=True):
-    """The storage of a cluster on the answering broker.
-
-    Attributes:
-        location: the directory with the files, on the broker's host.
-        partitions: partitions; a single one if only one was asked for.
-    """
-
-    location: str = field(name="clusterFileStoreLocation", default="")
-    partitions: tuple[PartitionStorage, ...] = field(name="fileStores", default=())
 
 
 # ---- domains

@@ -125,12 +125,6 @@ class ClusterView:
         found = self.status.partitions
         return node_name(found[number].primary) if 0 <= number < len(found) else None
 
-    def is_primary(self, partition: int) -> bool:
-        """Whether the broker is the primary of a partition."""
-        return not self.proxy and any(
-            each.id == partition and node_name(each.primary) == self.node for each in self.status.partitions
-        )
-
     @property
     def primaries(self) -> set[str | None]:
         """The primaries of all partitions with queues; None for a partition without a primary."""
@@ -187,7 +181,7 @@ async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
         proxy,
         status,
         {each.uri: each.partition for each in queues},
-        tuple(each for each in storage.partitions if each.state != "closed"),
+        tuple(each for each in storage if each.state != "closed"),
         alone(cluster),
     )
 

@@ -132,24 +132,17 @@ async def _amounts(admin: Admin, words: list[str]) -> list[str]:
             held = {app.app_id: app.messages for app in depth.apps}.get(words[6], 0)
             return [f"  {depth.uri}?id={words[6]}: {several(held, 'message')}"]
         case ["CLUSTERS", "CLUSTER", _, "STORAGE", "PARTITION", partition, _]:
-            wanted = None if partition == "ALL" else _number(partition)
-            storage = await admin.cluster(words[2]).storage(wanted)
-            return _queue_lines(tuple(each for part in storage.partitions for each in part.queues))
-        case ["CLUSTERS", "CLUSTER", _, _, "ELECTOR" | "REPLICATION" as scope, _, name, _]:
-            cluster = admin.cluster(words[2])
-            settings = cluster.elector if scope == "ELECTOR" else cluster.replication
-            present = await settings.get(words[6])
+            wanted = int(partition) if partition.isdecimal() else -1
+            stored = await admin.cluster_storage(words[2])
+            parts = [each for each in stored if partition == "ALL" or each.id == wanted]
+            if not parts:
+                raise bmq.UsageError(f"cluster {words[2]} has no partition {words[5]}")
+            return _queue_lines(tuple(each for part in parts for each in part.queues))
+        case ["CLUSTERS", "CLUSTER", _, _, "ELECTOR" | "REPLICATION", _, _, _]:
             nodes = len((await admin.cluster_status(words[2])).nodes)
-            return [f"  {name} is {present.value} now, of {several(nodes, 'node')}"]
+            return [f"  the cluster has {several(nodes, 'node')}"]
         case _:
             return []
-
-
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise bmq.UsageError(f"the number of a partition must be an integer, not {text!r}") from None
 
 
 def _queue_lines(queues: tuple[StoredQueue, ...]) -> list[str]:

@@ -97,14 +97,8 @@ async def _admin_names(options: dict[str, Any], kinds: list[str], given: list[st
                 case "<partition>":
                     status = await admin.cluster_status(given[2])
                     found += [str(each.id) for each in status.partitions]
-                case "<tunable>":
-                    cluster = admin.cluster(given[2])
-                    settings = cluster.elector if given[4].upper() == "ELECTOR" else cluster.replication
-                    found += [each.name for each in await settings.list()]
-                case "<stat-tunable>":
-                    found += [each.name for each in await admin.stat_tunables.list()]
                 case _:
-                    """A number, which only the user knows."""
+                    """A number or a setting, which only the user knows."""
     return found
 
 

@@ -392,8 +392,7 @@ async def _apply_step(step: DomainStep, nodes: dict[str, Admin], config_dir: Pat
     for broker, admin in nodes.items():
         try:
             if "redirect" in step.file.settings:
-                await admin.clear_resolver_cache()
-                await admin.clear_configuration_cache()
+                await admin.clear_caches()
                 continue
             await admin.reconfigure(step.name)
             problems += await _difference(broker, admin, step)

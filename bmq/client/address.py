@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import re
 from collections import deque
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 from bmq import _checks
 from bmq._logging import Log
 from bmq.errors import ConnectionFailed, InvalidURI, ProtocolError, UsageError
+from bmq.protocol.client.handshake import Credentials
 
 if TYPE_CHECKING:
     from bmq.client.options import CredentialsSource
@@ -131,6 +133,34 @@ class BrokerAccess(NamedTuple):
     credentials: CredentialsSource | None = None
     ssl: SSLContext | None = None
     server_hostname: str | None = None
+
+    async def get_credentials(self) -> Credentials | None:
+        """Return the client's credentials, from the application's function if it gave one.
+
+        Raises:
+            ConnectionFailed: the function failed.
+            UsageError: the function returned something else.
+        """
+        source = self.credentials
+        if source is None or isinstance(source, Credentials):
+            return source
+        try:
+            try:
+                credentials = source()
+            except asyncio.CancelledError as error:
+                # This task was not cancelled: the callable awaited a cancelled future or task.
+                raise ConnectionFailed("the credentials callable failed with CancelledError") from error
+            if inspect.isawaitable(credentials):
+                credentials = await credentials
+        except ConnectionFailed:
+            raise
+        except Exception as error:
+            raise ConnectionFailed(f"the credentials callable failed with {type(error).__name__}") from error
+        if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"the credentials callable returned {type(credentials).__name__}, not bmq.Credentials"
+            )
+        return credentials
 
     def __str__(self) -> str:
         where = ", ".join(map(str, self.addresses))

@@ -26,7 +26,7 @@ from bmq.client.session import Session, close_all_left_open
 from bmq.errors import ConnectionFailed, InvalidURI, StateError, UsageError
 from bmq.protocol.client.events import SessionEvent
 
-__all__ = ["check_connecting", "check_options", "connect", "run", "time_to_connect"]
+__all__ = ["check_clear_text", "check_connecting", "check_options", "connect", "run", "time_to_connect"]
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class connect:
         )
         target = find_broker(broker)
         if credentials is not None and ssl is None:
-            _check_clear_text(credentials, target.addresses)
+            check_clear_text(credentials, target.addresses)
         self._broker = target._replace(credentials=credentials, ssl=ssl, server_hostname=server_hostname)
         options = options or SessionOptions()
         self._options = replace(options, **fields) if fields else options
@@ -206,7 +206,12 @@ def check_connecting(
         _checks.text("server_hostname", server_hostname, empty=False)
 
 
-def _check_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
+def check_clear_text(credentials: CredentialsSource, addresses: list[Address]) -> None:
+    """Warn of credentials that would be sent unencrypted.
+
+    Raises:
+        InvalidURI: only some of the addresses have TLS.
+    """
     if isinstance(credentials, Credentials) and credentials.data is None:
         return
     if len({address.tls for address in addresses}) > 1:

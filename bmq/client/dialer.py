@@ -19,7 +19,6 @@ lost connection counts as a delivery attempt of every message in flight. The pau
 from __future__ import annotations
 
 import asyncio
-import inspect
 import ipaddress
 import itertools
 import socket
@@ -35,10 +34,10 @@ from bmq.client.address import Address, BrokerAccess, race, violation_in
 from bmq.client.channel import Channel
 from bmq.client.connection import Connection
 from bmq.client.options import SessionOptions, Trace
-from bmq.errors import ConnectionFailed, Error, SessionClosed, UsageError
+from bmq.errors import ConnectionFailed, Error, SessionClosed
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
-from bmq.protocol.client.handshake import Credentials, Greeting
+from bmq.protocol.client.handshake import Greeting
 from bmq.protocol.deadlines import backoff
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class Dialer:
         self._options = options
         self._publish = publish
         self._not_connected_yet = not_connected_yet
-        self._broker = broker
+        self.broker = broker
         self.target = ", ".join(map(str, broker.addresses))
         # Content of the wire trace, and the number of events still to be logged; None for no limit.
         self._trace = options.trace
@@ -199,7 +198,7 @@ class Dialer:
         connection = self._connection
         try:
             async with asyncio.timeout(self._options.connect_timeout):
-                credentials = await self.get_credentials()
+                credentials = await self.broker.get_credentials()
         except (TimeoutError, Error) as error:
             reason = str(error) or "the credentials callable took too long"
             logger.warning(
@@ -210,34 +209,6 @@ class Dialer:
             credentials = None
         connection.core.reauthenticate(credentials, connection.loop.time())
         connection.transmit_soon()
-
-    async def get_credentials(self) -> Credentials | None:
-        """Return the client's credentials, from the application's function if it gave one.
-
-        Raises:
-            ConnectionFailed: the function failed.
-            UsageError: the function returned something else.
-        """
-        source = self._broker.credentials
-        if source is None or isinstance(source, Credentials):
-            return source
-        try:
-            try:
-                credentials = source()
-            except asyncio.CancelledError as error:
-                # This task was not cancelled: the callable awaited a cancelled future or task.
-                raise ConnectionFailed("the credentials callable failed with CancelledError") from error
-            if inspect.isawaitable(credentials):
-                credentials = await credentials
-        except ConnectionFailed:
-            raise
-        except Exception as error:
-            raise ConnectionFailed(f"the credentials callable failed with {type(error).__name__}") from error
-        if not isinstance(credentials, Credentials):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(
-                f"the credentials callable returned {type(credentials).__name__}, not bmq.Credentials"
-            )
-        return credentials
 
     # connecting for the first time
 
@@ -449,7 +420,7 @@ class Dialer:
 
     def _in_order(self) -> list[Address]:
         """Return the addresses, the latest failure last."""
-        return sorted(self._broker.addresses, key=lambda address: self._failed.get(address, 0))
+        return sorted(self.broker.addresses, key=lambda address: self._failed.get(address, 0))
 
     def _put_last(self, address: Address, host: str | None = None) -> None:
         if len(self._failed) > _MOST_FAILURES:
@@ -460,7 +431,7 @@ class Dialer:
 
     async def open_channel(self, attempt: _ConnectionAttempt) -> Channel:
         """Open a TCP or TLS connection for an attempt."""
-        ssl, address = self._broker.ssl, attempt.address
+        ssl, address = self.broker.ssl, attempt.address
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         tracer = self._tracer(address)
@@ -469,13 +440,13 @@ class Dialer:
             attempt.host,
             address.port,
             ssl=ssl,
-            server_hostname=(self._broker.server_hostname or address.host) if ssl is not None else None,
+            server_hostname=(self.broker.server_hostname or address.host) if ssl is not None else None,
         )
         return cast("Channel", channel)
 
     def uses_tls(self, address: Address) -> bool:
         """Whether connections to an address use TLS."""
-        return address.tls or self._broker.ssl is not None
+        return address.tls or self.broker.ssl is not None
 
     async def _resolve(self, address: Address) -> list[str]:
         try:
@@ -539,7 +510,7 @@ class _ConnectionAttempt:
         channel: Channel | None = None
         try:
             async with asyncio.timeout_at(deadline):
-                credentials = await self._dialer.get_credentials()
+                credentials = await self._dialer.broker.get_credentials()
                 channel = await self._dialer.open_channel(self)
                 channel.write([self._greeting.begin(credentials)])
                 channel.start()

@@ -390,8 +390,7 @@ class Console:
             try:
                 entry["status"] = await admin.cluster_status(cluster.name)
                 if cluster.locality != "remote":
-                    storage = await admin.cluster(cluster.name).storage()
-                    entry["storage"] = storage.partitions
+                    entry["storage"] = await admin.cluster_storage(cluster.name)
             except (bmq.errors.AdminError, bmq.ProtocolError) as error:
                 entry["error"] = str(error)
             found.append(entry)

@@ -26,7 +26,7 @@ from bmq._json import orjson
 from bmq.admin import Admin
 from bmq.cli.broker_export import Exporter
 from bmq.cli.target import BrokerTarget
-from bmq.client.address import parse_addresses
+from bmq.client.address import BrokerAccess, parse_addresses
 from bmq.console import RemoteBroker
 from bmq.console.findings import DeadLetters
 from bmq.console.watch import Watch
@@ -38,8 +38,6 @@ ORDERS = f"bmq://{DOMAIN}/orders"
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "cluster" / "answers.json").read_text("utf-8")
 )["node0"]
-TUNABLE = {"name": "quorum", "value": {"theInteger": 3}, "description": "nodes"}
-CHANGE = {"name": "quorum", "oldValue": {"theInteger": 3}, "newValue": {"theBool": True}}
 FILE = {"positionBytes": 1, "sizeBytes": 2, "outstandingBytes": 1}
 STORED = {"queueUri": ORDERS, "numMessages": 1, "numBytes": 2, "isPersistent": True, "partitionId": 0}
 PARTITION = {
@@ -60,39 +58,22 @@ PARTITION = {
     },
 }
 PURGED = {"queue": {"queueUri": ORDERS, "appId": "", "numMessagesPurged": 1, "numBytesPurged": 1}}
-EACH = {"responses": [{"sourceNodeDescription": "node0", "result": {"tunable": TUNABLE}}]}
 ANSWERS: dict[str, Any] = RECORDED | {
-    "HELP": {"help": {"commands": [{"command": "HELP", "description": "this"}]}},
-    "BROKERCONFIG DUMP": {"brokerConfig": {"asJSON": '{"brokerVersion": 1, "hostName": "h"}'}},
-    "STAT LIST_TUNABLES": {"tunables": {"tunables": [TUNABLE]}},
-    "STAT GET quorum": {"tunable": TUNABLE},
-    "STAT SET quorum 3": {"tunableConfirmation": CHANGE},
-    "STAT GET_ALL quorum": EACH,
     f"CLUSTERS CLUSTER {CLUSTER} STORAGE SUMMARY": {"clusterStorageSummary": {"fileStores": [PARTITION]}},
-    f"CLUSTERS CLUSTER {CLUSTER} STORAGE DOMAIN d QUEUE_STATUS": {"storageContent": {"storages": [STORED]}},
     f"DOMAINS DOMAIN {DOMAIN} QUEUE orders PURGE *": {
         "responses": [{"sourceNodeDescription": "node0", "result": {"purgedQueues": {"queues": [PURGED]}}}]
     },
 }
 CALLS: dict[str, Callable[[Admin], Awaitable[Any]]] = {
-    "HELP": lambda admin: admin.commands(),
-    "BROKERCONFIG DUMP": lambda admin: admin.broker_configuration(),
     "CLUSTERS LIST": lambda admin: admin.clusters(),
     f"CLUSTERS CLUSTER {CLUSTER} STATUS": lambda admin: admin.cluster_status(CLUSTER),
     f"CLUSTERS CLUSTER {CLUSTER} QUEUEHELPER": lambda admin: admin.queues(),
-    f"CLUSTERS CLUSTER {CLUSTER} STORAGE SUMMARY": lambda admin: admin.cluster(CLUSTER).storage(),
-    f"CLUSTERS CLUSTER {CLUSTER} STORAGE DOMAIN d QUEUE_STATUS": lambda admin: admin.cluster(
-        CLUSTER
-    ).stored_queues("d"),
+    f"CLUSTERS CLUSTER {CLUSTER} STORAGE SUMMARY": lambda admin: admin.cluster_storage(CLUSTER),
     f"DOMAINS DOMAIN {DOMAIN} INFOS": lambda admin: admin.domain(DOMAIN),
     f"DOMAINS DOMAIN {DOMAIN} QUEUE orders INTERNALS": lambda admin: admin.queue(ORDERS).internals(),
     f"DOMAINS DOMAIN {DOMAIN} QUEUE orders LIST 0 20": lambda admin: admin.queue(ORDERS).messages(0, 20),
     f"DOMAINS DOMAIN {DOMAIN} QUEUE orders PURGE *": lambda admin: admin.queue(ORDERS).purge(),
     "STAT SHOW": lambda admin: admin.statistics(),
-    "STAT LIST_TUNABLES": lambda admin: admin.stat_tunables.list(),
-    "STAT GET quorum": lambda admin: admin.stat_tunables.get("quorum"),
-    "STAT SET quorum 3": lambda admin: admin.stat_tunables.set("quorum", 3),
-    "STAT GET_ALL quorum": lambda admin: admin.stat_tunables.get_all("quorum"),
 }
 ODD: list[Any] = [None, [], {}, "x", 10**30, -1, True, 1.5, [[{}]], {"error": None}, {"a": {"a": []}}]
 
@@ -101,7 +82,7 @@ class Recorded(Admin):
     """A client whose broker has recorded answers."""
 
     def __init__(self) -> None:
-        super().__init__(parse_addresses(URI), None, None, None, 5.0, "test")
+        super().__init__(BrokerAccess(parse_addresses(URI)), 5.0, "test")
         self.answers = ANSWERS
 
     async def command(self, text: str, *, timeout: float | None = None) -> str:
@@ -146,9 +127,9 @@ async def test_only_errors_of_bmq_leave_a_call_and_the_next_call_works(command: 
 @pytest.mark.parametrize("error", [None, [], "no", 5, {"message": None}])
 async def test_a_refusal_of_any_type_is_an_admin_error(error: object) -> None:
     admin = Recorded()
-    admin.answers = ANSWERS | {"HELP": {"error": error}}
+    admin.answers = ANSWERS | {"CLUSTERS LIST": {"error": error}}
     with pytest.raises(bmq.errors.AdminError):
-        await admin.commands()
+        await admin.clusters()
 
 
 class Surroundings:

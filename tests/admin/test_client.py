@@ -55,7 +55,7 @@ async def test_credentials(broker: bmq.broker.Broker) -> None:
     ("uri", "credentials", "warned"),
     [
         ("tcp://far.example:1", OPERATOR, True),
-        ("tcps://near.example,tcp://far.example:1", lambda: OPERATOR, True),
+        ("tcp://near.example,tcp://far.example:1", lambda: OPERATOR, True),
         ("tcps://far.example:1", OPERATOR, False),
         ("tcp://far.example:1", bmq.Credentials.anonymous(), False),
         ("tcp://far.example:1", None, False),
@@ -66,9 +66,15 @@ async def test_credentials_without_tls_cause_a_warning(
     caplog: pytest.LogCaptureFixture, uri: str, credentials: Any, warned: bool
 ) -> None:
     bmq.admin.connect(uri, credentials=credentials)
+    await asyncio.sleep(0)
     assert ("credentials are sent to tcp://far.example:1 unencrypted" in caplog.text) is warned
     assert bool(caplog.text) is warned
     assert "secret" not in caplog.text
+
+
+def test_credentials_are_not_sent_in_turn_with_tls_and_without() -> None:
+    with pytest.raises(bmq.InvalidURI, match="all be tcps"):
+        bmq.admin.connect("tcps://near.example,tcp://far.example", credentials=OPERATOR)
 
 
 async def test_a_lost_connection_fails_its_commands_and_the_next_command_reconnects(

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.admin import Admin, Danger, Tunable, TunableChange, danger_of, parsing
+from bmq.admin import Admin, Danger, danger_of, parsing
 
 PRIORITY = "bmq.test.mem.priority"
 URI = f"bmq://{PRIORITY}/orders"
@@ -63,62 +64,59 @@ async def test_storage_lists_the_files_and_queues(broker: bmq.broker.Broker, adm
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, write=True)
         await queue.post(b"12345")
-        (part,) = (await admin.cluster("local").storage()).partitions
+        (part,) = await admin.cluster_storage("local")
         assert (part.id, part.state, part.available) == (0, "open", True)
         assert [(each.uri, each.messages, each.bytes) for each in part.queues] == [(URI, 1, 5)]
-        assert (await admin.cluster("local").storage(0)).partitions == (part,)
-        assert await admin.cluster("local").stored_queues(PRIORITY) == part.queues
+        (stored,) = part.queues
+        summary = await admin.query(f"CLUSTERS CLUSTER local STORAGE DOMAIN {PRIORITY} QUEUE_STATUS")
+        assert [each["queueUri"] for each in summary["storageContent"]["storages"]] == [stored.uri]
     with pytest.raises(bmq.errors.AdminError, match="Too high partitionId value: '7'"):
-        await admin.cluster("local").storage(7)
+        await admin.query("CLUSTERS CLUSTER local STORAGE PARTITION 7 SUMMARY")
     with pytest.raises(bmq.errors.AdminError, match="Unknown domain"):
-        await admin.cluster("local").stored_queues("no.such.domain")
+        await admin.query("CLUSTERS CLUSTER local STORAGE DOMAIN no.such.domain QUEUE_STATUS")
 
 
 async def test_partitions_are_disabled_and_enabled(admin: Admin) -> None:
-    cluster = admin.cluster("local")
-    await cluster.disable_partition(0)
-    assert [part.available for part in (await cluster.storage()).partitions] == [False]
-    await cluster.enable_partition(0)
-    assert [part.available for part in (await cluster.storage()).partitions] == [True]
-    await cluster.roll_over()
-    await cluster.roll_over(0)
+    for action, available in (("DISABLE", False), ("ENABLE", True), ("ROLLOVER", True)):
+        answer = await admin.query(f"CLUSTERS CLUSTER local STORAGE PARTITION 0 {action}")
+        assert answer == {"success": {}}
+        assert [part.available for part in await admin.cluster_storage("local")] == [available]
 
 
 async def test_tunables_are_listed_shown_and_changed(admin: Admin) -> None:
-    for settings in (admin.cluster("local").elector, admin.cluster("local").replication):
-        (listed,) = await settings.list()
-        assert (listed.name, listed.value) == ("QUORUM", 1)
-        assert "non-negative integer" in listed.description
-        assert await settings.set("quorum", 2) == TunableChange("Quorum", 1, 2)
-        assert (await settings.get("QUORUM")).value == 2
-        assert [each.value for each in await settings.get_all("QUORUM")] == [2]
-        assert await settings.set_all("QUORUM", 1) == (TunableChange("Quorum", 2, 1),)
-        for wrong in (-1, 1.5, "many", True, None):
+    for scope in ("CLUSTERS CLUSTER local STATE ELECTOR", "CLUSTERS CLUSTER local STORAGE REPLICATION"):
+        (listed,) = (await admin.query(f"{scope} LIST_TUNABLES"))["tunables"]["tunables"]
+        assert (listed["name"], listed["value"]) == ("QUORUM", {"theInteger": 1})
+        assert "non-negative integer" in listed["description"]
+        change = (await admin.query(f"{scope} SET quorum 2"))["tunableConfirmation"]
+        assert change == {"name": "Quorum", "oldValue": {"theInteger": 1}, "newValue": {"theInteger": 2}}
+        for verb in ("GET", "GET_ALL"):
+            assert (await admin.query(f"{scope} {verb} QUORUM"))["tunable"]["value"] == {"theInteger": 2}
+        assert "tunableConfirmation" in await admin.query(f"{scope} SET_ALL QUORUM 1")
+        for wrong in ("-1", "1.5", "many", "true", "null"):
             with pytest.raises(bmq.errors.AdminError, match="must be a non-negative integer"):
-                await settings.set("QUORUM", wrong)
+                await admin.query(f"{scope} SET QUORUM {wrong}")
         with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
-            await settings.get("NOTHING")
-        with pytest.raises(bmq.UsageError, match="finite"):
-            await settings.set("QUORUM", float("nan"))
-    assert await admin.stat_tunables.list() == ()
+            await admin.query(f"{scope} GET NOTHING")
+    assert (await admin.query("STAT LIST_TUNABLES"))["tunables"].get("tunables", []) == []
     with pytest.raises(bmq.errors.AdminError, match="'p' does not exist"):
-        await admin.stat_tunables.get("p.PUBLISHINTERVAL")
+        await admin.query("STAT GET p.PUBLISHINTERVAL")
 
 
 async def test_a_domain_is_removed_in_two_steps(broker: bmq.broker.Broker, admin: Admin) -> None:
     with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
-        await admin.finish_removal(PRIORITY)
+        await admin.query(f"DOMAINS REMOVE {PRIORITY} FINALIZE")
     async with bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, write=True)
         await queue.post(b"12345")
         with pytest.raises(bmq.errors.AdminError, match="while there are queues opened"):
-            await admin.remove_domain(PRIORITY)
+            await admin.query(f"DOMAINS REMOVE {PRIORITY}")
         await queue.close()
-        (purged,) = await admin.remove_domain(PRIORITY)
-        assert (purged.uri, purged.messages, purged.bytes) == (URI, 1, 5)
+        (purged,) = (await admin.query(f"DOMAINS REMOVE {PRIORITY}"))["purgedQueues"]["queues"]
+        assert (purged["queue"]["queueUri"], purged["queue"]["numMessagesPurged"]) == (URI, 1)
         with pytest.raises(bmq.OpenQueueError, match="removing or removed"):
             await session.open_queue(URI, write=True)
-        await admin.finish_removal(PRIORITY)
+        await admin.query(f"DOMAINS REMOVE {PRIORITY} FINALIZE")
         queue = await session.open_queue(URI, write=True)
         assert (await admin.queue(URI).depth()).messages == 0
 
@@ -133,43 +131,21 @@ async def test_a_refused_removal_keeps_the_domain_closed_until_another_configura
     ):
         await session.open_queue("bmq://d/q", write=True)
         with pytest.raises(bmq.errors.AdminError, match="queues opened"):
-            await admin.remove_domain("d")
+            await admin.query("DOMAINS REMOVE d")
         await admin.reconfigure("d")
         with pytest.raises(bmq.OpenQueueError, match="removing"):
             await session.open_queue("bmq://d/other", write=True)
 
 
 async def test_caches_and_configuration(admin: Admin) -> None:
-    await admin.clear_resolver_cache()
-    await admin.clear_configuration_cache()
+    await admin.clear_caches()
     with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
-        await admin.clear_resolver_cache("no.such.domain")
-    for wrong in ("ALL", "all", "two words", ""):
-        with pytest.raises(bmq.UsageError):
-            await admin.clear_configuration_cache(wrong)
-    configuration = await admin.broker_configuration()
-    assert configuration.content["hostName"] == configuration.host == "localhost"
-    assert configuration.version is not None
+        await admin.query("DOMAINS RESOLVER CACHE_CLEAR no.such.domain")
+    printed = (await admin.query("BROKERCONFIG DUMP"))["brokerConfig"]["asJSON"]
+    assert json.loads(printed)["hostName"] == "localhost"
 
 
 # ---- answers of other brokers
-
-
-def test_members_of_newer_brokers_are_ignored_and_kinds_of_values_kept() -> None:
-    found = parsing.tunables(
-        {
-            "tunables": [
-                {"name": "a", "value": {"theInteger": 3}, "description": "d", "unit": "new"},
-                {"name": "b", "value": {"theBool": False}},
-                {"name": "c", "value": {"theDouble": 0.5}},
-                {"name": "d", "value": {"theNull": {}}},
-                {"name": "e", "value": {"theDuration": {"seconds": 1}}},
-            ],
-            "more": [],
-        }
-    )
-    assert [each.value for each in found] == [3, False, 0.5, None, "{'seconds': 1}"]
-    assert found[0] == Tunable("a", 3, "d")
 
 
 def test_a_cut_configuration_leaves_the_rest_of_a_domain_readable() -> None:
@@ -188,7 +164,7 @@ def test_a_cut_configuration_leaves_the_rest_of_a_domain_readable() -> None:
 
 
 def test_a_closed_partition_has_no_values() -> None:
-    (part,) = parsing.cluster_storage({"fileStores": [{"partitionId": 2, "state": "CLOSED"}]}).partitions
+    (part,) = parsing.cluster_storage({"fileStores": [{"partitionId": 2, "state": "CLOSED"}]})
     assert (part.id, part.state, part.primary, part.journal.size, part.queues) == (2, "closed", None, 0, ())
 
 
@@ -198,7 +174,7 @@ MALFORMED: list[Any] = [{}, {"fileStores": [{}]}, {"fileStores": 3}, None]
 @pytest.mark.parametrize("content", MALFORMED)
 def test_a_malformed_summary_is_a_protocol_error(content: Any) -> None:
     if content == {}:
-        assert parsing.cluster_storage(content).partitions == ()
+        assert parsing.cluster_storage(content) == ()
         return
     with pytest.raises(bmq.ProtocolError):
         parsing.cluster_storage(content)

@@ -118,7 +118,7 @@ CLUSTER = "bmq admin CLUSTERS CLUSTER local"
         ("bmq admin ENCODING TEXT CLUSTERS CLUSTER ", ["local"]),
         (f"{CLUSTER} STORAGE PARTITION ", ["0"]),
         (f"{CLUSTER} STORAGE PARTITION 0 ", ["DISABLE", "ENABLE", "ROLLOVER", "SUMMARY"]),
-        (f"{CLUSTER} STATE ELECTOR SET ", ["QUORUM"]),
+        (f"{CLUSTER} STATE ELECTOR SET ", []),
         (f"{CLUSTER} STATE ELECTOR SET QUORUM ", []),
         ("bmq admin NOTHING ", []),
     ],

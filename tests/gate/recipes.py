@@ -290,9 +290,7 @@ MAKERS: dict[type, Made] = {
     bmq.typed.TypedGroup: lambda world: _typed_group(world),
     bmq.TypedQueue: World.typed,
     bmq.admin.Admin: World.admin,
-    bmq.admin.ClusterAdmin: lambda world: _cluster_admin(world),
     bmq.admin.QueueAdmin: lambda world: _queue_admin(world),
-    bmq.admin.TunableAdmin: lambda world: _tunable_admin(world),
     bmq.arrow.Tables: World.tables,
     bmq.broker.Broker: lambda world: world.broker,
     bmq.broker.ManualClock: lambda _: bmq.broker.ManualClock(),
@@ -372,14 +370,6 @@ async def _typed_group(world: World) -> Any:
 
 async def _queue_admin(world: World) -> Any:
     return (await world.admin()).queue((await world.queue()).uri)
-
-
-async def _cluster_admin(world: World) -> Any:
-    return (await world.admin()).cluster("local")
-
-
-async def _tunable_admin(world: World) -> Any:
-    return (await world.admin()).cluster("local").elector
 
 
 async def handler(message: bmq.Message) -> None:
@@ -488,14 +478,6 @@ ARGUMENTS: dict[str, dict[str, Made]] = {
     "bmq.admin.Admin.command": {"text": lambda _: "HELP"},
     "bmq.admin.Admin.query": {"text": lambda _: "HELP"},
     "bmq.admin.Admin.topology": {"name": lambda _: "itCluster"},
-    "bmq.admin.Admin.remove_domain": {"name": lambda _: "no.such.domain"},
-    "bmq.admin.ClusterAdmin.disable_partition": {"partition": lambda _: 0},
-    "bmq.admin.ClusterAdmin.enable_partition": {"partition": lambda _: 0},
-    **{
-        f"bmq.admin.TunableAdmin.{verb}": {"name": lambda _: "QUORUM", "value": lambda _: 1}
-        for verb in ("set", "set_all")
-    },
-    **{f"bmq.admin.TunableAdmin.{verb}": {"name": lambda _: "QUORUM"} for verb in ("get", "get_all")},
     "bmq.arrow.Tables": {"queue": World.queue},
     "bmq.broker.AppSubscription": {"app_id": lambda _: "", "text": lambda _: "x == 1"},
     "bmq.broker.DomainConfig": {"name": lambda _: "d.x"},
@@ -657,10 +639,8 @@ EXCLUDED: dict[str, str] = {
                 "bmq.admin.Admin",
             ),
             *(
-                "bmq.admin.ClusterAdmin",
                 "bmq.admin.QueueAdmin",
                 "bmq.admin.Standing",
-                "bmq.admin.TunableAdmin",
             ),
             "bmq.broker.Action",
             *("bmq.broker.Authentication.check", "bmq.broker.FilteredConsumer", "bmq.broker.PostedMessage"),

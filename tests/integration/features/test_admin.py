@@ -251,7 +251,7 @@ def _alternatives(line: str) -> list[str]:
 
 
 async def test_the_commands_of_the_broker_are_known(admin: Admin) -> None:
-    listed = [each.command for each in await admin.commands()]
+    listed = [each["command"] for each in (await admin.query("HELP"))["help"]["commands"]]
     known = {each: find_command(each) for line in listed for each in _alternatives(line)}
     assert [each for each, command in known.items() if command is None] == []
     assert {command.words for command in COMMANDS} - {
@@ -265,62 +265,57 @@ async def test_storage_has_the_queues_of_a_domain(
     uri = bmq_new_queue_uri(FANOUT)
     await _posted(bmq_session, uri, 3)
     (cluster,) = await admin.clusters()
-    asked = admin.cluster(cluster.name)
-    (stored,) = [queue for queue in await asked.stored_queues(FANOUT) if queue.uri == uri]
-    assert stored.messages == 3
-    storage = await asked.storage()
-    assert [part.id for part in storage.partitions] == [*range(len(storage.partitions))]
-    assert {part.state for part in storage.partitions} == {"open"}
-    part = storage.partitions[stored.partition]
-    assert stored in part.queues
+    answer = await admin.query(f"CLUSTERS CLUSTER {cluster.name} STORAGE DOMAIN {FANOUT} QUEUE_STATUS")
+    (stored,) = [each for each in answer["storageContent"]["storages"] if each["queueUri"] == uri]
+    assert stored["numMessages"] == 3
+    storage = await admin.cluster_storage(cluster.name)
+    assert [part.id for part in storage] == [*range(len(storage))]
+    assert {part.state for part in storage} == {"open"}
+    number: int = stored["partitionId"]
+    part = storage[number]
+    assert uri in [each.uri for each in part.queues]
     assert part.available
     assert part.primary is not None
-    (alone,) = (await asked.storage(stored.partition)).partitions
-    assert (alone.id, stored in alone.queues) == (stored.partition, True)
     for file in (part.data, part.journal, part.queue_list):
         assert 0 <= file.outstanding <= file.used <= file.size
 
 
 async def test_settings_of_elector_and_replication(admin: Admin) -> None:
     (cluster,) = await admin.clusters()
-    for settings in (admin.cluster(cluster.name).elector, admin.cluster(cluster.name).replication):
-        (quorum,) = await settings.list()
-        assert quorum.name == "QUORUM"
-        assert type(quorum.value) is int
-        assert quorum.description
-        found = await settings.get("quorum")
-        assert found.value == quorum.value
-        change = await settings.set("QUORUM", quorum.value)
-        assert (change.old, change.new) == (quorum.value, quorum.value)
-        assert quorum.value in [each.value for each in await settings.get_all("QUORUM")]
+    for scope in ("STATE ELECTOR", "STORAGE REPLICATION"):
+        prefix = f"CLUSTERS CLUSTER {cluster.name} {scope}"
+        (quorum,) = (await admin.query(f"{prefix} LIST_TUNABLES"))["tunables"]["tunables"]
+        value = quorum["value"]["theInteger"]
+        assert quorum["name"] == "QUORUM"
+        assert quorum["description"]
+        for verb in ("GET", "GET_ALL"):
+            assert (await admin.query(f"{prefix} {verb} quorum"))["tunable"]["value"] == quorum["value"]
+        change = (await admin.query(f"{prefix} SET QUORUM {value}"))["tunableConfirmation"]
+        assert change["oldValue"] == change["newValue"] == quorum["value"]
         with pytest.raises(bmq.errors.AdminError, match="non-negative integer"):
-            await settings.set("QUORUM", -1)
+            await admin.query(f"{prefix} SET QUORUM -1")
         with pytest.raises(bmq.errors.AdminError, match="Unknown tunable"):
-            await settings.set("NOTHING", 1)
+            await admin.query(f"{prefix} SET NOTHING 1")
         with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
-            await settings.get("NOTHING")
-    await admin.stat_tunables.list()
+            await admin.query(f"{prefix} GET NOTHING")
+    assert "tunables" in await admin.query("STAT LIST_TUNABLES")
     with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
-        await admin.stat_tunables.get("NOTHING")
+        await admin.query("STAT GET NOTHING")
 
 
 async def test_caches_are_cleared(admin: Admin) -> None:
-    await admin.clear_resolver_cache()
-    await admin.clear_configuration_cache()
-    with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
-        await admin.clear_resolver_cache("no.such.domain")
-    with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
-        await admin.clear_configuration_cache("no.such.domain")
+    await admin.clear_caches()
+    for command in ("DOMAINS RESOLVER", "CONFIGPROVIDER"):
+        with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
+            await admin.query(f"{command} CACHE_CLEAR no.such.domain")
 
 
 async def test_the_configuration_of_the_broker(admin: Admin) -> None:
-    found = await admin.broker_configuration()
-    assert found.instance
-    assert found.version == found.content["brokerVersion"]
-    assert found.host == found.content["hostName"]
+    answer = await admin.query("BROKERCONFIG DUMP")
+    assert "brokerVersion" in answer["brokerConfig"]["asJSON"]
 
 
 async def test_a_missing_partition_is_refused(admin: Admin) -> None:
     (cluster,) = await admin.clusters()
     with pytest.raises(bmq.errors.AdminError, match="Too high partitionId value"):
-        await admin.cluster(cluster.name).storage(1000)
+        await admin.query(f"CLUSTERS CLUSTER {cluster.name} STORAGE PARTITION 1000 SUMMARY")
