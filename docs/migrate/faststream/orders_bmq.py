@@ -11,6 +11,7 @@ from pydantic import BaseModel, PositiveInt
 import bmq
 
 PREFIX = "bmq://bmq.test.mem.priority/"
+Next = Callable[[], Awaitable[object]]
 
 
 class Order(BaseModel):
@@ -73,7 +74,7 @@ async def get_ledger() -> AsyncIterator[Ledger]:
     opened.state = "committed"
 
 
-async def counted(attempt: bmq.Attempt, call_next: Callable[[], Awaitable[object]]) -> object:
+async def counted(attempt: bmq.Attempt, call_next: Next) -> object:
     try:
         result = await call_next()
     except Exception:
@@ -84,9 +85,10 @@ async def counted(attempt: bmq.Attempt, call_next: Callable[[], Awaitable[object
 
 
 router = bmq.Router(prefix=PREFIX)
+retry = bmq.Backoff(1, 3, then=bmq.DeadLetter(PREFIX + "orders.dead"))
 
 
-@router.consumer("orders", retry=bmq.Backoff(1, 3, then=bmq.DeadLetter(PREFIX + "orders.dead")))
+@router.consumer("orders", retry=retry)
 @router.publish_to("invoices")
 async def invoice(
     order: Order,
@@ -94,13 +96,17 @@ async def invoice(
     prices: Annotated[Prices, bmq.Depends(get_prices)],
     ledger: Annotated[Ledger, bmq.Depends(get_ledger)],
 ) -> Invoice:
-    made = Invoice(number=order.number, customer=customer, total=prices.of(order.article) * order.quantity)
+    total = prices.of(order.article) * order.quantity
+    made = Invoice(number=order.number, customer=customer, total=total)
     ledger.add(made)
     return made
 
 
 @router.responder("prices")
-async def price(ask: Ask, prices: Annotated[Prices, bmq.Depends(get_prices)]) -> Price:
+async def price(
+    ask: Ask,
+    prices: Annotated[Prices, bmq.Depends(get_prices)],
+) -> Price:
     return Price(cents=prices.of(ask.article))
 
 
