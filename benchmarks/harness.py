@@ -40,7 +40,7 @@ class Job:
         seed: source of the GUIDs of pre-encoded messages.
         queue: URI of the queue; by default a new queue for each measurement.
         awake: whether the client polls instead of sleeping (``busy_poll``).
-        package: checkout of another version of the client, in place of this one.
+        package: checkout of another version of the client, instead of this one.
     """
 
     client: str
@@ -112,7 +112,7 @@ class Series:
 
 
 def reduced(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result with percentiles in place of samples."""
+    """Return a result with percentiles instead of samples."""
     samples = sorted(result.pop("samples_us", []))
     if samples:
         result["p50_us"] = statistics.median(samples)

@@ -242,7 +242,7 @@ def main() -> None:
         "--patience", type=float, default=5.0, metavar="SECONDS", help="wait for an idle machine"
     )
     parser.add_argument(
-        "--against", metavar="CHECKOUT", help="another version of this client, in place of others"
+        "--against", metavar="CHECKOUT", help="another version of this client, instead of others"
     )
     parser.add_argument("--output", type=Path, default=Path("build/benchmark"), metavar="NAME")
     options = parser.parse_args()

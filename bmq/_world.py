@@ -66,7 +66,7 @@ class World:
         session_ids: numbers of the process's sessions.
         simulated: whether the world has no sockets and no threads. The event loop then creates servers, and
             its executor runs functions.
-        create_connection: connects in place of the event loop's method, with the same arguments; None for the
+        create_connection: connects instead of the event loop's method, with the same arguments; None for the
             event loop's. A test connects an app to a broker in memory.
         after: calls a function after a number of seconds by the world's clock, and returns a function that
             cancels the call; None for the event loop's timers. The third argument is whether the call is

@@ -545,7 +545,7 @@ class RequestFailed(Error):
 
     The members of the problem are those of RFC 9457. A responder may raise the error to choose the members;
     any other exception of a responder travels with the name of its class as ``type``, and its text as
-    ``detail``. A subclass with a type is raised in place of this class, if the requester has imported the
+    ``detail``. A subclass with a type is raised instead of this class, if the requester has imported the
     subclass::
 
         class NoSuchArticle(bmq.RequestFailed, type="no-such-article", title="No such article"):

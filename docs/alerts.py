@@ -133,7 +133,7 @@ class Narrow:
         self._running = contextlib.ExitStack()
 
     def start(self, *options: str) -> None:
-        """Start the exporter, in place of a running one."""
+        """Start the exporter, instead of a running one."""
         self.stop()
         words = [sys.executable, "-m", "bmq", "exporter", self._broker, "--listen", f"127.0.0.1:{self.port}"]
         words += ["--interval", f"{SCRAPE:g}", *options]

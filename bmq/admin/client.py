@@ -550,7 +550,7 @@ class QueueAdmin:
     async def internals(self) -> Internals:
         """Return the queue's clients, their subscriptions, and unconfirmed messages.
 
-        Another node of a cluster appears as a client in place of its own clients. These are in ``behind`` of
+        Another node of a cluster appears as a client instead of its own clients. These are in ``behind`` of
         the node, if the node's address was given and the node answers.
 
         Raises:

@@ -231,7 +231,7 @@ class _Builder:
         """Add the schemas of a type; return the schema of its payload."""
         schema = {**shape.json_schema()}
         definitions: dict[str, Any] = {**schema.pop("$defs", {})}
-        if "properties" in schema:  # pydantic has the outermost class in place of a reference
+        if "properties" in schema:  # pydantic has the outermost class instead of a reference
             title = schema.get("title", shape.name)
             definitions[title] = schema
             schema = {"$ref": f"#/$defs/{title}"}

@@ -253,11 +253,11 @@ class TypedQueue(_BatchReceiver["Queue", T]):
             value: value to post.
             properties: further properties; override properties derived from fields of the value.
             tags: as for :meth:`Queue.post`, like all following arguments.
-            guid: GUID in place of a generated one.
+            guid: GUID instead of a generated one.
             compression: compression of the payload.
             key: ordering key.
             delay: seconds until the message is due.
-            not_before: due time, in place of ``delay``.
+            not_before: due time, instead of ``delay``.
             timeout: seconds to wait for the outcome.
 
         Raises:

@@ -60,7 +60,7 @@ def _status(category: StatusCategory, code: int, message: str) -> Status:
 class Faults:
     """The faults of one broker: ``broker.faults``. Faults apply to every client, later clients included.
 
-    Each method switches one fault on, in place of an earlier fault of the kind; :meth:`clear` ends all
+    Each method switches one fault on, instead of an earlier fault of the kind; :meth:`clear` ends all
     faults. ``count`` is the number of repetitions; None is always.
     """
 

@@ -120,7 +120,7 @@ class Scheduler:
         self.update()
 
     def note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
-        """Note the next deadline of a connection, in place of the earlier deadline; None for no deadline."""
+        """Note the next deadline of a connection, instead of the earlier deadline; None for no deadline."""
         if deadline is None:
             self._timeouts.discard(connection)
         else:

@@ -82,7 +82,7 @@ class Broker:
         deduplication_history: GUIDs of deleted messages that each queue remembers, at most.
         high_water: bytes that may wait for one client before the client gets no more messages.
         handshake_timeout: seconds for a client's negotiation.
-        bounds: limits for clients, in place of the defaults of :class:`~bmq.broker.Bounds`.
+        bounds: limits for clients, instead of the defaults of :class:`~bmq.broker.Bounds`.
         posts_kept: number of recent posts kept for :meth:`posted` and :meth:`assert_posted`.
 
     Attributes:

@@ -191,7 +191,7 @@ def chosen_verb() -> str | None:
 def answer_shell(run: Callable[[], int]) -> int:
     """Answer a shell's request for candidates; the command does not read from the terminal.
 
-    Bash hands over ``bmq://d/q?id=x`` as five words, and puts a candidate in place of the last word. The
+    Bash hands over ``bmq://d/q?id=x`` as five words, and puts a candidate instead of the last word. The
     words are joined first, and candidates lose the part in front of the last word.
     """
     sys.stdin = io.StringIO()

@@ -229,7 +229,7 @@ _DOCUMENT = {
     ),
     "redirect": _Member(_TEXT),
 }
-# Settings have these paths in place of the paths in the file.
+# Settings have these paths instead of the paths in the file.
 _PLACES = {"definition.location": "location", "definition.parameters": ""}
 
 

@@ -47,7 +47,7 @@ async def command(
     processes: int = option("--processes -n N", "Number of processes.", 1, min=1, max=_MOST),
     health: str | None = option(
         "--health HOST:PORT",
-        "Address for /livez, /readyz and /metrics, in place of the app's own.",
+        "Address for /livez, /readyz and /metrics, instead of the app's own.",
         None,
         show_default=False,
     ),

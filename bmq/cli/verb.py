@@ -146,7 +146,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _take_address(shared: dict[str, Any], address: str) -> None:
-    """Use an argument in place of --broker. Credentials of another broker are never sent to the address."""
+    """Use an argument instead of --broker. Credentials of another broker are never sent to the address."""
     for name in ("broker", "context"):
         if shared[name] is not None:
             raise BadInput(f"give one broker: {address} or --{name} {shared[name]}")

@@ -89,7 +89,7 @@ class PutMessage:
     Attributes:
         data: payload, 1 byte to 64 MiB.
         properties: values by name.
-        guid: GUID to use in place of a generated one, 32 upper-case hexadecimal digits, as in
+        guid: GUID to use instead of a generated one, 32 upper-case hexadecimal digits, as in
             :attr:`Message.guid`. Within the deduplication window, the broker drops a second message with the
             same GUID. Use equal GUIDs only for equal messages.
         tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
@@ -304,7 +304,7 @@ def delayed(
     Args:
         properties: message's own properties.
         delay: delay in seconds.
-        not_before: due time, in place of a delay.
+        not_before: due time, instead of a delay.
         destination: next queue of the message; None if the message stays in its queue.
         longest: maximum delay in seconds.
 

@@ -295,7 +295,7 @@ class Queue(QueueBase):
             payload: 1 byte to 64 MiB.
             properties: values by name: bool, int, str, bytes, or :class:`bmq.PropertyValue`.
             tags: tags for selection by a :class:`bmq.TagFilter`; each tag becomes a property.
-            guid: GUID to use in place of a generated one, 32 upper-case hexadecimal digits, as in
+            guid: GUID to use instead of a generated one, 32 upper-case hexadecimal digits, as in
                 :attr:`bmq.Message.guid`. Within the deduplication window, the broker drops a second message
                 with the same GUID.
             compression: compression of the payload; None for the queue's default.
@@ -481,7 +481,7 @@ class Queue(QueueBase):
             properties: values by name.
             timeout: seconds to wait for the reply, posting included. In the handler of a responder, the wait
                 is limited to the remaining time of the handled request.
-            reply_to: a shared reply queue in a priority domain, in place of the private queue. Each requester
+            reply_to: a shared reply queue in a priority domain, instead of the private queue. Each requester
                 subscribes to its own replies.
 
         Returns:
@@ -525,7 +525,7 @@ class Queue(QueueBase):
                 bits (SHORT), 32 bits (INT32) and 64 bits (INT64), string (STRING) or binary (BINARY),
                 dictionary-encoded or not. A null value omits the property. Each field of a struct column
                 becomes a property.
-            guid: column of GUIDs in place of generated ones: 16 bytes or 32 upper-case hexadecimal digits;
+            guid: column of GUIDs instead of generated ones: 16 bytes or 32 upper-case hexadecimal digits;
                 see :meth:`post`.
 
         Returns:

@@ -46,7 +46,7 @@ async def post_again(
         guid: the dead letter.
         first: GUID of the original message; only letters of this message are taken.
         to: the destination; empty for the original queue.
-        edited: payload and properties in place of the original's.
+        edited: payload and properties instead of the original's.
 
     Returns:
         The destination, and the GUID of the post.

@@ -79,7 +79,7 @@ class Bundles:
         self._closing: dict[asyncio.Task[None], Class] = {}
 
     def change(self, wanted: Iterable[int]) -> None:
-        """Ask for bundles with the wanted buckets in place of the present bundles."""
+        """Ask for bundles with the wanted buckets instead of the present bundles."""
         count = len(self._buckets)
         # A very low integer key overflows unless the number of buckets is a power of two, and would be in
         # another bucket of a class.

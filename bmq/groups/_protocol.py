@@ -579,7 +579,7 @@ class Candidate(Machine):
         return self.state is _C.CANDIDATE and seq >= self.since
 
     def depose(self) -> None:
-        """Begin to receive reports and crowns in place of a leader that does not answer."""
+        """Begin to receive reports and crowns instead of a leader that does not answer."""
         self.state = _C.POSTED
 
     def _open(self, seq: int) -> Request:
@@ -803,7 +803,7 @@ class Leader:
             self._forget()
 
     def left(self) -> Crown | None:
-        """Return the crown to post in place of the present one when this member has left.
+        """Return the crown to post instead of the present one when this member has left.
 
         The next leader needs to wait only for the reports of the members that the crown names. None if this
         member does not know all members.
@@ -813,7 +813,7 @@ class Leader:
         return Crown("", self.term, self.limit, tuple(sorted(self.known)))
 
     def renewed(self, who: str) -> Crown:
-        """Return the crown to post in place of the present one, before a message of the queue expires.
+        """Return the crown to post instead of the present one, before a message of the queue expires.
 
         More fences are reserved once the crown was delivered.
         """

@@ -39,7 +39,7 @@ class AsyncpgInbox(Inbox[Any]):
         pool: the pool. Transactions have a connection of the pool.
         keep: seconds for which GUIDs are kept, see :class:`Inbox`.
         table: name of the table.
-        consumer: first part of the key in place of the queue's URI, see :class:`Inbox`.
+        consumer: first part of the key instead of the queue's URI, see :class:`Inbox`.
 
     Raises:
         UsageError: an argument is not legal.

@@ -151,7 +151,7 @@ class Transaction(Generic[C]):
                 :class:`bmq.PutMessage`, without further arguments.
             properties: further properties; override properties derived from fields of the value.
             tags: as for :meth:`bmq.Queue.post`, like the next four arguments.
-            guid: GUID in place of a derived one.
+            guid: GUID instead of a derived one.
             compression: compression of the payload.
             key: ordering key.
             delay: seconds until the message is due, from now on.
@@ -286,7 +286,7 @@ class Inbox(ABC, Generic[C]):
         keep: seconds for which GUIDs are kept. A message that arrives later than this after its first
             handling has a second effect: keep GUIDs for longer than messages live, see :meth:`check`.
         table: name of the table.
-        consumer: first part of the key, in place of the URI of the message's queue (with ``?id=``). Give
+        consumer: first part of the key, instead of the URI of the message's queue (with ``?id=``). Give
             each consumer of a broadcast queue a name. With a name, all queues of the inbox share their GUIDs.
 
     Raises:
@@ -698,7 +698,7 @@ def _not_published(message: Message) -> Message:
     if handler is not None:
         raise UsageError(
             f"{handler} has publish_to, and its result would be lost if the broker refused it after the "
-            "commit: post it by transaction.post, or use middlewares=[inbox.middleware] in place of once and "
+            "commit: post it by transaction.post, or use middlewares=[inbox.middleware] instead of once and "
             "batch"
         )
     return message

@@ -51,7 +51,7 @@ class SqlAlchemyInbox(Inbox[C]):
         database: an engine, or a factory of sessions bound to an engine.
         keep: seconds for which GUIDs are kept, see :class:`Inbox`.
         table: name of the table.
-        consumer: first part of the key in place of the queue's URI, see :class:`Inbox`.
+        consumer: first part of the key instead of the queue's URI, see :class:`Inbox`.
         metadata: receives the table; None for metadata of the inbox alone.
 
     Attributes:

@@ -448,7 +448,7 @@ class BatchLog:
         return found
 
     def mark(self, start: int, end: int) -> None:
-        """Write a batch without messages in place of a lost batch."""
+        """Write a batch without messages instead of a lost batch."""
         file = self.begin(start, raw_schema([]))
         file.finish(end)
 

@@ -103,7 +103,7 @@ class WritePartition:
 
         Args:
             rows: ``pyspark.sql.Row`` or dictionaries.
-            scope: scope in place of the running task's.
+            scope: scope instead of the running task's.
 
         Raises:
             PostError, ConnectionFailed, UsageError, RequestTimeout: as for :func:`write_partition`.
@@ -264,7 +264,7 @@ def write_partition(
         properties: columns that become properties of the same name: boolean, byte, short, int, bigint, string
             or binary. Each entry of a map or struct column becomes a property. A null value omits the
             property.
-        queue_column: column with the target queue of each row, in place of ``queue``.
+        queue_column: column with the target queue of each row, instead of ``queue``.
         id_column: column with the id of each row.
         guid_column: column with the GUID of each row's source message.
         key_column: column with the ordering key of each row: messages with equal keys go to one member of a
@@ -301,9 +301,9 @@ def write_partition(
         password: password, or the data of another mechanism. The password travels with the job.
         password_env: environment variable with the password, on the worker.
         mechanism: authentication mechanism, by default BASIC.
-        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, in place of
+        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, instead of
             the arguments above.
-        tls_ca_file: trusted authorities in place of the system's: a PEM file on the worker.
+        tls_ca_file: trusted authorities instead of the system's: a PEM file on the worker.
         tls_cert_file: client certificate: a PEM file on the worker.
         tls_key_file: key of the client certificate, if in a separate file.
         tls_server_name: name in the broker's certificate, if different from the address.

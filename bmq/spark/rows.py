@@ -491,7 +491,7 @@ def _struct(entries: _Entries, array: Callable[[str, list[Any]], Any], name_row:
 
 
 def without_views(batch: RecordBatch) -> RecordBatch:
-    """Return the same rows with plain columns in place of views: rows cannot be extracted from views."""
+    """Return the same rows with plain columns instead of views: rows cannot be extracted from views."""
     for at, each in enumerate(batch.schema):
         if str(each.type) in _VIEWS:
             batch = batch.set_column(at, each.name, batch.column(at).cast(_VIEWS[str(each.type)]))

@@ -672,7 +672,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"messages {first} to {last} of this query are in its checkpoint, but not in the log at "
                 f"{options.log_folder}: the log was removed, or the path is not the same on every machine. "
                 "The broker still holds the unconfirmed messages. Restore the log",
-                "with a smaller batch in place of this one; the missing messages come in a later batch",
+                "with a smaller batch instead of this one; the missing messages come in a later batch",
                 strict=options.fail_on_data_loss,
             )
         query = Checkpoint(options.checkpoint_location).query() if options.checkpoint_location else None

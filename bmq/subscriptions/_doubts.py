@@ -139,7 +139,7 @@ def _bare_words(tree: Node) -> Iterator[Doubt]:
 
 
 def _operands(tree: Node) -> Iterator[Doubt]:
-    """Operands in place of conditions, and operands deciding a junction in advance."""
+    """Operands instead of conditions, and operands deciding a junction in advance."""
     yield from _no_condition(tree, "the whole expression")
     for node in walk(tree):
         if isinstance(node, Not):

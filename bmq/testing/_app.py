@@ -319,7 +319,7 @@ class TestApp:
             value: bytes, or a value of a type for :meth:`bmq.Queue.typed`.
             properties: properties, besides the properties from the value's fields.
             tags: tags, as for :meth:`bmq.Queue.post`.
-            guid: GUID to use in place of a generated one, as for :meth:`bmq.Queue.post`.
+            guid: GUID to use instead of a generated one, as for :meth:`bmq.Queue.post`.
             key: ordering key, as for :meth:`bmq.Queue.post`.
             delay: seconds, by the test's clock, until the queue receives the message; needs a mover
                 (:meth:`bmq.App.mover`).

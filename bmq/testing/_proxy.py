@@ -105,7 +105,7 @@ class PathFaults(ABC):
             direction: of the bytes.
             offset: number of bytes that pass unharmed before.
             xor: flip these bits, of one byte or of several; by default all bits of one byte.
-            replace: replacement for the real bytes, in place of ``xor``.
+            replace: replacement for the real bytes, instead of ``xor``.
 
         Without an open connection, the change applies to the next connection.
         """

@@ -3,7 +3,7 @@
 
 pytest loads the plugin automatically if bmq is installed. Fixtures with an event loop work with
 pytest-asyncio, in both of its modes; :func:`bmq_background_broker` works without. If the environment variable
-BMQ_BROKER_URI names a broker, the fixtures use the named broker in place of an embedded broker.
+BMQ_BROKER_URI names a broker, the fixtures use the named broker instead of an embedded broker.
 
 =========================  ============================================================================
 ``bmq_broker``             a broker: embedded and new, or the broker in BMQ_BROKER_URI

@@ -17,7 +17,7 @@ _unpack_id = SUB_QUEUE_ID.unpacker("id")
 _RDA = "unlimited+potentiallyPoisonous+remainingDeliveryAttempts"
 _INFO = SUB_QUEUE_INFO.words("id", _RDA)
 _read_info = _INFO.unpack_from
-# A packed option has the byte of remaining delivery attempts in place of its length.
+# A packed option has the byte of remaining delivery attempts instead of its length.
 _UNLIMITED = 1 << _INFO.shift("unlimited")
 _ATTEMPTS = _INFO.mask("remainingDeliveryAttempts")
 _RDA_MASK = (1 << sum(SUB_QUEUE_INFO.fields[name].bits for name in _RDA.split("+"))) - 1

@@ -68,7 +68,7 @@ _AREA_BYTES, _AREA_SHIFT, _AREA_MASK = PROPERTIES_HEADER.bytes_of("areaWords")
 
 #: A message as a broker receives it: flags, correlation id, GUID, schema id, compression, CRC32-C, size of
 #: the data without its padding, data with its padding. A plain tuple is cheap to create. A decoder leaves the
-#: correlation id at 0: a legacy client sends its own in place of the GUID.
+#: correlation id at 0: a legacy client sends its own instead of the GUID.
 Put = tuple[int, int, bytes, int, int, int, int, bytes]
 #: Index of the GUID in a :data:`Put`, and position of a legacy client's correlation id in the GUID.
 PUT_GUID: Final = 2

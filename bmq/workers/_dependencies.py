@@ -711,7 +711,7 @@ def _graph_of(
 
 
 class _InsteadOfHandler(partial[Any]):
-    """A call in place of the handler, whose result is not the handler's."""
+    """A call instead of the handler, whose result is not the handler's."""
 
 
 class GeneratedResults(list[Any]):

@@ -323,7 +323,7 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
 
     Args:
         letter: message that a :class:`bmq.DeadLetter` has put aside.
-        queue: destination in place of the original queue.
+        queue: destination instead of the original queue.
 
     Raises:
         UsageError: the message is not a dead letter, or cannot be posted in its original form.

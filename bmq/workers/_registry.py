@@ -438,7 +438,7 @@ class Registrar(ABC):
             codec: decodes messages without a content type, for a handler of values.
             undecodable: called instead of the handler with undecodable messages.
             middlewares: async functions around each attempt, inside the middlewares of the app.
-            on_error: called after each unsuccessful attempt, in place of the app's hook.
+            on_error: called after each unsuccessful attempt, instead of the app's hook.
             group: function that makes this process a member of the queue's group, with the options of
                 :meth:`bmq.Queue.group`: ``group=lambda queue: queue.group("CustomerId")``. Messages of a key
                 stay in order over all processes. The group has a single handler, and cannot be paused.
@@ -509,7 +509,7 @@ class Registrar(ABC):
             rate: maximum number of messages a second.
             codec: decodes messages without a content type, for a handler of values.
             middlewares: async functions around each attempt with a batch.
-            on_error: called for each message of an unsuccessful attempt, in place of the app's hook.
+            on_error: called for each message of an unsuccessful attempt, instead of the app's hook.
 
         Raises:
             UsageError: an argument is out of range, or two arguments contradict each other.

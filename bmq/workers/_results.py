@@ -328,7 +328,7 @@ class Publisher:
         except PartlyFailed as error:
             raise UsageError(
                 f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "
-                "messages: return the exceptions in the list of results, in place of results"
+                "messages: return the exceptions in the list of results, instead of results"
             ) from error
         results = _listed(result)
         if len(results) != len(messages):

@@ -260,7 +260,7 @@ async def _acknowledged(bench: Bench) -> None:
 async def _correlation(bench: Bench) -> None:
     """A client without guidInfo is answered by its correlation id.
 
-    Sends: a PUT with the correlation id 42 in place of the GUID.
+    Sends: a PUT with the correlation id 42 instead of the GUID.
     Expects: an ACK with the correlation id 42, and a GUID made by the broker.
     """
     peer = await bench.client(guid_info=GuidInfo(client_id="", nano_seconds_from_epoch=0))

@@ -8,7 +8,7 @@
     python manage.py runserver
     curl -X PUT --json '{"customer": 7, "address": "1 Main Street"}' localhost:8000/orders/1
 
-In production, run `gunicorn --threads 16 wsgi` in place of the development server.
+In production, run `gunicorn --threads 16 wsgi` instead of the development server.
 """
 
 import os

@@ -552,7 +552,7 @@ class BrokerSession(Machine):
             client.post(queue_id, puts, now)
 
     def _named(self, put: Put, now: float) -> Put:
-        """Assign a GUID to the message of a legacy client, in place of the sent correlation id."""
+        """Assign a GUID to the message of a legacy client, instead of the sent correlation id."""
         flags, _, field, schema_id, compression, crc, size, data = put
         correlation_id = int.from_bytes(field[CORRELATION_ID], "big")
         flags = flags | _ACK_REQUESTED if correlation_id else flags & ~_ACK_REQUESTED

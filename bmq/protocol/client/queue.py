@@ -1252,7 +1252,7 @@ class QueueCore(Machine):
 
 
 def _in_words(body: ControlBody | None) -> str:
-    """Describe a message received in place of an answer."""
+    """Describe a message received instead of an answer."""
     if body is None:
         return "a message that this version does not know"
     return "a status of success" if isinstance(body, Status) else selection_name(type(body))
