@@ -12,6 +12,8 @@ The blocks of a page, in order:
 
 ``<!-- example: orders_service/orders.py -->`` is a block with the file's name and text: docs/included.py.
 
+A command such as ``. .venv/bin/activate`` holds for the later commands of the page.
+
 ``...`` stands for any text, including lines. A block after ``<!-- not run: why -->`` is ignored. The ports in
 the pages, 30114 and 8080, are replaced by free ports.
 """
@@ -164,6 +166,8 @@ def run(
                     assert matches(expected, result.stdout), (
                         f"$ {command}\n--- expected\n{expected}--- printed\n{result.stdout}"
                     )
+                    if activated := re.fullmatch(r"\. (\S+)/bin/activate", command):
+                        environment["PATH"] = f"{folder / activated[1] / 'bin'}:{environment['PATH']}"
             elif title.endswith(" prints"):
                 name = title.removesuffix(" prints")
                 next(each for each in running if name in each.command).prints(body.splitlines())
