@@ -31,7 +31,7 @@ PAGES = (
     "docs/reference/admin", "docs/guides/embedded-broker", "docs/guides/delays",
     "docs/reference/events", "docs/explain/failure", "docs/guides/ordering", "docs/operate/observe",
     "docs/operate/opentelemetry", "docs/explain/performance", "docs/operate/prometheus",
-    "docs/start/quickstart", "docs/guides/requests", "docs/data/tables",
+    "docs/guides/requests", "docs/data/tables",
 )  # fmt: skip
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
