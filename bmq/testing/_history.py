@@ -194,7 +194,7 @@ class History:
             process: the name of the process.
             op: the operation.
             type: the relation of the event to the operation.
-            fields: further details, as JSON values; see the page *Histories* of the documentation.
+            fields: further details, as JSON values; see *Histories* on the page on simulation.
 
         Raises:
             UsageError: the type does not exist, or a field is not a JSON value.
