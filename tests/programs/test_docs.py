@@ -303,6 +303,42 @@ def test_make_targets_named_in_prose_exist(page: str) -> None:
     assert named <= targets
 
 
+#: Columns of a listing that fit beside the navigation.
+COLUMNS = 76
+#: A listing, and the reason before a wider one.
+LISTING = re.compile(
+    r"(?P<wide><!-- wide: [^\n]+ -->\n+)?^(?P<indent> *)```[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def navigated() -> list[str]:
+    """The pages of the navigation that are files."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    pages_of_nav = [f"docs/{name}" for name in re.findall(r": ([\w/-]+\.md)$", nav, re.MULTILINE)]
+    return [name for name in pages_of_nav if (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *navigated()])
+def test_listings_have_at_most_76_columns(page: str) -> None:
+    text = pages.include((ROOT / page).read_text(encoding="utf-8"))
+    found = [
+        line
+        for listing in LISTING.finditer(text)
+        if not listing["wide"]
+        for line in listing["text"].splitlines()
+        if len(line.removeprefix(listing["indent"])) > COLUMNS
+    ]
+    assert found == []
+
+
+def test_a_wide_listing_is_found() -> None:
+    wide = f"```text\n{'x' * 77}\n```\n"
+    assert [each["wide"] for each in LISTING.finditer(wide)] == [None]
+    assert [each["text"] for each in LISTING.finditer(f"  ```\n  {'x' * 77}\n  ```")] == [f"  {'x' * 77}\n"]
+    assert [each["wide"] for each in LISTING.finditer(f"<!-- wide: a log -->\n\n{wide}")] != [None]
+
+
 class _References(HTMLParser):
     """Resources that a browser fetches with a page."""
 
