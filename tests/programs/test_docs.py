@@ -30,6 +30,7 @@ from bmq.protocol.machine import Machine
 from bmq.wire import layout
 from bmq.workers._life import Life
 from conformance import all_cases
+from tests import pages
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
