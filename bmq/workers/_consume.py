@@ -24,7 +24,7 @@ from bmq.codecs import Shape
 from bmq.errors import UsageError
 from bmq.groups import Group
 from bmq.wire.uri import QueueUri
-from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies, planned
+from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies
 from bmq.workers._failures import Quarantine, suspects_of
 from bmq.workers._invoker import Invoker
 from bmq.workers._options import (
@@ -165,7 +165,7 @@ async def consume(
         plan, context.builtins = handler._plan(None), (handler._handle,)
         handler = handler.function
     else:
-        plan = planned(handler, chosen.codec, chosen.undecodable)
+        plan = HandlerPlan(handler, chosen.codec, chosen.undecodable)
     plan.check_middlewares(context.middlewares, context.overrides)
     _check_source(plan, of, chosen.codec)
     if plan.shape is not None and of is not None:

@@ -64,8 +64,6 @@ __all__ = [
     "app_dependencies",
     "checked_state",
     "parameters_of",
-    "planned",
-    "problem_of_result",
     "returned_by",
     "shown_type",
     "target_of",
@@ -210,15 +208,6 @@ class ArgumentSource(Enum):
     DEPENDS = "dependency"
 
 
-#: Sources for at most one parameter of a function.
-_SINGLE = (
-    ArgumentSource.MESSAGE,
-    ArgumentSource.MESSAGES,
-    ArgumentSource.ATTEMPT,
-    ArgumentSource.STATE,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class _Parameter:
     """A parameter that receives an argument.
@@ -238,6 +227,11 @@ class _Parameter:
     keyword: bool
     mark: Any = None
     default: Any = EMPTY
+
+    @property
+    def function(self) -> Any:
+        """The function of a dependency; None for another source."""
+        return self.mark.function if self.source is ArgumentSource.DEPENDS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,28 +261,19 @@ _DEPENDENCY: Final = Role("a dependency", "only parameters with a source", depen
 _BATCH_DEPENDENCY: Final = Role("a dependency", "only parameters with a source", batch=True, dependency=True)
 
 
-class _CallKind(Enum):
-    """The way to call a dependency."""
-
-    FUNCTION = "function"
-    COROUTINE = "coroutine"
-    GENERATOR = "generator"
-    ASYNC_GENERATOR = "async generator"
-
-
 @dataclass(frozen=True, slots=True)
 class _Dependency:
     """A dependency.
 
     Attributes:
         function: makes the dependency.
-        kind: way to call the function.
+        generates: whether the function is a generator.
         scope: lifetime of the result.
         parameters: parameters of the function.
     """
 
     function: Callable[..., Any]
-    kind: _CallKind
+    generates: bool
     scope: str
     parameters: Sequence[_Parameter]
 
@@ -306,11 +291,17 @@ def target_of(function: Callable[..., Any]) -> Any:
     return found if inspect.isroutine(found) else type(found).__call__
 
 
+# Classes that a module may import for type checkers only.
+_ALWAYS_KNOWN: dict[str, Any] = {"Message": Message, "Attempt": Attempt, "bmq": sys.modules["bmq"]}
+
+
 def _namespace(function: Callable[..., Any]) -> dict[str, Any]:
-    found = target_of(function)
+    found: Any = target_of(function)
     if inspect.isclass(found):
-        return vars(sys.modules[found.__module__]) if found.__module__ in sys.modules else {}
-    return getattr(inspect.unwrap(found), "__globals__", {})
+        known = vars(sys.modules[found.__module__]) if found.__module__ in sys.modules else {}
+    else:
+        known = getattr(inspect.unwrap(found), "__globals__", {})
+    return _ALWAYS_KNOWN | known
 
 
 def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
@@ -325,42 +316,21 @@ def hint_of(function: Callable[..., Any], annotation: Any) -> Any:
     return get_type_hints(cast("Any", holder), _namespace(function), include_extras=True)["it"]
 
 
-def returned_by(function: Callable[..., Any]) -> Any:
-    """Return the annotation of a function's result; ``empty`` if missing or not resolvable."""
+def returned_by(function: Callable[..., Any]) -> tuple[Any, str]:
+    """Return the annotation of a function's result; ``empty``, and the reason for errors, if unknown."""
     found = target_of(function)
     if inspect.isclass(found):
-        return found
+        return found, ""
     try:
-        return hint_of(function, inspect.signature(found).return_annotation)
-    except Exception:  # names resolvable only by type checkers
-        return EMPTY
-
-
-def problem_of_result(function: Callable[..., Any]) -> str:
-    """Return why the annotation of a function's result is unknown, for errors; "" for a known annotation."""
-    found = target_of(function)
-    try:
-        annotation = inspect.signature(found).return_annotation
-        if annotation is not EMPTY:
-            hint_of(function, annotation)
-            return ""
-    except Exception as error:
-        return f"the annotation of the result cannot be read ({error})"
-    return "the result has no annotation"
+        annotation = hint_of(function, inspect.signature(found).return_annotation)
+    except Exception as error:  # names resolvable only by type checkers
+        return EMPTY, f"the annotation of the result cannot be read ({error})"
+    return annotation, "the result has no annotation" if annotation is EMPTY else ""
 
 
 def _is_generator(function: Callable[..., Any]) -> bool:
     target = target_of(function)
     return inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target)
-
-
-def _given_for_checkers(annotation: object) -> Any:
-    """Return the class of bmq with the name of an annotation: a name may be imported for checkers only."""
-    known: dict[str, Any] = {"Message": Message, "Attempt": Attempt}
-    if not isinstance(annotation, str):
-        return None
-    before, _, name = annotation.strip().rpartition(".")
-    return known.get(name) if before in ("", "bmq") else None
 
 
 # ---- parameters
@@ -387,33 +357,31 @@ def parameters_of(
     return _Reading(function, role, state, where or name_of(function)).parameters()
 
 
+@dataclass(slots=True)
 class _Reading:
     """The state while the signature of a function is read."""
 
-    def __init__(self, function: Callable[..., Any], role: Role, state: Any, name: str) -> None:
-        self._function = function
-        self._role = role
-        self._state = state
-        self._name = name
+    function: Callable[..., Any]
+    role: Role
+    state: Any
+    name: str
+    positional: list[inspect.Parameter] = field(default_factory=list[inspect.Parameter])
 
     def parameters(self) -> list[_Parameter]:
-        role, name = self._role, self._name
-        function: Any = self._function
+        role, name = self.role, self.name
+        function: Any = self.function
         self._check_kind()
         try:
             signature = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
             # Some functions written in C have no signature.
             return [] if role.dependency else [self._of_message("message")]
-        self._positional = [
+        self.positional = [
             each for each in signature if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
         ]
-        if not role.dependency and not self._positional:
+        if not role.dependency and not self.positional:
             if any(each.kind is each.VAR_POSITIONAL for each in signature):
                 return [self._of_message("message")]
-            for each in signature:
-                if each.kind is each.KEYWORD_ONLY and each.default is EMPTY:
-                    raise UsageError(self._never_given(each.name))
             raise UsageError(
                 f"{name} takes no parameter: {role.what} takes {role.takes}, as in def {name}(message)"
             )
@@ -433,20 +401,14 @@ class _Reading:
                 continue
             if keyword and each.kind is each.POSITIONAL_ONLY:
                 raise UsageError(
-                    f"{self._name}: parameter {each.name} is positional-only behind a parameter that keeps "
+                    f"{self.name}: parameter {each.name} is positional-only behind a parameter that keeps "
                     f"its default: move {each.name} to the front, or remove the '/'"
                 )
-            for earlier in found:
-                if earlier.source is parameter.source and parameter.source in _SINGLE:
-                    raise UsageError(
-                        f"{name} takes the {parameter.source.value} twice, in parameters {earlier.name} and "
-                        f"{parameter.name}: remove a parameter"
-                    )
             found.append(parameter)
         return found
 
     def _check_kind(self) -> None:
-        function, role, name = self._function, self._role, self._name
+        function, role, name = self.function, self.role, self.name
         if role.dependency:
             return
         if inspect.isclass(function):
@@ -461,28 +423,20 @@ class _Reading:
             )
 
     def _of_message(self, name: str) -> _Parameter:
-        source = ArgumentSource.MESSAGES if self._role.batch else ArgumentSource.MESSAGE
+        source = ArgumentSource.MESSAGES if self.role.batch else ArgumentSource.MESSAGE
         return _Parameter(name, source, Message, keyword=False)
-
-    def _never_given(self, keyword: str) -> str:
-        name, role = self._name, self._role
-        return (
-            f"{name} needs the keyword {keyword}, which is never given: {role.what} takes {role.takes}. Give "
-            f"{keyword} a default or a source, as in Annotated[..., bmq.Depends(...)], or use "
-            f"functools.partial({name}, {keyword}=...)"
-        )
 
     def _parameter(
         self, each: inspect.Parameter, found: list[_Parameter], keyword: bool
     ) -> _Parameter | None:
         """Return a parameter, or None for a parameter that keeps its default."""
-        role = self._role
-        first = not role.dependency and each is self._positional[0]
+        role = self.role
+        first = not role.dependency and each is self.positional[0]
         if _is_marker(each.default):
             depends = each.default is Depends or isinstance(each.default, Depends)
             marker = "bmq.Depends" if depends else "bmq.Property"
             raise UsageError(
-                f"{self._name}: parameter {each.name} has {marker} as its default: write the marker into the "
+                f"{self.name}: parameter {each.name} has {marker} as its default: write the marker into the "
                 f"annotation, {each.name}: Annotated[..., {marker}(...)]"
             )
         hint = self._hint(each, first)
@@ -492,7 +446,7 @@ class _Reading:
             marks = [mark for mark in more if _is_marker(mark)]
         if len(marks) > 1:
             raise UsageError(
-                f"{self._name}: parameter {each.name} has {len(marks)} markers of bmq: keep a single marker "
+                f"{self.name}: parameter {each.name} has {len(marks)} markers of bmq: keep a single marker "
                 "in Annotated, because an argument has one source"
             )
         if marks:
@@ -502,27 +456,24 @@ class _Reading:
             return _Parameter(each.name, source, of, keyword, default=each.default)
         if first:
             return self._value(each, hint)
-        second = len(found) == 1 and not keyword and len(self._positional) > 1 and each is self._positional[1]
+        second = len(found) == 1 and not keyword and len(self.positional) > 1 and each is self.positional[1]
         unsaid = each.default is EMPTY and (of in _UNSAID or (role.batch and of is list))
         if second and unsaid and found[0].source is ArgumentSource.VALUE:
             return self._of_message(each.name)
         if each.default is not EMPTY:
             return None
-        if self._state is ANY_STATE and inspect.isclass(of) and of not in _UNSAID:
+        if self.state is ANY_STATE and inspect.isclass(of) and of not in _UNSAID:
             return _Parameter(each.name, ArgumentSource.STATE, of, keyword)
         raise UsageError(self._no_source(each, of))
 
     def _hint(self, each: inspect.Parameter, first: bool) -> Any:
         try:
-            return hint_of(self._function, each.annotation)
+            return hint_of(self.function, each.annotation)
         except Exception as error:
-            known = _given_for_checkers(each.annotation)
-            if known is not None:
-                return known
             if each.default is not EMPTY and not first:
                 return EMPTY
             raise UsageError(
-                f"{self._name}: the annotation of parameter {each.name} cannot be read: {error}. Annotations "
+                f"{self.name}: the annotation of parameter {each.name} cannot be read: {error}. Annotations "
                 "must be names of the function's module, not of a function, nor of an import for type "
                 "checkers only"
             ) from None
@@ -530,15 +481,15 @@ class _Reading:
     def _marked(self, each: inspect.Parameter, of: Any, mark: Any, keyword: bool) -> _Parameter:
         if mark is Depends:
             raise UsageError(
-                f"{self._name}: parameter {each.name} has bmq.Depends without a function: "
+                f"{self.name}: parameter {each.name} has bmq.Depends without a function: "
                 f"Annotated[..., bmq.Depends(get_{each.name})]"
             )
         if isinstance(mark, Depends):
             _check_dependency(mark.function)
             return _Parameter(each.name, ArgumentSource.DEPENDS, of, keyword, mark)
-        if self._role.batch:
+        if self.role.batch:
             raise UsageError(
-                f"{self._name}: parameter {each.name} is a property, and a batch has many messages: take "
+                f"{self.name}: parameter {each.name} is a property, and a batch has many messages: take "
                 "messages: list[bmq.Message] and read message.properties"
             )
         made = Property(each.name) if mark is Property or mark.name is None else mark
@@ -546,13 +497,13 @@ class _Reading:
 
     def _known(self, each: inspect.Parameter, of: Any, first: bool) -> ArgumentSource | None:
         """Return the source named by a class."""
-        role, state = self._role, self._state
+        role, state = self.role, self.state
         if of is Attempt:
             return ArgumentSource.ATTEMPT
         if of is Message:
             if role.batch:
                 raise UsageError(
-                    f"{self._name} handles batches: annotate {each.name} with list[bmq.Message], because a "
+                    f"{self.name} handles batches: annotate {each.name} with list[bmq.Message], because a "
                     "batch has many messages"
                 )
             return ArgumentSource.MESSAGE
@@ -569,12 +520,12 @@ class _Reading:
 
     def _value(self, each: inspect.Parameter, hint: Any) -> _Parameter:
         """Return the first parameter of a handler, without a marker."""
-        if self._role.batch:
+        if self.role.batch:
             if hint in _UNSAID or hint in (list, Sequence):
                 return self._of_message(each.name)
             if get_origin(hint) not in (list, Sequence):
                 raise UsageError(
-                    f"{self._name} handles batches, and parameter {each.name} is annotated with "
+                    f"{self.name} handles batches, and parameter {each.name} is annotated with "
                     f"{shown_type(hint)}: take a list of messages, or a list of values and optionally a list "
                     "of messages, as in (orders: list[Order], messages: list[bmq.Message])"
                 )
@@ -586,32 +537,22 @@ class _Reading:
         return _Parameter(each.name, ArgumentSource.VALUE, hint, keyword=False)
 
     def _no_source(self, each: inspect.Parameter, of: Any) -> str:
-        name, role = self._name, self._role
-        if each.kind is each.KEYWORD_ONLY and of in _UNSAID and not role.dependency:
-            return self._never_given(each.name)
+        role = self.role
         messages = "list[bmq.Message]" if role.batch else "bmq.Message"
         said = "has no annotation" if of is EMPTY else f"is annotated with {shown_type(of)}"
-        sources = (
-            f"{messages}, bmq.Attempt, the class of bmq.App(state=...), "
-            + ("" if role.batch else "Annotated[..., bmq.Property(...)] ")
-            + "or Annotated[..., bmq.Depends(...)]"
-        )
-        if role.dependency:
-            return (
-                f"{name}: parameter {each.name} {said}, which has no source: a parameter of a dependency is "
-                f"annotated with {sources}, or has a default{self._other_state(of)}"
-            )
-        count = len([p for p in self._positional if p.default is EMPTY or p is self._positional[0]])
-        names = ", ".join(p.name for p in self._positional)
-        takes = f"{name} takes {count} arguments ({names}): " if count > 1 else f"{name}: "
+        more = "" if role.batch else "Annotated[..., bmq.Property(...)], "
+        rule = f"{role.what} has {role.takes}"
+        if not role.dependency:
+            rule = f"{role.what} takes {role.takes}. Only the first parameter takes the value"
         return (
-            f"{takes}parameter {each.name} {said}, and {role.what} takes {role.takes}. Only the first "
-            f"parameter takes the value; annotate the others with {sources}{self._other_state(of)}"
+            f"{self.name}: parameter {each.name} {said}, which has no source: {rule}. Give {each.name} a "
+            f"default, or the annotation {messages}, bmq.Attempt, the class of bmq.App(state=...), {more}or "
+            f"Annotated[..., bmq.Depends(...)]{self._other_state(of)}"
         )
 
     def _other_state(self, of: Any) -> str:
         """Return the end of an error for a class that may be meant as the class of the app's state."""
-        state = self._state
+        state = self.state
         if not inspect.isclass(state) or not inspect.isclass(of) or of.__module__ == "builtins":
             return ""
         has = "no state" if state is State else f"a state of the class {shown_type(state)}"
@@ -640,18 +581,6 @@ def shown_type(of: Any) -> str:
 
 
 # ---- dependencies
-
-
-def _kind_of(function: Callable[..., Any]) -> _CallKind:
-    """Return the way to call a dependency."""
-    target = target_of(function)
-    if inspect.isclass(target):
-        return _CallKind.FUNCTION
-    if inspect.isasyncgenfunction(target):
-        return _CallKind.ASYNC_GENERATOR
-    if inspect.isgeneratorfunction(target):
-        return _CallKind.GENERATOR
-    return _CallKind.COROUTINE if is_async(target) else _CallKind.FUNCTION
 
 
 def _graph_of(
@@ -699,7 +628,7 @@ def _graph_of(
                     f"({each.source.value}) belongs to a single message: give bmq.Depends({label}) the scope "
                     "'message', or remove the parameter"
                 )
-        nodes[function] = _Dependency(function, _kind_of(function), mark.scope, needed)
+        nodes[function] = _Dependency(function, _is_generator(function), mark.scope, needed)
 
     for each in parameters:
         if each.source is ArgumentSource.DEPENDS:
@@ -708,10 +637,6 @@ def _graph_of(
 
 
 # ---- plans
-
-
-class _InsteadOfHandler(partial[Any]):
-    """A call instead of the handler, whose result is not the handler's."""
 
 
 class GeneratedResults(list[Any]):
@@ -740,19 +665,20 @@ class HandlerContext:
 # Returns an argument, for an attempt and the message-scoped dependencies made so far.
 _Get: TypeAlias = Callable[[Attempt, list[Any]], Any]
 
-_GENERATORS = (_CallKind.GENERATOR, _CallKind.ASYNC_GENERATOR)
 
-# Sources of handlers that need only a message and its value.
-_OF_A_VALUE = (
-    [ArgumentSource.VALUE],
-    [ArgumentSource.TYPED],
-    [ArgumentSource.VALUE, ArgumentSource.MESSAGE],
-)
-
-
-@dataclass(frozen=True, slots=True)
 class HandlerPlan:
     """A checked handler.
+
+    Args:
+        handler: the handler.
+        codec: decodes messages without a content type; None for JSON.
+        undecodable: called instead of the handler with undecodable messages; None to raise the
+            :class:`bmq.Undecodable`.
+        role: role of the handler.
+        state: class of the app's state; None without a state, or :data:`ANY_STATE` for a router.
+
+    Raises:
+        UsageError: the handler or a dependency cannot be called, or the values cannot be decoded.
 
     Attributes:
         handler: the handler.
@@ -760,31 +686,74 @@ class HandlerPlan:
         is_async: whether the handler runs in the event loop.
         parameters: parameters that receive an argument.
         shape: type of the values; None for a handler without a value.
-        codec: the given codec.
-        undecodable: called instead of the handler with undecodable messages.
         role: role of the handler.
-        state: class of the app's state, or None.
         plain: the handler as a function of a message, if the handler takes only the message and its value.
         properties: Python types of the properties among the parameters, by name.
         yields: whether the handler is an async generator, whose results are :class:`GeneratedResults`.
     """
 
-    handler: Callable[..., Any]
-    name: str
-    is_async: bool
-    parameters: tuple[_Parameter, ...]
-    shape: Shape[Any] | None
-    codec: str | Codec[Any] | None
-    undecodable: OnUndecodable | None
-    role: Role
-    state: Any
-    plain: Handler | None
-    properties: dict[str, type]
-    yields: bool
+    def __init__(
+        self,
+        handler: Callable[..., Any],
+        codec: str | Codec[Any] | None = None,
+        undecodable: OnUndecodable | None = None,
+        *,
+        role: Role = HANDLER,
+        state: Any = None,
+    ) -> None:
+        self.handler, self.role = handler, role
+        self._undecodable, self._state = undecodable, state
+        self.parameters = parameters_of(handler, role, state)
+        self.name = name = name_of(handler)
+        if undecodable is not None:
+            _checks.function("undecodable", undecodable, 2)
+        values = (ArgumentSource.VALUE, ArgumentSource.TYPED)
+        value = next((each for each in self.parameters if each.source in values), None)
+        if value is None and (codec is not None or undecodable is not None):
+            raise UsageError(
+                f"{name} takes messages, not values: codec and undecodable require a handler whose first "
+                "parameter is annotated with a type of values"
+            )
+        self.yields = inspect.isasyncgenfunction(target_of(handler))
+        self.is_async = self.yields or is_async(handler)
+        if undecodable is not None and is_async(undecodable) is not self.is_async:
+            raise UsageError(
+                f"{name} and {name_of(undecodable)} must both run in the event loop ('async def'), or both "
+                "in threads"
+            )
+        self.shape: Shape[Any] | None = None
+        if value is not None:
+            self.shape = Shape(value.of, codec or "application/json")
+        self.properties: dict[str, type] = {}
+        for user, each in self._users({}):
+            if each.source is ArgumentSource.PROPERTY:
+                kind, _ = property_reader(each.of, each.mark, f"{user}: parameter {each.name}", each.default)
+                self.properties[kind.name] = kind.kind
+            elif user == name and not self.is_async and getattr(each.function, "bmq_in_loop", False):
+                raise UsageError(
+                    f"{name}: parameter {each.name} belongs to the event loop, and {name} runs in a thread: "
+                    f"make {name} 'async def', with its blocking parts in asyncio.to_thread; or take the "
+                    f"result of an async dependency that uses {name_of(each.function)}"
+                )
+        self.plain: Handler | None = None
+        if not role.batch and not self.yields and not any(each.keyword for each in self.parameters):
+            sources = [each.source for each in self.parameters]
+            if sources == [ArgumentSource.MESSAGE]:
+                self.plain = handler
+            elif self.shape is not None and undecodable is None and sources in _OF_A_VALUE:
+                self.plain = _decoding(handler, self.shape.decode, both=len(sources) == 2)
+
+    def _users(self, overrides: Overrides) -> Iterator[tuple[str, _Parameter]]:
+        """Return all parameters of the handler and its dependencies, each with a name for errors."""
+        for each in self.parameters:
+            yield self.name, each
+        for dependency in self.dependencies(overrides):
+            for each in dependency.parameters:
+                yield f"{self.name}: dependency {name_of(dependency.function)}", each
 
     def dependencies(self, overrides: Overrides) -> list[_Dependency]:
         """Return all dependencies, each one behind its own dependencies."""
-        return _graph_of(self.parameters, self.name, self.state, overrides, batch=self.role.batch)
+        return _graph_of(self.parameters, self.name, self._state, overrides, batch=self.role.batch)
 
     def check_middlewares(self, middlewares: Sequence[Middleware], overrides: Overrides) -> None:
         """Check that dependencies of a middleware have their middleware.
@@ -799,10 +768,8 @@ class HandlerPlan:
         Raises:
             UsageError: a middleware is missing, or the dependency would be made outside of attempts.
         """
-        for user, each in _users(self.name, self.parameters, self.dependencies(overrides)):
-            if each.source is not ArgumentSource.DEPENDS:
-                continue
-            function = overrides.get(each.mark.function, each.mark.function)
+        for user, each in self._users(overrides):
+            function = overrides.get(each.function, each.function)
             text, owner = getattr(function, "bmq_needs", None), getattr(function, "__self__", None)
             if not isinstance(text, str) or owner is None:
                 continue
@@ -820,7 +787,7 @@ class HandlerPlan:
 
     def with_codec(self, codec: Codec[Any]) -> HandlerPlan:
         """Return the plan with the codec of a typed queue."""
-        return planned(self.handler, codec, self.undecodable, role=self.role, state=self.state)
+        return HandlerPlan(self.handler, codec, self._undecodable, role=self.role, state=self._state)
 
     def bind(self, context: HandlerContext, invoker: Invoker, timeout: float | None) -> Call:
         """Return a function that calls the handler in an attempt.
@@ -836,8 +803,8 @@ class HandlerPlan:
         making = [each for each in self.dependencies(context.overrides) if each.scope == "message"]
         places = {each.function: index for index, each in enumerate(making)}
         get = partial(_getter, plan=self, context=context, places=places)
-        steps = [(each.kind, _caller(each.function, each.parameters, get)) for each in making]
-        undecodable, in_loop = self.undecodable, self.is_async
+        steps = [(each.generates, _caller(each.function, each.parameters, get)) for each in making]
+        undecodable, in_loop = self._undecodable, self.is_async
         if in_loop and not steps and undecodable is None and not self.yields:
             handler = _caller(self.handler, self.parameters, get)
             return lambda attempt: handler(attempt, [])
@@ -848,10 +815,10 @@ class HandlerPlan:
             if decodes:
                 _ = attempt.value
             found: list[Any] = []
-            for kind, make in steps:
+            for generates, make in steps:
                 made = make(attempt, found)
-                if kind is not _CallKind.FUNCTION or type(made) is CoroutineType:
-                    made = await _made(kind, made, opened)
+                if generates or type(made) is CoroutineType:
+                    made = await _made(generates, made, opened)
                 found.append(made)
             run: Callable[[], Any] = prepared(attempt, found)
             return run
@@ -862,16 +829,17 @@ class HandlerPlan:
 
         async def call(attempt: Attempt) -> Any:
             opened: list[Any] = []
+            instead = False
             try:
                 try:
                     run = await in_time(attempt, opened)
                 except Undecodable as error:
                     if undecodable is None:
                         raise
-                    run = _InsteadOfHandler(undecodable, attempt.messages[0], error)
+                    run, instead = partial(cast("Any", undecodable), attempt.messages[0], error), True
                 if not in_loop:
                     result = await invoker.run(run)
-                elif self.yields and not isinstance(run, _InsteadOfHandler):
+                elif self.yields and not instead:
                     result = GeneratedResults([each async for each in run()])
                 else:
                     result = await run()
@@ -883,99 +851,9 @@ class HandlerPlan:
                 raise
             if opened and (failed := await _closed(opened, None)) is not None:
                 raise failed
-            return None if isinstance(run, _InsteadOfHandler) else result
+            return None if instead else result
 
         return call
-
-
-def planned(
-    handler: Callable[..., Any],
-    codec: str | Codec[Any] | None = None,
-    undecodable: OnUndecodable | None = None,
-    *,
-    role: Role = HANDLER,
-    state: Any = None,
-) -> HandlerPlan:
-    """Check a handler and return its plan.
-
-    Args:
-        handler: the handler.
-        codec: decodes messages without a content type; None for JSON.
-        undecodable: called instead of the handler with undecodable messages; None to raise the
-            :class:`bmq.Undecodable`.
-        role: role of the handler.
-        state: class of the app's state; None without a state, or :data:`ANY_STATE` for a router.
-
-    Raises:
-        UsageError: the handler or a dependency cannot be called, or the values cannot be decoded.
-    """
-    parameters = parameters_of(handler, role, state)
-    name = name_of(handler)
-    if undecodable is not None:
-        _checks.function("undecodable", undecodable, 2)
-    values = (ArgumentSource.VALUE, ArgumentSource.TYPED)
-    value = next((each for each in parameters if each.source in values), None)
-    if value is None and (codec is not None or undecodable is not None):
-        raise UsageError(
-            f"{name} takes messages, not values: codec and undecodable require a handler whose first "
-            "parameter is annotated with a type of values"
-        )
-    yields = inspect.isasyncgenfunction(target_of(handler))
-    in_loop = yields or is_async(handler)
-    if undecodable is not None and is_async(undecodable) is not in_loop:
-        raise UsageError(
-            f"{name} and {name_of(undecodable)} must both run in the event loop ('async def'), or both in "
-            "threads"
-        )
-    shape: Shape[Any] | None = None if value is None else Shape(value.of, codec or "application/json")
-    graph = _graph_of(parameters, name, state, {}, batch=role.batch)
-    properties: dict[str, type] = {}
-    for user, each in _users(name, parameters, graph):
-        if each.source is ArgumentSource.PROPERTY:
-            kind, _ = property_reader(each.of, each.mark, f"{user}: parameter {each.name}", each.default)
-            properties[kind.name] = kind.kind
-        elif user == name and not in_loop and getattr(_function_of(each), "bmq_in_loop", False):
-            raise UsageError(
-                f"{name}: parameter {each.name} belongs to the event loop, and {name} runs in a thread: "
-                f"make {name} 'async def', with its blocking parts in asyncio.to_thread; or take the "
-                f"result of an async dependency that uses {name_of(each.mark.function)}"
-            )
-    sources = [each.source for each in parameters if not each.keyword]
-    plain: Handler | None = None
-    if not role.batch and not yields and len(sources) == len(parameters):
-        if sources == [ArgumentSource.MESSAGE]:
-            plain = handler
-        elif shape is not None and sources in _OF_A_VALUE:
-            plain = _decoding(handler, shape, undecodable, sources)
-    return HandlerPlan(
-        handler=handler,
-        name=name,
-        is_async=in_loop,
-        parameters=tuple(parameters),
-        shape=shape,
-        codec=codec,
-        undecodable=undecodable,
-        role=role,
-        state=state,
-        plain=plain,
-        properties=properties,
-        yields=yields,
-    )
-
-
-def _users(
-    name: str, parameters: Iterable[_Parameter], graph: Iterable[_Dependency]
-) -> Iterator[tuple[str, _Parameter]]:
-    """Return all parameters of a handler and its dependencies, each with the function's name for errors."""
-    for each in parameters:
-        yield name, each
-    for dependency in graph:
-        for each in dependency.parameters:
-            yield f"{name}: dependency {name_of(dependency.function)}", each
-
-
-def _function_of(parameter: _Parameter) -> Any:
-    return parameter.mark.function if parameter.source is ArgumentSource.DEPENDS else None
 
 
 def _runs(given: Any, middleware: Callable[..., Any]) -> bool:
@@ -985,35 +863,15 @@ def _runs(given: Any, middleware: Callable[..., Any]) -> bool:
     return given is not None
 
 
-def _decoding(
-    handler: Callable[..., Any],
-    shape: Shape[Any],
-    undecodable: Callable[[Message, Undecodable], Any] | None,
-    sources: Sequence[ArgumentSource],
-) -> Handler:
-    """Convert a function of a value to a function of a message."""
-    whole, both = sources[0] is ArgumentSource.TYPED, len(sources) == 2
+# Sources of handlers that need only a value, and its message.
+_OF_A_VALUE = ([ArgumentSource.VALUE], [ArgumentSource.VALUE, ArgumentSource.MESSAGE])
 
-    def call(message: Message) -> Any:
-        try:
-            if whole:
-                value: Any = TypedMessage(message, shape)
-                _ = value.value
-            else:
-                value = shape.decode(message)
-        except Undecodable as error:
-            if undecodable is None:
-                raise
-            return undecodable(message, error)
-        return handler(value, message) if both else handler(value)
 
-    async def awaited(message: Message) -> None:
-        result: Awaitable[object] = call(message)
-        await result
-
-    result = awaited if is_async(handler) else call
-    result.__qualname__ = name_of(handler)
-    return result
+def _decoding(handler: Callable[..., Any], decode: Callable[[Message], Any], *, both: bool) -> Handler:
+    """Convert a function of a value, or of a value and its message, to a function of a message."""
+    if both:
+        return lambda message: handler(decode(message), message)
+    return lambda message: handler(decode(message))
 
 
 # ---- arguments and calls
@@ -1067,26 +925,18 @@ def _caller(
     )
 
 
-async def _made(kind: _CallKind, made: Any, opened: list[Any]) -> Any:
+async def _made(generates: bool, made: Any, opened: list[Any]) -> Any:
     """Return the result of a dependency, after the call of its function."""
-    if kind is _CallKind.COROUTINE:
-        return await made
-    if kind in _GENERATORS:
-        try:
-            value = await anext(made) if kind is _CallKind.ASYNC_GENERATOR else next(made)
-        except (StopIteration, StopAsyncIteration):
-            raise UsageError(
-                f"the dependency {made.__qualname__} did not yield: a generator yields its result once"
-            ) from None
-        opened.append(made)
-        return value
-    if type(made) is CoroutineType:
-        name = made.__qualname__.rpartition("<locals>.")[2]
-        made.close()
+    if not generates:
+        return await made if inspect.iscoroutine(made) else made
+    try:
+        value: Any = await anext(made) if inspect.isasyncgen(made) else next(made)
+    except (StopIteration, StopAsyncIteration):
         raise UsageError(
-            f"a dependency returned the coroutine {name}: make the function of bmq.Depends 'async def'"
-        )
-    return made
+            f"the dependency {made.__qualname__} did not yield: a generator yields its result once"
+        ) from None
+    opened.append(made)
+    return value
 
 
 async def _closed(opened: list[Any], error: BaseException | None) -> BaseException | None:
@@ -1143,7 +993,7 @@ async def app_dependencies(
             for each in plan.dependencies(context.overrides):
                 if each.scope == "app" and each.function not in values:
                     made = _caller(each.function, each.parameters, get)(no_attempt, [])
-                    values[each.function] = await _made(each.kind, made, opened)
+                    values[each.function] = await _made(each.generates, made, opened)
         yield values
     finally:
         if (error := await _closed(opened, None)) is not None:

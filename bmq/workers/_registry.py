@@ -20,7 +20,7 @@ from bmq.errors import InvalidURI, StateError, UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
-from bmq.workers._dependencies import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role, planned
+from bmq.workers._dependencies import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares, name_of
 from bmq.workers._options import (
     BatchConsumerOptions,
@@ -459,7 +459,7 @@ class Registrar(ABC):
             role = self._role_of(handler)
 
             def step(target: RegistrationTarget) -> None:
-                plan = planned(handler, chosen.codec, chosen.undecodable, role=role, state=target.state)
+                plan = HandlerPlan(handler, chosen.codec, chosen.undecodable, role=role, state=target.state)
                 target.add(queue, handler, plan, chosen, group=group)
 
             self._register(step)
@@ -531,7 +531,7 @@ class Registrar(ABC):
 
         def register(handler: B) -> B:
             def step(target: RegistrationTarget) -> None:
-                plan = planned(handler, chosen.codec, role=BATCH, state=target.state)
+                plan = HandlerPlan(handler, chosen.codec, role=BATCH, state=target.state)
                 target.add(queue, handler, plan, chosen, batches=bounds)
 
             self._register(step)

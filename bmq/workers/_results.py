@@ -43,8 +43,6 @@ from bmq.workers._dependencies import (
     GeneratedResults,
     HandlerPlan,
     parameters_of,
-    planned,
-    problem_of_result,
     returned_by,
     shown_type,
     target_of,
@@ -90,13 +88,14 @@ class Results:
             types together, and None for payloads and whole messages.
         empty: whether the annotation of the result is None.
         unknown: whether the annotation is missing, or says nothing about the results.
+        problem: why the annotation is unknown, for errors; "" for a known annotation.
     """
 
     def __init__(
         self, function: Callable[..., object], codec: str | Codec[Any] | None, *, batch: bool = False
     ) -> None:
         self._name = name = name_of(function)
-        annotation = returned_by(function)
+        annotation, self.problem = returned_by(function)
         if batch:
             annotation = _item_of(
                 annotation, (list, Sequence), name, "a list with one result for each message"
@@ -252,7 +251,7 @@ class Output:
                 "result with its type, as in '-> Order', or omit publish_to"
             )
         if results.unknown:
-            problem = problem_of_result(self.handler) or "the annotation of the result does not name a type"
+            problem = results.problem or "the annotation of the result does not name a type"
             example = "list[{}]" if batch else "{}"
             if inspect.isasyncgenfunction(target_of(self.handler)):
                 example = "AsyncIterator[{}]"
@@ -488,16 +487,16 @@ class Responder:
         """Return the checked function.
 
         Args:
-            state: class of the app's state, as for :func:`planned`.
+            state: class of the app's state, as for :class:`HandlerPlan`.
 
         Raises:
             UsageError: the function or a dependency cannot be called, or the requests cannot be decoded.
         """
-        plan = planned(self.function, state=state)
+        plan = HandlerPlan(self.function, state=state)
         if self._codec is None:
             return plan
         if plan.shape is not None:
-            return planned(self.function, self._codec, state=state)
+            return HandlerPlan(self.function, self._codec, state=state)
         if self._results.of is None:
             raise UsageError(
                 f"{self._name} takes messages and returns bytes, and codec is for values: annotate the "
