@@ -406,7 +406,8 @@ class AuthenticationError(ConnectionFailed):
     ::
 
         try:
-            session = await bmq.connect(broker, credentials=bmq.Credentials.basic(user, password))
+            credentials = bmq.Credentials.basic(user, password)
+            session = await bmq.connect(broker, credentials=credentials)
         except bmq.AuthenticationError as error:
             sys.exit(f"wrong user or password: {error}")
     """

@@ -53,7 +53,8 @@ class BmqBroker(AsyncBroker):
 
     ::
 
-        broker = BmqBroker("tcp://localhost:30114", "bmq://bmq.test.mem.priority/tasks")
+        tasks = "bmq://bmq.test.mem.priority/tasks"
+        broker = BmqBroker("tcp://localhost:30114", tasks)
 
         @broker.task
         async def add(one: int, two: int) -> int:

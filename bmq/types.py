@@ -3,7 +3,9 @@
 
 The options of a call are a ``TypedDict``, so a wrapper passes them on with their types::
 
-    async def opened(broker: str, **options: Unpack[bmq.types.ConnectOptions]) -> bmq.Session:
+    async def opened(
+        broker: str, **options: Unpack[bmq.types.ConnectOptions]
+    ) -> bmq.Session:
         return await bmq.connect(broker, **options)
 
     def labels(order: Order) -> dict[str, bmq.types.PropertyInput]:

@@ -59,7 +59,8 @@ class Confirm(StrEnum):
 class Source:
     """A queue as a stream of Arrow batches that the program confirms::
 
-        with bmq.arrow.Source("tcp://localhost:30114", "bmq://DOMAIN/QUEUE") as source:
+        broker = "tcp://localhost:30114"
+        with bmq.arrow.Source(broker, "bmq://DOMAIN/QUEUE") as source:
             table = source.reader.read_all()
             pq.write_table(table, "orders.parquet")
             source.confirm()

@@ -4,7 +4,8 @@
 ::
 
     with bmq.blocking.connect("tcp://localhost:30114") as session:
-        queue = session.open_queue("bmq://bmq.test.mem.priority/orders", read=True, write=True)
+        uri = "bmq://bmq.test.mem.priority/orders"
+        queue = session.open_queue(uri, read=True, write=True)
         queue.post(b"one coffee", properties={"CustomerId": 1234})
         for message in queue:
             with message:

@@ -41,8 +41,10 @@ class connect:
 
     ::
 
-        async with bmq.connect("tcp://localhost:30114", connect_timeout=5) as session:
-            queue = await session.open_queue("bmq://bmq.test.mem.priority/orders", write=True)
+        broker = "tcp://localhost:30114"
+        async with bmq.connect(broker, connect_timeout=5) as session:
+            uri = "bmq://bmq.test.mem.priority/orders"
+            queue = await session.open_queue(uri, write=True)
 
     Args:
         broker: ``tcp://host:port`` (``tcps://`` for TLS); several addresses separated by commas. If None, the

@@ -39,7 +39,9 @@ class Subscription:
     ::
 
         queue = await session.open_queue(
-            uri, read=True, subscriptions=[bmq.Subscription("CustomerId > 5", priority=10), None]
+            uri,
+            read=True,
+            subscriptions=[bmq.Subscription("CustomerId > 5", priority=10), None],
         )
         express, others = queue.consumers
 

@@ -106,7 +106,9 @@ class Interceptor:
         class Counter(bmq.Interceptor):
             received = 0
 
-            def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
+            def on_receive(
+                self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]
+            ) -> None:
                 self.received += len(messages)
     """
 

@@ -116,7 +116,10 @@ def reconnect_delays(
 
     ::
 
-        session = await bmq.connect(broker, reconnect_delays=lambda: bmq.reconnect_delays(cap=10))
+        def delays() -> Iterator[float]:
+            return bmq.reconnect_delays(cap=10)
+
+        session = await bmq.connect(broker, reconnect_delays=delays)
 
     Args:
         first: limit of the first delay. Random delays keep clients from reconnecting simultaneously.

@@ -83,7 +83,10 @@ class PutMessage:
     ::
 
         report = await queue.post_many(
-            [bmq.PutMessage(b"one", {"CustomerId": 7}), bmq.PutMessage(b"two", delay=60)]
+            [
+                bmq.PutMessage(b"one", {"CustomerId": 7}),
+                bmq.PutMessage(b"two", delay=60),
+            ]
         )
 
     Attributes:

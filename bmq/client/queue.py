@@ -129,7 +129,8 @@ class Queue(QueueBase):
 
     ::
 
-        async with await session.open_queue("bmq://bmq.test.mem.priority/orders", read=True) as queue:
+        uri = "bmq://bmq.test.mem.priority/orders"
+        async with await session.open_queue(uri, read=True) as queue:
             async for message in queue:
                 async with message:
                     handle(message.data)

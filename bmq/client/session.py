@@ -98,7 +98,8 @@ class Session:
     ::
 
         async with bmq.connect("tcp://localhost:30114") as session:
-            queue = await session.open_queue("bmq://bmq.test.mem.priority/orders", write=True)
+            uri = "bmq://bmq.test.mem.priority/orders"
+            queue = await session.open_queue(uri, write=True)
             await queue.post(b"...")
     """
 

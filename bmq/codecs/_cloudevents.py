@@ -34,7 +34,8 @@ class CloudEvent(Generic[T]):
     data. ::
 
         events = queue.typed(bmq.CloudEvent[Order])
-        await events.post(bmq.CloudEvent(type="order.placed", source="/shop", data=order))
+        event = bmq.CloudEvent(type="order.placed", source="/shop", data=order)
+        await events.post(event)
 
     Attributes:
         data: content of the event.

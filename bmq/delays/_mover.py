@@ -74,7 +74,9 @@ class Mover:
 
     ::
 
-        queue = await session.open_queue("bmq://.../orders.delayed", read=True, default_subscription=False)
+        queue = await session.open_queue(
+            "bmq://.../orders.delayed", read=True, default_subscription=False
+        )
         await bmq.delays.Mover(queue).run()
 
     The property ``bmq_destination`` names the destination. Without the property, the destination is the queue

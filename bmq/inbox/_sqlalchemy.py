@@ -39,9 +39,11 @@ class SqlAlchemyInbox(Inbox[C]):
     ::
 
         engine = create_async_engine("postgresql+asyncpg://localhost/shop")
-        inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=7 * 86400)  # transactions have an AsyncConnection
+        # Transactions have an AsyncConnection.
+        inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=7 * 86400)
         sessions = async_sessionmaker(engine)
-        inbox = bmq.inbox.SqlAlchemyInbox(sessions, keep=7 * 86400)  # transactions have an AsyncSession
+        # Transactions have an AsyncSession.
+        inbox = bmq.inbox.SqlAlchemyInbox(sessions, keep=7 * 86400)
 
     Needs the extra ``bmq[inbox]``. The table has the columns ``consumer``, ``guid``, ``handled_at`` (in
     milliseconds since 1970) and ``outputs``. :meth:`start` creates a missing table; a tool for migrations

@@ -266,7 +266,8 @@ class TagFilter:
 
     ::
 
-        consumer = queue.subscribe(bmq.TagFilter(any_of={"urgent", "late"}, all_of={"eu"}))
+        wanted = bmq.TagFilter(any_of={"urgent", "late"}, all_of={"eu"})
+        consumer = queue.subscribe(wanted)
 
     Args:
         any_of: alternative tags: a message needs at least one. Any number; many tags become several

@@ -96,7 +96,8 @@ class Compression(IntEnum):
 
     ::
 
-        queue = await session.open_queue(uri, write=True, compression=bmq.Compression.ZLIB)
+        zlib = bmq.Compression.ZLIB
+        queue = await session.open_queue(uri, write=True, compression=zlib)
     """
 
     NONE = 0
@@ -108,7 +109,8 @@ class PropertyType(IntEnum):
 
     ::
 
-        await queue.post(b"...", properties={"CustomerId": bmq.PropertyValue(bmq.PropertyType.INT32, 7)})
+        customer = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
+        await queue.post(b"...", properties={"CustomerId": customer})
     """
 
     BOOL = 1

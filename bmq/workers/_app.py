@@ -222,7 +222,10 @@ class App(Registrar, Generic[S]):
 
         app = bmq.App("tcp://localhost:30114")
 
-        @app.consumer("bmq://bmq.test.mem.priority/orders", expression='OrderType == "EXPRESS"')
+        @app.consumer(
+            "bmq://bmq.test.mem.priority/orders",
+            expression='OrderType == "EXPRESS"',
+        )
         async def ship(message: bmq.Message) -> None:
             ...
 

@@ -157,7 +157,10 @@ class Depends:
                 await session.commit()
 
         @app.consumer(ORDERS)
-        async def ship(order: Order, session: Annotated[AsyncSession, bmq.Depends(get_session)]) -> None:
+        async def ship(
+            order: Order,
+            session: Annotated[AsyncSession, bmq.Depends(get_session)],
+        ) -> None:
             ...
 
     The function is a plain function, an ``async def``, a generator, an async generator, or a class. The

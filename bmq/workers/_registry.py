@@ -385,7 +385,9 @@ class Registrar(ABC):
         ::
 
             @app.middleware
-            async def measure(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
+            async def measure(
+                attempt: bmq.Attempt, call_next: bmq.workers.CallNext
+            ) -> object:
                 began = time.monotonic()
                 try:
                     return await call_next()

@@ -98,7 +98,10 @@ class Reject(Exception):
     dead letter, is discarded, or by default stays in the queue. In a group, whose keys keep their order, a
     message without a dead letter or ``then="discard"`` is tried again instead, and its key waits. ::
 
-        @app.consumer("bmq://bmq.test.mem.priority/orders", retry=bmq.Backoff(5, then=bmq.DeadLetter(dead)))
+        @app.consumer(
+            "bmq://bmq.test.mem.priority/orders",
+            retry=bmq.Backoff(5, then=bmq.DeadLetter(dead)),
+        )
         async def ship(message: bmq.Message) -> None:
             if "OrderType" not in message.properties:
                 raise bmq.Reject("no OrderType")

@@ -74,7 +74,8 @@ class Credentials:
 
     ::
 
-        session = await bmq.connect(broker, credentials=bmq.Credentials.basic("user", "secret"))
+        credentials = bmq.Credentials.basic("user", "secret")
+        session = await bmq.connect(broker, credentials=credentials)
 
     Attributes:
         mechanism: BASIC, ANONYMOUS, or the name of a mechanism for which the broker has a plugin.
