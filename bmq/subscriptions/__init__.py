@@ -6,8 +6,7 @@ No module here contacts a broker: an :class:`Expression` is checked and evaluate
 
 from bmq.subscriptions._builder import Filter, Operand, P
 from bmq.subscriptions._diagnostics import ErrorKind, point_at
-from bmq.subscriptions._domains import AppOutcome, Finding, check_domain, explain_domain
-from bmq.subscriptions._doubts import Doubt
+from bmq.subscriptions._domains import Finding, check_domain
 from bmq.subscriptions._evaluator import EvaluationFailure, Evaluator, Lookup, lookup
 from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.subscriptions._filters import (
@@ -30,6 +29,7 @@ from bmq.subscriptions._filters import (
 from bmq.subscriptions._filters import (
     check_expression_type as check_expression_type,
 )
+from bmq.subscriptions._lint import Doubt
 from bmq.subscriptions._parser import parse
 from bmq.subscriptions._property_types import check_property_types
 from bmq.subscriptions._routing import Decision, Equalities, Route, RoutingTable, Step
@@ -38,7 +38,6 @@ from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS, unparse
 __all__ = [
     "MAX_LENGTH",
     "MAX_OPERATORS",
-    "AppOutcome",
     "CmqTags",
     "Complement",
     "Decision",
@@ -63,7 +62,6 @@ __all__ = [
     "check_domain",
     "check_property_types",
     "complement",
-    "explain_domain",
     "lookup",
     "parse",
     "plan",

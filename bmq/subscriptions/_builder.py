@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Final, NoReturn, TypeAlias, final
 
 from bmq import _checks
-from bmq.errors import InvalidExpression, UsageError
-from bmq.subscriptions._diagnostics import ErrorKind, point_at
+from bmq.errors import UsageError
+from bmq.subscriptions._diagnostics import invalid, too_many_operators
 from bmq.subscriptions._expression import Expression, built, made
 from bmq.subscriptions._planner import plan_tree, simplest
 from bmq.subscriptions._scanner import NAME_PATTERN
@@ -41,20 +41,10 @@ __all__ = ["Filter", "Operand", "P", "PropertyFactory"]
 #: Types comparable with a property.
 Comparable: TypeAlias = bool | int | str
 
-_MAX_NESTING: Final = 32
 _PARENTHESES: Final = (
     "Python's `&` and `|` bind tighter than `==` and `<`: put each comparison in parentheses, as in "
     "(P.a == 1) & (P.b == 2)"
 )
-
-
-def _invalid(message: str, text: str, offset: int = 0) -> InvalidExpression:
-    return InvalidExpression(
-        f"{message}\n{point_at(text, offset)}" if text else message,
-        expression=text,
-        offset=offset,
-        code=ErrorKind.SYNTAX.name,
-    )
 
 
 def _name(name: object) -> str:
@@ -62,14 +52,14 @@ def _name(name: object) -> str:
         raise UsageError(f"a property's name must be a str, not {type(name).__name__}")
     match = NAME_PATTERN.match(name)
     if match is None or match.end() != len(name):
-        raise _invalid(
+        raise invalid(
             f"{name[:40]!r} cannot be used as a name in an expression: a name starts with an ASCII letter, "
             "followed by letters, digits, `_` and `.`",
             name,
             match.end() if match else 0,
         )
     if name in ("true", "false"):
-        raise _invalid(f"{name!r} is a literal in an expression, never a property", name)
+        raise invalid(f"{name!r} is a literal in an expression, never a property", name)
     return name
 
 
@@ -78,15 +68,13 @@ def _literal(value: object) -> Node:
         return Boolean(value)
     if isinstance(value, int):
         if not INT64_MIN <= value <= INT64_MAX:
-            raise _invalid(
-                f"integer overflow: {_checks.shown(value)} is outside {INT64_MIN} to {INT64_MAX}", ""
-            )
+            raise invalid(f"integer overflow: {_checks.shown(value)} is outside {INT64_MIN} to {INT64_MAX}")
         return Integer(int.__index__(value))
     if isinstance(value, str):
         text = str.__str__(value)
         for offset, character in enumerate(text):
             if character in '"\\\0':
-                raise _invalid(
+                raise invalid(
                     f"a string with {character!r} cannot be written in an expression: escapes are not "
                     "decoded, so no literal has this value. Let producers set a property without this "
                     "character (a code, a hash), or check the value in the application",
@@ -111,17 +99,11 @@ class Filter:
     first error: in ``(P.x == 1) | (P.y == 2)`` a message without ``x`` does not match, regardless of ``y``.
     """
 
-    __slots__ = ("_depth", "_node")
+    __slots__ = ("_node",)
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, node: Node, depth: int = 1) -> None:
-        if depth > _MAX_NESTING:
-            raise InvalidExpression(
-                f"the filter is nested {depth} deep, more than any expression can be",
-                code=ErrorKind.TOO_COMPLEX.name,
-            )
+    def __init__(self, node: Node) -> None:
         self._node = node
-        self._depth = depth
 
     @property
     def ast(self) -> Node:
@@ -160,16 +142,12 @@ class Filter:
     def _joined(self, junction: Junction, other: object, swapped: bool) -> Filter:
         right = _condition(other)
         first, second = (right, self) if swapped else (self, right)
-        depth = max(side._depth + (not side._joins(junction)) for side in (first, second))
-        return Filter(Binary(junction, first._node, second._node), depth)
-
-    def _joins(self, junction: Junction) -> bool:
-        return isinstance(self._node, Binary) and self._node.operator == junction
+        return Filter(Binary(junction, first._node, second._node))
 
     def __invert__(self) -> Filter:
         if isinstance(self._node, Not):
-            return Filter(self._node.operand, self._depth)
-        return Filter(Not(self._node), self._depth + 1)
+            return Filter(self._node.operand)
+        return Filter(Not(self._node))
 
     def __bool__(self) -> NoReturn:
         raise UsageError(
@@ -194,7 +172,7 @@ class Filter:
         return f"<Filter {self}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Filter, (self._node, self._depth))
+        return (Filter, (self._node,))
 
 
 @final
@@ -207,10 +185,7 @@ class Operand:
     def __init__(self, node: Node) -> None:
         count = operator_count(node)
         if count > MAX_OPERATORS:
-            raise InvalidExpression(
-                f"too many operators ({count}), max allowed operators: {MAX_OPERATORS}",
-                code=ErrorKind.TOO_COMPLEX.name,
-            )
+            raise too_many_operators("", count, 0)
         self._node = node
 
     @property

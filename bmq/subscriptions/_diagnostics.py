@@ -18,13 +18,12 @@ from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPER
 __all__ = [
     "ErrorKind",
     "Problem",
-    "no_properties",
-    "nul",
+    "invalid",
     "point_at",
     "syntax_error",
     "too_long",
     "too_many_operators",
-    "unencodable",
+    "unsendable",
 ]
 
 
@@ -41,23 +40,6 @@ class ErrorKind(IntEnum):
     TOO_COMPLEX = -102
     TOO_LONG = -103
 
-    @property
-    def text(self) -> str:
-        """The broker's short text, as in the broker's log."""
-        return _SHORT_TEXTS[self]
-
-
-_SHORT_TEXTS: Final = {
-    ErrorKind.NAME: "undefined name in subscription expression",
-    ErrorKind.TYPE: "type error in expression",
-    ErrorKind.BINARY: "binary properties are not supported",
-    ErrorKind.ARITHMETIC: "arithmetic error in expression",
-    ErrorKind.UNDEFINED: "undefined error",
-    ErrorKind.SYNTAX: "syntax error",
-    ErrorKind.NO_PROPERTIES: "expression does not use any property",
-    ErrorKind.TOO_COMPLEX: "subscription expression is too complex",
-    ErrorKind.TOO_LONG: "subscription expression is too long",
-}
 
 _WINDOW: Final = 100
 _ELLIPSIS: Final = "…"
@@ -99,68 +81,45 @@ def _printable(character: str) -> str:
     return character if character.isprintable() else "\ufffd"
 
 
-def _error(text: str, kind: ErrorKind, message: str, offset: int, *advice: str) -> InvalidExpression:
-    lines = [message, point_at(text, offset), *(line for line in advice if line)]
-    return InvalidExpression("\n".join(lines), expression=text, offset=offset, code=kind.name)
+def invalid(
+    message: str, text: str = "", offset: int = 0, kind: ErrorKind = ErrorKind.SYNTAX, advice: str = ""
+) -> InvalidExpression:
+    """Return an error with the text, a caret at the offset, and advice, as far as given."""
+    lines = [message, point_at(text, offset) if text else "", advice]
+    told = "\n".join(line for line in lines if line)
+    return InvalidExpression(told, expression=text, offset=offset, code=kind.name)
 
 
-def too_long(text: str, size: int) -> InvalidExpression:
+def too_long(text: str, size: int, advice: str = "") -> InvalidExpression:
     """Return the error for a text beyond the broker's limit of bytes."""
     fitting = len(text.encode("utf-8", "surrogateescape")[:MAX_LENGTH].decode("utf-8", "ignore"))
-    return _error(
-        text,
-        ErrorKind.TOO_LONG,
-        f"expression is too long ({size}), max allowed length: {MAX_LENGTH}",
-        fitting,
-        "The text from the caret on exceeds the limit. Remove spaces, shorten property names, or split the "
-        "expression at a `||` into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
+    message = f"expression is too long ({size}), max allowed length: {MAX_LENGTH}"
+    usual = (
+        f"The text from the caret on exceeds the limit. Remove spaces, shorten property names, or {_SPLIT}"
     )
+    return invalid(message, text, fitting, ErrorKind.TOO_LONG, advice or usual)
 
 
-def too_many_operators(text: str, count: int, offset: int) -> InvalidExpression:
+def too_many_operators(text: str, count: int, offset: int, advice: str = "") -> InvalidExpression:
     """Return the error for an expression beyond the broker's limit of operators."""
-    return _error(
-        text,
-        ErrorKind.TOO_COMPLEX,
-        f"too many operators ({count}), max allowed operators: {MAX_OPERATORS}",
-        offset,
-        "Each operator, each property and each exists() counts as one. Split the expression at a `||` "
-        "into several subscriptions of one consumer (bmq.subscriptions.plan does it).",
-    )
+    message = f"too many operators ({count}), max allowed operators: {MAX_OPERATORS}"
+    usual = f"Each operator, each property and each exists() counts as one. {_SPLIT.capitalize()}"
+    return invalid(message, text, offset, ErrorKind.TOO_COMPLEX, advice or usual)
 
 
-def no_properties(text: str) -> InvalidExpression:
-    """Return the error for an expression without properties."""
-    return _error(
-        text,
-        ErrorKind.NO_PROPERTIES,
-        "expression does not use any properties",
-        0,
-        "An expression must contain at least one property. To receive all messages, subscribe without an "
-        "expression.",
-    )
+_SPLIT: Final = (
+    "split the expression at a `||` into several subscriptions of one consumer "
+    "(bmq.subscriptions.plan does it)."
+)
 
 
-def nul(text: str, offset: int) -> InvalidExpression:
-    """Return the error for a text with a NUL, which must not be sent to a broker."""
-    return _error(
-        text,
-        ErrorKind.SYNTAX,
-        f"syntax error, unexpected invalid character at offset {offset}",
-        offset,
-        "bmq sends no NUL: a broker truncates the string there, or crashes.",
-    )
-
-
-def unencodable(text: str, offset: int) -> InvalidExpression:
-    """Return the error for a text with a lone surrogate, which cannot be encoded."""
-    return _error(
-        text,
-        ErrorKind.SYNTAX,
-        f"syntax error, unexpected invalid character at offset {offset}",
-        offset,
-        f"{text[offset]!r} is half of a surrogate pair, which UTF-8 cannot encode.",
-    )
+def unsendable(text: str, offset: int) -> InvalidExpression:
+    """Return the error for a text with a NUL, or with a lone surrogate, which cannot be encoded."""
+    advice = "bmq sends no NUL: a broker truncates the string there, or crashes."
+    if text[offset] != "\0":
+        advice = f"{text[offset]!r} is half of a surrogate pair, which UTF-8 cannot encode."
+    message = f"syntax error, unexpected invalid character at offset {offset}"
+    return invalid(message, text, offset, advice=advice)
 
 
 def syntax_error(text: str, problem: Problem) -> InvalidExpression:
@@ -176,12 +135,8 @@ def syntax_error(text: str, problem: Problem) -> InvalidExpression:
     # part.
     caret = len(text) if token.kind == END else token.offset
     lines = [message, point_at(text, caret), _hint(text, problem), f"Legal here: {_legal(problem)}."]
-    return InvalidExpression(
-        "\n".join(line for line in lines if line),
-        expression=text,
-        offset=token.offset,
-        code=ErrorKind.SYNTAX.name,
-    )
+    told = "\n".join(line for line in lines if line)
+    return InvalidExpression(told, expression=text, offset=token.offset, code=ErrorKind.SYNTAX.name)
 
 
 _BROKER_EXPECTING: Final = {"name": ", expecting property or exists", "close": ", expecting )"}
@@ -213,10 +168,7 @@ _CHARACTERS: Final = {
     "|": "Or is written `||`.",
     "&": "And is written `&&`.",
     "'": 'Strings need double quotes: "…".',
-    "\u2018": 'Strings need straight double quotes: "…".',
-    "\u2019": 'Strings need straight double quotes: "…".',
-    "\u201c": 'Strings need straight double quotes: "…".',
-    "\u201d": 'Strings need straight double quotes: "…".',
+    **dict.fromkeys("\u2018\u2019\u201c\u201d", 'Strings need straight double quotes: "…".'),
     '"': "This string has no closing double quote (a backslash escapes the next character; a NUL is not "
     "possible).",
     "_": "A property's name starts with an ASCII letter; `_`, digits and `.` may follow.",
@@ -278,11 +230,10 @@ def _character_hint(text: str, token: Token, previous: Token | None) -> str:
     character = token.text
     following = text[token.offset + 1 : token.offset + 2]
     if character == "=":
-        if previous is not None and previous.offset + len(previous.text) == token.offset:
-            if previous.kind == "=":
-                return "Equality is written `==`, with two signs."
-            if previous.kind == "<>":
-                return "Inequality is written `!=`, with one equals sign."
+        if text[: token.offset].endswith("=="):
+            return "Equality is written `==`, with two signs."
+        if text[: token.offset].endswith("!="):
+            return "Inequality is written `!=`, with one equals sign."
         if following in ("<", ">"):
             return f"Write `{following}=`."
     if character == "." and previous is not None and previous.kind == "integer":

@@ -11,7 +11,6 @@ from bmq import _checks
 from bmq._caches import Cache
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._diagnostics import ErrorKind
-from bmq.subscriptions._doubts import Doubt, find_doubts, warn_of
 from bmq.subscriptions._evaluator import (
     EvaluationFailure,
     Evaluator,
@@ -21,8 +20,9 @@ from bmq.subscriptions._evaluator import (
     compile_tree,
     lookup,
 )
-from bmq.subscriptions._parser import Checked, check, encoded_length
-from bmq.subscriptions._syntax import Node
+from bmq.subscriptions._lint import Doubt, find_doubts, warn_of
+from bmq.subscriptions._parser import check, encoded_length
+from bmq.subscriptions._syntax import Node, operator_count, property_names
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
 __all__ = ["Evaluation", "Expression", "built", "made", "planned"]
@@ -44,11 +44,6 @@ class Evaluation:
     offset: int | None = None
     reason: str = ""
 
-    @property
-    def matched(self) -> bool:
-        """Whether the message matches; an error is no match."""
-        return self.value is True
-
     def __bool__(self) -> bool:
         return self.value is True
 
@@ -65,16 +60,16 @@ class _Compiled:
     """A legal text with everything derived from it. All expressions with this text share the object.
 
     Attributes:
-        checked: the syntax tree, and the counts of the text.
+        ast: the syntax tree.
         doubts: probable mistakes; None before the first use.
         evaluator: function of a lookup; None before the first use.
         matcher: function of decoded properties; None before the first use.
     """
 
-    __slots__ = ("checked", "doubts", "evaluator", "matcher")
+    __slots__ = ("ast", "doubts", "evaluator", "matcher")
 
-    def __init__(self, checked: Checked) -> None:
-        self.checked = checked
+    def __init__(self, ast: Node) -> None:
+        self.ast = ast
         self.doubts: tuple[Doubt, ...] | None = None
         self.evaluator: Evaluator | None = None
         self.matcher: Matcher | None = None
@@ -151,17 +146,17 @@ class Expression:
     @property
     def ast(self) -> Node | None:
         """The syntax tree; None if the text does not compile."""
-        return self._compiled.checked.ast if self._compiled else None
+        return self._compiled.ast if self._compiled else None
 
     @property
     def properties(self) -> tuple[str, ...]:
         """The names of the used properties, each once, in order of appearance."""
-        return self._compiled.checked.properties if self._compiled else ()
+        return property_names(self._compiled.ast) if self._compiled else ()
 
     @property
     def operators(self) -> int:
         """The broker's count of operators (at most 10), including references to properties."""
-        return self._compiled.checked.operators if self._compiled else 0
+        return operator_count(self._compiled.ast) if self._compiled else 0
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -170,7 +165,7 @@ class Expression:
         if compiled is None:
             return ()
         if compiled.doubts is None:
-            compiled.doubts = find_doubts(compiled.checked.ast)
+            compiled.doubts = find_doubts(compiled.ast)
         return compiled.doubts
 
     def compile(self) -> Evaluator:
@@ -184,7 +179,7 @@ class Expression:
         if compiled is None:
             return always
         if compiled.evaluator is None:
-            compiled.evaluator = compile_tree(compiled.checked.ast)
+            compiled.evaluator = compile_tree(compiled.ast)
         return compiled.evaluator
 
     def matches(self, properties: Mapping[str, PropertyInput] | None) -> bool:
@@ -207,7 +202,7 @@ class Expression:
         compiled = self._compiled
         if compiled is None:
             return _everything
-        matcher = compiled.matcher = compile_matcher(compiled.checked.ast)
+        matcher = compiled.matcher = compile_matcher(compiled.ast)
         return matcher
 
     def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
@@ -285,13 +280,4 @@ def made(texts: Iterable[str]) -> list[Expression]:
 def _describe(name: str, value: PropertyInput) -> str:
     if isinstance(value, PropertyValue):
         return f"{name} is {value.type.name} {value.value!r}"
-    match value:
-        case bool():
-            kind = "BOOL"
-        case int():
-            kind = "an integer:"
-        case str():
-            kind = "STRING"
-        case _:
-            kind = "BINARY"
-    return f"{name} is {kind} {value!r}"
+    return f"{name} is {value!r}"

@@ -7,6 +7,7 @@ import re
 from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 from math import perm
 from typing import Any, Final, TypeAlias
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from bmq import _checks
 from bmq.errors import InvalidExpression, InvalidProperty, ProtocolError, UsageError
 from bmq.subscriptions._builder import Filter, Operand, P
-from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._diagnostics import ErrorKind, invalid
 from bmq.subscriptions._expression import Expression, made, planned
 from bmq.subscriptions._parser import check_sendable
 from bmq.subscriptions._planner import MAX_SUBSCRIPTIONS, is_total, plan_text, plan_tree
@@ -344,13 +345,12 @@ class TagFilter:
         try:
             return [*made(plan_tree(tree))]
         except InvalidExpression as error:
-            limit = str(error).partition("\n")[0]
-            raise InvalidExpression(
-                f"{limit}\n{_ALL_OF_ADVICE.format(count=len(self._all_of))}",
-                expression=error.expression,
-                offset=0,
-                code=error.code,
-            ) from None
+            raise self._refusal(error, _ALL_OF_ADVICE) from None
+
+    def _refusal(self, error: InvalidExpression, advice: str) -> InvalidExpression:
+        limit = str(error).partition("\n")[0]
+        told = f"{limit}\n{advice.format(count=len(self._all_of))}"
+        return InvalidExpression(told, expression=error.expression, offset=0, code=error.code)
 
     def complement(self) -> Complement:
         """Return the complement: the subscriptions for messages left out by this filter.
@@ -398,11 +398,6 @@ class CmqTags(TagFilter):
         given = [[each] if isinstance(each, str) else _checks.items("tags", each, "strings") for each in tags]
         super().__init__(any_of=[tag for some in given for tag in some])
 
-    @property
-    def tags(self) -> frozenset[str]:
-        """The subscriber's tags."""
-        return self.any_of
-
     def __repr__(self) -> str:
         return f"CmqTags({', '.join(map(repr, self._any_of))})"
 
@@ -449,12 +444,6 @@ class PulsarTags(TagFilter):
             for key in self._keys:
                 _ = P(key) == value
 
-    @classmethod
-    def from_metadata(cls, metadata: Mapping[str, str], keys: Iterable[str]) -> PulsarTags:
-        """Return the filter of a Pulsar consumer's properties, for messages with tags under these names."""
-        given = TagFilter.from_pulsar(metadata)
-        return PulsarTags(any_of=given.any_of, all_of=given.all_of, keys=keys)
-
     @property
     def keys(self) -> tuple[str, ...]:
         """The names of the properties read by the filter."""
@@ -488,11 +477,11 @@ class PulsarTags(TagFilter):
             return [None]
         ways = perm(len(self._keys), len(self._all_of))
         if ways > MAX_SUBSCRIPTIONS:
-            raise InvalidExpression(
+            raise invalid(
                 f"{len(self._all_of)} values can be distributed among {len(self._keys)} names in {ways} "
                 f"ways, each of which needs a subscription; the maximum is {MAX_SUBSCRIPTIONS}. Give fewer "
                 "names, or let producers also set tags (with_pulsar_tags)",
-                code=ErrorKind.TOO_COMPLEX.name,
+                kind=ErrorKind.TOO_COMPLEX,
             )
         any_of = () if self.any_of & self.all_of else self._any_of
         texts: dict[str, None] = {}
@@ -504,11 +493,7 @@ class PulsarTags(TagFilter):
                     wanted = [P(key).one_of(*any_of), *terms] if key else terms
                     texts.update(dict.fromkeys(plan_tree(join("&&", [each.ast for each in wanted]))))
         except InvalidExpression as error:
-            limit = str(error).partition("\n")[0]
-            advice = _PULSAR_ADVICE.format(count=len(self._all_of))
-            raise InvalidExpression(
-                f"{limit}\n{advice}", expression=error.expression, code=error.code
-            ) from None
+            raise self._refusal(error, _PULSAR_ADVICE) from None
         # With fewer names than values no message can match.
         return [*made(texts or [_NEVER])]
 
@@ -536,11 +521,7 @@ class PulsarTags(TagFilter):
         return f"PulsarTags(any_of={[*self._any_of]}, all_of={[*self._all_of]}, keys={[*self._keys]})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_pulsar_tags, (self._any_of, self._all_of, self._keys))
-
-
-def _pulsar_tags(any_of: tuple[str, ...], all_of: tuple[str, ...], keys: tuple[str, ...]) -> PulsarTags:
-    return PulsarTags(any_of=any_of, all_of=all_of, keys=keys)
+        return partial(PulsarTags, any_of=self._any_of, all_of=self._all_of, keys=self._keys), ()
 
 
 #: Selects the messages of a consumer; None selects every message.

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple, NoReturn, cast
 from bmq import _checks
 from bmq.errors import UsageError
 from bmq.subscriptions._diagnostics import (
+    ErrorKind,
     Problem,
-    no_properties,
-    nul,
+    invalid,
     syntax_error,
     too_long,
     too_many_operators,
-    unencodable,
+    unsendable,
 )
 from bmq.subscriptions._scanner import END, KIND, Token, integer_value, scan
 from bmq.subscriptions._syntax import (
@@ -37,7 +37,7 @@ from bmq.subscriptions._syntax import (
     walk,
 )
 
-__all__ = ["Checked", "check", "check_sendable", "encoded_length", "parse"]
+__all__ = ["check", "check_sendable", "encoded_length", "parse"]
 
 # ---- Tokens to a syntax tree
 #
@@ -166,14 +166,6 @@ def parse(text: str) -> Node:
 # ---- Checks whether the broker would compile an expression, in the broker's order of checks
 
 
-class Checked(NamedTuple):
-    """A valid expression: tree, number of operators as counted by the broker, and used names."""
-
-    ast: Node
-    operators: int
-    properties: tuple[str, ...]
-
-
 def encoded_length(text: str) -> int:
     """Return the size of a text in bytes as sent.
 
@@ -183,7 +175,7 @@ def encoded_length(text: str) -> int:
     try:
         return len(text.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError as error:
-        raise unencodable(text, error.start) from None
+        raise unsendable(text, error.start) from None
 
 
 def check_sendable(text: str) -> None:
@@ -198,13 +190,13 @@ def check_sendable(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise unencodable(text, error.start) from None
+        raise unsendable(text, error.start) from None
     if "\0" in text:
-        raise nul(text, text.index("\0"))
+        raise unsendable(text, text.index("\0"))
 
 
-def check(text: str) -> Checked:
-    """Check whether the broker would compile a text.
+def check(text: str) -> Node:
+    """Return the syntax tree of a text that the broker would compile.
 
     The checks: length, syntax, operators, at least one property. The broker's fifth check, at most ten
     references to properties, cannot fail here, because each reference counts as an operator too.
@@ -220,7 +212,12 @@ def check(text: str) -> Checked:
     operators = [node for node in walk(ast) if not isinstance(node, Integer | String | Boolean)]
     if len(operators) > MAX_OPERATORS:
         raise too_many_operators(text, len(operators), operators[MAX_OPERATORS].offset)
-    names = property_names(ast)
-    if not names:
-        raise no_properties(text)
-    return Checked(ast, len(operators), names)
+    if not property_names(ast):
+        raise invalid(
+            "expression does not use any properties",
+            text,
+            kind=ErrorKind.NO_PROPERTIES,
+            advice="An expression must contain at least one property. To receive all messages, subscribe "
+            "without an expression.",
+        )
+    return ast

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Final
 
 from bmq.errors import InvalidExpression
-from bmq.subscriptions._diagnostics import ErrorKind
+from bmq.subscriptions._diagnostics import ErrorKind, invalid, too_long, too_many_operators
 from bmq.subscriptions._parser import encoded_length, parse
 from bmq.subscriptions._syntax import (
     MAX_LENGTH,
@@ -27,7 +28,7 @@ from bmq.subscriptions._syntax import (
     walk,
 )
 
-__all__ = ["MAX_SUBSCRIPTIONS", "dual", "fits", "is_total", "nesting", "plan_text", "plan_tree", "simplest"]
+__all__ = ["MAX_SUBSCRIPTIONS", "dual", "fits", "is_total", "plan_text", "plan_tree", "simplest"]
 
 # ---- Rewrites boolean trees without changing the meaning, including errors
 #
@@ -36,6 +37,7 @@ __all__ = ["MAX_SUBSCRIPTIONS", "dual", "fits", "is_total", "nesting", "plan_tex
 # ``b && a`` in this language: an absent property on the left ends the evaluation.)
 
 _DUAL: Final[dict[Junction, Junction]] = {"&&": "||", "||": "&&"}
+_MAX_NESTING: Final = 64
 
 
 def dual(node: Not) -> Node | None:
@@ -44,10 +46,10 @@ def dual(node: Not) -> Node | None:
     if not isinstance(operand, Binary) or operand.operator not in _DUAL:
         return None
     junction = operand.operator
-    return join(_DUAL[junction], [simplest(Not(term)) for term in flatten(junction, operand)])
+    return join(_DUAL[junction], [_forms(term)[1] for term in flatten(junction, operand)])
 
 
-def nesting(node: Node) -> int:
+def _nesting(node: Node) -> int:
     """Return the depth of a tree; a chain of one junction counts once."""
     deepest = 0
     stack: list[tuple[Node, int]] = [(node, 1)]
@@ -75,7 +77,15 @@ def simplest(node: Node) -> Node:
     """Return the form of a condition with the fewest operators, then the fewest characters.
 
     The node must be a condition: a whole expression, or an operand of ``&&``, ``||`` or ``!``.
+
+    Raises:
+        InvalidExpression: the tree is too deep for any expression.
     """
+    depth = _nesting(node)
+    if depth > _MAX_NESTING:
+        raise invalid(
+            f"the filter is nested {depth} deep, more than any expression can be", kind=ErrorKind.TOO_COMPLEX
+        )
     return _forms(node)[0]
 
 
@@ -110,16 +120,9 @@ def _forms(node: Node) -> tuple[Node, Node]:
 def _factored(inner: Junction, terms: list[Node]) -> list[Node]:
     """Replace each run of negated terms by a negation of the terms joined with the opposite junction."""
     result: list[Node] = []
-    run: list[Node] = []
-    for term in [*terms, None]:
-        if isinstance(term, Not):
-            run.append(term.operand)
-            continue
-        if run:
-            result.append(Not(join(inner, run)))
-            run = []
-        if term is not None:
-            result.append(term)
+    for negated, group in groupby(terms, lambda term: isinstance(term, Not)):
+        run = list(group)
+        result += [Not(join(inner, [_negation(term) for term in run]))] if negated else run
     return result
 
 
@@ -145,7 +148,6 @@ def _cheaper(first: Node, second: Node) -> Node:
 
 #: Maximum number of subscriptions in a plan: the broker evaluates each subscription for every message.
 MAX_SUBSCRIPTIONS: Final = 1000
-_MAX_NESTING: Final = 64
 _MAX_TEXT: Final = 1 << 20
 
 
@@ -161,8 +163,8 @@ def plan_text(text: str) -> list[str]:
         InvalidExpression: the text has a syntax error, or cannot be split far enough.
     """
     if len(text) > _MAX_TEXT:
-        raise _refusal(
-            "expression", ErrorKind.TOO_LONG, f"a filter of {len(text)} characters is too long to be planned"
+        raise invalid(
+            f"a filter of {len(text)} characters is too long to be planned", kind=ErrorKind.TOO_LONG
         )
     ast = parse(text)
     if operator_count(ast) <= MAX_OPERATORS and encoded_length(text) <= MAX_LENGTH:
@@ -176,11 +178,6 @@ def plan_tree(node: Node) -> list[str]:
     Raises:
         InvalidExpression: an indivisible part exceeds a limit; the error names the limit and the remedy.
     """
-    depth = nesting(node)
-    if depth > _MAX_NESTING:
-        raise _refusal(
-            "", ErrorKind.TOO_COMPLEX, f"the filter is nested {depth} deep, more than any expression can be"
-        )
     return list(dict.fromkeys(unparse(part) for part in _split(simplest(node))))
 
 
@@ -225,37 +222,26 @@ def _pack(terms: list[Node], build: Callable[[Node], Node]) -> list[Node]:
         else:
             result.extend(_split(build(term)))
         if len(result) > MAX_SUBSCRIPTIONS:
-            raise _refusal(
-                "",
-                ErrorKind.TOO_COMPLEX,
+            raise invalid(
                 f"the filter would take more than {MAX_SUBSCRIPTIONS} subscriptions; filter by a property "
                 "that groups these values, or in the application",
+                kind=ErrorKind.TOO_COMPLEX,
             )
     if chunk:
         result.append(build(join("||", chunk)))
     return result
 
 
-def _refusal(text: str, kind: ErrorKind, message: str) -> InvalidExpression:
-    return InvalidExpression(message, expression=text, offset=0, code=kind.name)
+_INDIVISIBLE: Final = (
+    "This part cannot be split: several subscriptions are joined by *or*, never by *and*. Possible remedies: "
+    "let producers set one property for these conditions; move some of them to an application subscription "
+    "in the domain's configuration (the broker applies both); shorten property names; or subscribe to some "
+    "of the conditions and check the rest in the application."
+)
 
 
 def _too_big(node: Node) -> InvalidExpression:
     text, operators = unparse(node), operator_count(node)
-    length = encoded_length(text)
     if operators > MAX_OPERATORS:
-        kind = ErrorKind.TOO_COMPLEX
-        limit = f"too many operators ({operators}), max allowed operators: {MAX_OPERATORS}"
-    else:
-        kind = ErrorKind.TOO_LONG
-        limit = f"expression is too long ({length}), max allowed length: {MAX_LENGTH}"
-    shown = text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 1] + "…"
-    return _refusal(
-        text,
-        kind,
-        f"{limit}\n    {shown}\nThis part cannot be split: several subscriptions are joined by *or*, never "
-        "by *and*. Possible remedies: let producers set one property for these conditions; move some of "
-        "them to an application subscription in the domain's configuration (the broker applies both); "
-        "shorten property names; or subscribe to some of the conditions and check the rest in the "
-        "application.",
-    )
+        return too_many_operators(text, operators, 0, _INDIVISIBLE)
+    return too_long(text, encoded_length(text), _INDIVISIBLE)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -207,8 +206,8 @@ class Step:
     expression: Expression | None
     active: tuple[Route, ...]
     dormant: tuple[Route, ...]
-    evaluation: Evaluation | None
-    verdict: str
+    evaluation: Evaluation | None = None
+    verdict: str = "not evaluated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,22 +296,12 @@ class Decision:
         return f"{told}, and the next messages like this one spill over to {names}."
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    priority: int
-    expression: Expression | None
-    active: tuple[Route, ...]
-    dormant: tuple[Route, ...]
+def _evaluate(group: Step, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
+    return Evaluation(True) if group.expression is None else group.expression.evaluate(properties)
 
-    def step(self, evaluation: Evaluation | None, verdict: str) -> Step:
-        return Step(self.priority, self.expression, self.active, self.dormant, evaluation, verdict)
 
-    def evaluate(self, properties: Mapping[str, PropertyInput] | None) -> Evaluation:
-        return Evaluation(True) if self.expression is None else self.expression.evaluate(properties)
-
-    @property
-    def free(self) -> tuple[Route, ...]:
-        return tuple(route for route in self.active if not route.full)
+def _free(group: Step) -> tuple[Route, ...]:
+    return tuple(route for route in group.active if not route.full)
 
 
 class RoutingTable:
@@ -331,17 +320,12 @@ class RoutingTable:
     def __init__(self, routes: Iterable[RouteInput], *, broadcast: bool = False) -> None:
         self._broadcast = _checks.boolean("broadcast", broadcast)
         given: list[RouteInput] = _checks.items("routes", routes)
-        self._routes = tuple(_route(i, entry) for i, entry in enumerate(given, 1))
-        names = [route.name for route in self._routes]
+        named = tuple(_route(i, entry) for i, entry in enumerate(given, 1))
+        names = [route.name for route in named]
         for name in names:
             if names.count(name) > 1:
                 raise UsageError(f"two routes have the name {name!r}: names must be unique")
-        self._groups = _grouped(self._routes)
-
-    @property
-    def routes(self) -> tuple[Route, ...]:
-        """Every route, as listed."""
-        return self._routes
+        self._groups = _grouped(named)
 
     def route(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
         """Return the decision for a message with these properties.
@@ -359,30 +343,32 @@ class RoutingTable:
         steps: list[Step] = []
         candidates: tuple[Route, ...] = ()
         also: list[Route] = []
-        matched = False
+        matched: int | None = None
         others_have_room = False
-        for _, level in groupby(self._groups, key=lambda group: group.priority):
-            decided = matched
-            for group in level:
-                if decided:
-                    steps.append(group.step(None, "not evaluated"))
-                    continue
-                evaluation = group.evaluate(properties)
-                if not evaluation:
-                    others_have_room = others_have_room or bool(group.free)
-                    steps.append(group.step(evaluation, _mismatch(evaluation)))
-                    continue
-                matched = True
-                if not group.free:
-                    steps.append(group.step(evaluation, "matches, but is full"))
+        for group in self._groups:
+            if matched is not None and group.priority < matched:
+                steps.append(group)
+                continue
+            evaluation, free = _evaluate(group, properties), _free(group)
+            verdict = _verdict(evaluation)
+            if not evaluation:
+                others_have_room = others_have_room or bool(free)
+            else:
+                matched = group.priority
+                if not free:
+                    verdict = "matches, but is full"
                 elif candidates:
-                    also.extend(group.free)
-                    steps.append(group.step(evaluation, "matches too"))
+                    also.extend(free)
+                    verdict = "matches too"
                 else:
-                    candidates = group.free
-                    steps.append(group.step(evaluation, _match(evaluation)))
-        waits = matched and not candidates
-        spills = self._spills(properties) if waits and others_have_room else ()
+                    candidates = free
+            steps.append(replace(group, evaluation=evaluation, verdict=verdict))
+        waits = matched is not None and not candidates
+        spills: tuple[Route, ...] = ()
+        if waits and others_have_room:
+            # Every full group is marked now, and skipped.
+            takers = (_free(group) for group in self._groups if _evaluate(group, properties))
+            spills = next(filter(None, takers), ())
         return Decision(
             candidates,
             waits,
@@ -392,23 +378,19 @@ class RoutingTable:
             spills=spills,
         )
 
-    def _spills(self, properties: Mapping[str, PropertyInput] | None) -> tuple[Route, ...]:
-        """Return the receivers of a message while every full group is marked and skipped."""
-        return next((group.free for group in self._groups if group.free and group.evaluate(properties)), ())
-
     def _to_all(self, properties: Mapping[str, PropertyInput] | None) -> Decision:
         steps: list[Step] = []
         served: dict[str, Route] = {}
         for group in self._groups:
-            evaluation = group.evaluate(properties)
-            if not evaluation:
-                steps.append(group.step(evaluation, _mismatch(evaluation)))
-                continue
-            # Broadcast deliveries are not tracked: no consumer is ever full, and each consumer receives one
-            # copy.
-            fresh = [route for route in group.active if route.consumer not in served]
-            served.update((route.consumer, route) for route in fresh)
-            steps.append(group.step(evaluation, _match(evaluation) if fresh else "matches, served already"))
+            evaluation = _evaluate(group, properties)
+            verdict = _verdict(evaluation)
+            if evaluation:
+                # Broadcast deliveries are not tracked: no consumer is ever full, and each consumer receives
+                # one copy.
+                fresh = [route for route in group.active if route.consumer not in served]
+                served.update((route.consumer, route) for route in fresh)
+                verdict = verdict if fresh else "matches, served already"
+            steps.append(replace(group, evaluation=evaluation, verdict=verdict))
         return Decision(tuple(served.values()), False, (), tuple(steps), broadcast=True)
 
 
@@ -423,7 +405,7 @@ def _route(number: int, entry: RouteInput) -> Route:
         name = entry[2] if len(entry) == 3 else ""
         entry = Route(_expression(entry[0]), entry[1], name)
     name = entry.name or f"#{number}"
-    return Route(entry.expression, entry.priority, name, entry.consumer or name, entry.full)
+    return replace(entry, name=name, consumer=entry.consumer or name)
 
 
 def _expression(value: str | Expression | Filter | Operand | None) -> Expression | None:
@@ -436,24 +418,22 @@ def _expression(value: str | Expression | Filter | Operand | None) -> Expression
     return value.expression()
 
 
-def _grouped(routes: tuple[Route, ...]) -> list[_Group]:
+def _grouped(routes: tuple[Route, ...]) -> list[Step]:
     by_expression: dict[Expression | None, list[Route]] = {}
     for route in routes:
         by_expression.setdefault(route.expression, []).append(route)
-    groups: list[_Group] = []
+    groups: list[Step] = []
     for expression, members in by_expression.items():
         top = max(route.priority for route in members)
         active = tuple(route for route in members if route.priority == top)
         dormant = tuple(route for route in members if route.priority < top)
-        groups.append(_Group(top, expression, active, dormant))
+        groups.append(Step(top, expression, active, dormant))
     return sorted(groups, key=lambda group: -group.priority)
 
 
-def _match(evaluation: Evaluation) -> str:
-    return f"matches: {evaluation.reason}" if evaluation.reason else "matches"
-
-
-def _mismatch(evaluation: Evaluation) -> str:
+def _verdict(evaluation: Evaluation) -> str:
+    if evaluation:
+        return f"matches: {evaluation.reason}" if evaluation.reason else "matches"
     if evaluation.error is None:
         return "no match"
     return f"no match: {evaluation.error.name} error, {evaluation.reason}"

@@ -13,7 +13,6 @@ __all__ = [
     "INT64_MIN",
     "MAX_LENGTH",
     "MAX_OPERATORS",
-    "MAX_PROPERTIES",
     "NEGATED",
     "PRECEDENCE",
     "UNARY_PRECEDENCE",
@@ -45,8 +44,6 @@ __all__ = [
 MAX_LENGTH: Final = 128
 #: The broker's limit on one expression's operators.
 MAX_OPERATORS: Final = 10
-#: The broker's limit on one expression's references to properties.
-MAX_PROPERTIES: Final = 10
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1

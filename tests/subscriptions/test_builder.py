@@ -204,10 +204,10 @@ def test_impossible_size_is_refused_at_once() -> None:
     with pytest.raises(InvalidExpression, match=r"too many operators \(11\), max allowed operators: 10"):
         added(10)
     assert str(nested(2))
-    with pytest.raises(InvalidExpression, match="nested 33 deep"):
-        nested(100)
-    with pytest.raises(InvalidExpression, match="nested 33 deep"):
-        reduce(lambda inner, _: ~~((inner | (P.y == 1)) & (P.z == 2)), range(100), P.x == 1)
+    with pytest.raises(InvalidExpression, match="nested 202 deep"):
+        nested(100).expression()
+    with pytest.raises(InvalidExpression, match="nested 202 deep"):
+        reduce(lambda inner, _: ~~((inner | (P.y == 1)) & (P.z == 2)), range(100), P.x == 1).plan()
     assert str(~~~~(P.x == 1)) == "x==1"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bmq.errors import UsageError
-from bmq.subscriptions import AppOutcome, check_domain, explain_domain
+from bmq.subscriptions import Expression, check_domain
 from tests.transcripts import probes
 
 
@@ -95,8 +95,6 @@ def test_invalid_domains_have_errors(given: dict[str, Any], where: str, message:
     assert str(finding).startswith(f"error: {where}")
     with pytest.raises(UsageError, match="the broker would refuse this domain"):
         check_domain(given, strict=True)
-    with pytest.raises(UsageError, match="the broker would refuse this domain"):
-        explain_domain(given, {"x": 1})
 
 
 @pytest.mark.parametrize(
@@ -133,52 +131,10 @@ def test_the_error_of_an_expression_points_at_the_column() -> None:
     assert finding.app_id == "foo"
 
 
-def delivered(outcomes: dict[str, AppOutcome]) -> dict[str, bool]:
-    return {app: outcome.delivered for app, outcome in outcomes.items()}
-
-
-def test_applications_of_fanout_domains_are_checked() -> None:
-    assert delivered(explain_domain(FANOUT, {"x": 1})) == {"foo": True, "bar": False, "baz": True}
-    assert delivered(explain_domain(FANOUT, {"x": 2})) == {"foo": False, "bar": True, "baz": True}
-    outcomes = explain_domain(FANOUT, {"x": 1})
-    assert outcomes["foo"].why == "subscriptions[0] matches: x == 1"
-    assert outcomes["bar"].why == "confirmed at once: subscriptions[1] does not match: x == 2"
-    assert outcomes["baz"].why == "no application subscription: the application receives every message"
-    assert outcomes["baz"].expression is None
-
-
-def test_an_evaluation_error_is_no_match() -> None:
-    outcome = explain_domain(FANOUT, None)["foo"]
-    assert not outcome.delivered
-    assert outcome.why.endswith("(NAME error: the message has no property `x`)")
-
-
-def test_the_last_entry_of_an_app_wins() -> None:
-    given = domain("fanout", entry("foo", "x == 1"), entry("foo", "x == 2"), apps=("foo",))
-    assert delivered(explain_domain(given, {"x": 1})) == {"foo": False}
-    assert delivered(explain_domain(given, {"x": 2})) == {"foo": True}
-
-
-def test_entries_without_effect_are_warnings() -> None:
-    assert delivered(explain_domain(domain("fanout", entry("foo", ""), apps=("foo",)), None)) == {"foo": True}
-    given = domain("fanout", entry("qux", "x == 1"), apps=("foo",))
-    assert delivered(explain_domain(given, None)) == {"foo": True}
-
-
-@pytest.mark.parametrize("mode", ["priority", "broadcast"])
-@pytest.mark.parametrize("app_id", ["", None, "anything"])
-def test_without_app_ids_the_entry_applies_to_all_consumers(mode: str, app_id: str | None) -> None:
-    given = domain(mode, entry(app_id, "x > 0"))
-    assert delivered(explain_domain(given, {"x": 1})) == {"": True}
-    assert delivered(explain_domain(given, {"x": -1})) == {"": False}
-    assert delivered(explain_domain(domain(mode), {"x": -1})) == {"": True}
-
-
-def test_explain_domain_matches_a_real_broker() -> None:
+def test_an_application_subscription_matches_as_at_a_real_broker() -> None:
     # x > 0 on a priority domain: x = 1 is called "pos"; x = -1 and a message without properties never came.
-    given = domain("priority", entry("", "x > 0"))
     posted: dict[str, dict[str, Any] | None] = {"pos": {"x": 1}, "neg": {"x": -1}, "none": None}
-    kept = [name for name, properties in posted.items() if explain_domain(given, properties)[""].delivered]
+    kept = [name for name, properties in posted.items() if Expression("x > 0").matches(properties)]
     assert kept == probes()["application_subscription"]["pushed"]
 
 
