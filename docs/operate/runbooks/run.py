@@ -440,7 +440,7 @@ async def moving_a_queue(place: Place) -> None:
             "cause": "50 messages in a queue",
             "sign": "`bmq queues`: all are in the other queue",
             "after": took,
-            "remedy": "`bmq move`, interrupted once",
+            "remedy": "`bmq move`, in two runs",
             "verified": time.monotonic() - began,
         }
         await place.run("peek", new, "--count", "2")
