@@ -6,21 +6,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.client.send_window import Permit
-from bmq.events import ConnectionLost, SessionEvent, SlowConsumer, SlowConsumerRecovered
+from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from tests.fakes.broker import Peer, guid
-from tests.performance.server import counted
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
@@ -91,18 +89,6 @@ async def start(*posts: Coroutine[Any, Any, bmq.Ack]) -> list[asyncio.Task[bmq.A
     return tasks
 
 
-async def test_post_is_sent_as_soon_as_the_window_has_room(peer: Peer) -> None:
-    async with writing(peer, max_unacked_messages=10) as (session, queue):
-        pending = [queue.post_nowait(b"%d" % n) for n in range(10)]
-        waiting = await start(*(queue.post(b"%d" % n) for n in range(10, 14)))
-        await acknowledge(peer, session, 0)
-        await eventually(lambda: sent(peer) == [*range(1, 11)])
-        await acknowledge(peer, session, 5, 6)
-        await eventually(lambda: sent(peer) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12])
-        peer.answer("PUT")
-        await asyncio.gather(*waiting, *pending)
-
-
 async def test_a_later_post_does_not_overtake_a_waiting_post(peer: Peer) -> None:
     async with writing(peer, max_unacked_messages=4) as (session, queue):
         pending = [queue.post_nowait(b"%d" % n) for n in range(4)]
@@ -111,15 +97,14 @@ async def test_a_later_post_does_not_overtake_a_waiting_post(peer: Peer) -> None
         # Room exists, and the waiting task has not run yet.
         script = peer.connection.script
         peer.connection.send(script.ack([script.puts.pop(0)]))
-        late: list[asyncio.Task[bmq.Ack]] = []
         while session.stats().acknowledged < 1:  # noqa: ASYNC110 - each turn of the loop counts
             await asyncio.sleep(0)
-        late.append(asyncio.ensure_future(queue.post(b"6")))
+        late = asyncio.ensure_future(queue.post(b"6"))
         with pytest.raises(bmq.BufferFull):
             queue.post_nowait(b"7")
         await eventually(lambda: sent(peer) == [1, 2, 3, 4])
         peer.answer("PUT")
-        await asyncio.gather(*pending, *waiting, *late)
+        await asyncio.gather(*pending, *waiting, late)
         assert peer.posted == [*range(1, 7)]
 
 
@@ -223,38 +208,6 @@ async def test_posts_waiting_for_the_transport_continue_after_a_lost_connection(
         await asyncio.wait_for(waiting, 20)
 
 
-@pytest.mark.parametrize("end", ["served", "cancelled", "closed"])
-async def test_a_place_in_line_costs_the_same_in_a_long_line(peer: Peer, end: str) -> None:
-    """Counted in calls of functions, not in time."""
-    costs: list[float] = []
-    for count in (500, 2000):
-        async with writing(peer, max_unacked_messages=50) as (session, queue):
-            window, core = session._driver.send_window, queue._core
-            core.unacked, window._max_messages = 1, 0  # the window is full
-            tasks = [asyncio.create_task(window.acquire(core, Permit(1, 1, 1))) for _ in range(count)]
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert not any(task.done() for task in tasks)
-            with counted(own=True) as counter:
-                if end == "cancelled":
-                    for task in tasks:
-                        task.cancel()
-                elif end == "closed":
-                    window.closed(core)
-                else:
-                    while window.lines:
-                        window._max_messages = 10
-                        window.wake()
-                        window._max_messages = 0
-                        await asyncio.sleep(0)
-                await asyncio.wait(tasks)
-            assert not window.lines
-            core.unacked = 0
-            costs.append(counter.calls / count)
-            peer.answer("PUT")
-    assert costs[1] < costs[0] * 1.1
-
-
 async def test_the_window_counts_bytes(peer: Peer) -> None:
     async with writing(peer, max_unacked_bytes=10_000) as (session, queue):
         pending = [queue.post_nowait(bytes(4000)) for _ in range(3)]  # the last one may exceed the limit
@@ -263,25 +216,6 @@ async def test_the_window_counts_bytes(peer: Peer) -> None:
             queue.post_nowait(b"x")
         peer.answer("PUT")
         await asyncio.gather(*pending)
-
-
-async def test_post_many_stays_within_the_window(peer: Peer) -> None:
-    async with writing(peer, max_unacked_messages=50) as (session, queue):
-        posting = asyncio.ensure_future(queue.post_many(b"%d" % n for n in range(500)))
-        most = 0
-        while not posting.done():
-            most = max(most, session.stats().unacked_messages)
-            script = peer.connection.script
-            if len(script.puts) >= 20 or most >= 50:
-                peer.connection.react() if "PUT" not in peer.hold else None
-                puts, script.puts = script.puts, []
-                if puts:
-                    peer.posted.extend(int(put.data) for put in puts)
-                    peer.connection.send(script.ack(puts))
-            await asyncio.sleep(0)
-        report = await posting
-        assert (report.posted, report.acknowledged, most) == (500, 500, 50)
-        assert peer.posted == list(range(500))
 
 
 async def test_post_many_posts_available_items_while_the_iterator_waits(peer: Peer) -> None:
@@ -298,69 +232,6 @@ async def test_post_many_posts_available_items_while_the_iterator_waits(peer: Pe
         await eventually(lambda: peer.posted == [1])
         go_on.set()
         assert (await posting).acknowledged == 2
-
-
-async def test_a_peer_that_does_not_read_stops_the_posts_not_the_memory(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, max_unacked_bytes=256 << 20) as session:
-        queue = await session.open_queue(URI, write=True)
-        assert peer.connection.transport is not None
-        peer.connection.transport.pause_reading()
-        taken = 0
-
-        def items() -> Iterator[bytes]:
-            nonlocal taken
-            for _ in range(2000):
-                taken += 1
-                yield bytes(100_000)
-
-        posting = asyncio.ensure_future(queue.post_many(items()))
-        # At some point the operating system takes no more data, and all posters wait.
-        before = -1
-        while before != taken or not taken:
-            before = taken
-            for _ in range(50):
-                await asyncio.sleep(0)
-        stats = session.stats()
-        # The transport's own mark bounds its data; the rest was not even taken from the iterator.
-        assert stats.write_buffer_bytes <= 2 << 20
-        assert taken < 400
-        peer.connection.transport.resume_reading()
-        assert (await posting).acknowledged == 2000
-
-
-async def test_posters_continue_when_a_silent_peer_reads_again(peer: Peer) -> None:
-    async with writing(peer, max_unacked_messages=100_000, max_unacked_bytes=1 << 30) as (session, queue):
-        transport = peer.connection.transport
-        assert transport is not None
-        transport.pause_reading()
-        posts: list[asyncio.Task[bmq.Ack]] = []
-        while session.stats().write_buffer_bytes < 1 << 20:  # the connection does not keep up
-            posts += [asyncio.ensure_future(queue.post(bytes(100_000))) for _ in range(10)]
-            await asyncio.sleep(0)
-        waiting = asyncio.ensure_future(queue.post(b"7"))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        script = peer.connection.script
-        transport.resume_reading()
-        await eventually(lambda: any(put.data == b"7" for put in script.puts))
-        peer.answer("PUT")
-        await asyncio.gather(*posts, waiting)
-
-
-async def test_flush_waits_for_every_earlier_post(peer: Peer) -> None:
-    async with writing(peer) as (_, queue):
-        posts = [queue.post_nowait(b"1"), queue.post_nowait(b"2")]
-        flushing = asyncio.ensure_future(queue.flush())
-        script = peer.connection.script
-        await eventually(lambda: len(script.puts) == 2)
-        peer.connection.send(script.ack([script.puts.pop(0)]))
-        await posts[0]
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not flushing.done()
-        peer.answer("PUT")
-        await flushing
-        assert posts[1].done()
 
 
 async def test_cancelled_posts_leave_no_state(peer: Peer) -> None:
@@ -462,29 +333,6 @@ async def _take_all(queue: bmq.Queue) -> None:
         pass
 
 
-async def test_buffered_bytes_pause_reading(peer: Peer) -> None:
-    happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, max_buffered_bytes=50_000, on_event=happened.append) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(*range(10), size=10_000)
-        await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
-        assert len(await queue.receive_many(100)) == 10
-        await eventually(lambda: isinstance(happened[-1], SlowConsumerRecovered))
-
-
-async def test_a_paused_connection_is_not_taken_for_dead(peer: Peer) -> None:
-    peer.welcome = {"interval_ms": 10, "max_missed": 1}
-    happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, max_buffered_messages=1, on_event=happened.append) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, 2, 3)
-        await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
-        # The session sends heartbeats although the broker's heartbeats go unread.
-        await eventually(lambda: peer.log.count("HEARTBEAT_RSP") >= 2)
-        assert not any(isinstance(event, ConnectionLost) for event in happened)
-        assert len(await queue.receive_many()) == 3
-
-
 async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_write(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
@@ -498,28 +346,6 @@ async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_
         peer.connection.push(*range(20))
         got = [int((await queue.receive(timeout=20)).data) for _ in range(20)]
         assert got == list(range(20))
-
-
-async def test_a_turn_of_the_loop_has_one_read_while_messages_wait(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(
-            URI, read=True, default_subscription=True, max_unconfirmed_messages=1_000_000
-        )
-        before = session.stats().bytes_received
-        for first in range(0, 20_000, 500):  # seven megabytes
-            peer.connection.push(*range(first, first + 500), size=300)
-        reads: list[int] = []
-        while session.stats().buffered_messages < 20_000:
-            await asyncio.sleep(0)
-            received = session.stats().bytes_received
-            reads.append(received - before)
-            before = received
-        # The largest read of both event loops, and the end of another event.
-        assert max(reads) <= 2 * 256 * 1024
-        assert sum(map(bool, reads)) > 10
-        for number in range(20_000):
-            message = await queue.receive()
-            assert message.data.startswith(b"%d" % number)
 
 
 async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> None:
@@ -543,15 +369,6 @@ async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> 
 # ---- hostile peers
 
 
-async def test_an_event_larger_than_allowed_closes_the_connection(peer: Peer) -> None:
-    happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, max_event_size=10_000, on_event=happened.append) as session:
-        await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, size=20_000)
-        lost = await eventually(lambda: next((e for e in happened if isinstance(e, ConnectionLost)), None))
-        assert "exceeds the limit of 10,000" in lost.reason
-
-
 async def test_decompression_bomb_is_refused_on_access_without_side_effects(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_message_size=1 << 20) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
@@ -566,15 +383,6 @@ async def test_decompression_bomb_is_refused_on_access_without_side_effects(peer
             _ = message.data
         message.confirm()  # out of the way
         assert (await queue.receive(timeout=20)).data == b"2"
-
-
-async def test_messages_of_unopened_queues_take_no_memory(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        for number in range(1000):
-            peer.connection.send(peer.connection.script.push(7, [(guid(number), b"x" * 1000)], (5,)))
-        await queue.post(b"1")
-        assert session.stats().buffered_bytes == 0
 
 
 @pytest.mark.parametrize("first", ["refused", "finished"])

@@ -11,6 +11,7 @@ import importlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -271,29 +272,22 @@ async def opened(thing: Any) -> None:
     await thing
 
 
-simple("Consumer.__aenter__", of_consumer(entered))
-simple("Consumer.__await__", of_consumer(opened))
-recipe("Consumer.open", "Consumer.close")(of_consumer(lambda c: c.open()))
-recipe("Consumer.pause", "Consumer.resume")(of_consumer(pause_and_resume))
-simple("Consumer.receive", of_consumer(lambda c: c.receive(timeout=20)))
-simple("Consumer.receive_many", of_consumer(lambda c: c.receive_many(timeout=20)))
+for typed, prefix in ((False, ""), (True, "Typed")):
+    of = partial(of_consumer, typed=typed)
+    name = f"{prefix}Consumer"
+    simple(f"{name}.__aenter__", of(entered))
+    simple(f"{name}.__await__", of(opened))
+    recipe(f"{name}.open", f"{name}.close")(of(lambda c: c.open()))
+    recipe(f"{name}.pause", f"{name}.resume")(of(pause_and_resume))
+    simple(f"{name}.receive", of(lambda c: c.receive(timeout=20)))
+    simple(f"{name}.receive_many", of(lambda c: c.receive_many(timeout=20)))
+    simple(f"{name}.__aiter__", of(first))
+    simple(f"{name}.batches", of(lambda c: first(c.batches())))
+    simple(f"{name}.configure", of(lambda c: c.configure(priority=2)))
 simple("Consumer.wait", of_consumer(lambda c: c.wait(timeout=1)))
-simple("Consumer.__aiter__", of_consumer(first))
-simple("Consumer.batches", of_consumer(lambda c: first(c.batches())))
-simple("Consumer.configure", of_consumer(lambda c: c.configure("x > 1")))
-simple("TypedConsumer.__aenter__", of_consumer(entered, typed=True))
-simple("TypedConsumer.__await__", of_consumer(opened, typed=True))
-recipe("TypedConsumer.open", "TypedConsumer.close")(of_consumer(lambda c: c.open(), typed=True))
-simple("TypedConsumer.receive", of_consumer(lambda c: c.receive(timeout=20), typed=True))
-simple("TypedConsumer.__aiter__", of_consumer(first, typed=True))
-
-simple("TypedConsumer.receive_many", of_consumer(lambda c: c.receive_many(timeout=20), typed=True))
-simple("TypedConsumer.batches", of_consumer(lambda c: first(c.batches()), typed=True))
-simple("TypedConsumer.configure", of_consumer(lambda c: c.configure(priority=2), typed=True))
-recipe("TypedConsumer.pause", "TypedConsumer.resume")(of_consumer(pause_and_resume, typed=True))
 
 
-def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False, typed: bool = False) -> Recipe:
+def of_group(call: Callable[[Any], Awaitable[Any]], typed: bool = False) -> Recipe:
     async def use(w: World) -> None:
         queue = await w.session.open_queue(DOMAIN + "group", read=True)
         try:
@@ -308,16 +302,15 @@ def of_group(call: Callable[[Any], Awaitable[Any]], endless: bool = False, typed
     return use
 
 
-simple("Group.__aenter__", of_group(entered))
-simple("Group.__await__", of_group(opened))
-recipe("Group.open", "Group.close")(of_group(lambda g: g.open()))
-simple("Group.receive", of_group(lambda g: g.receive()), endless=True)
-recipe("Group.__aiter__", "Group.__anext__", endless=True)(of_group(first))
-simple("TypedGroup.__aenter__", of_group(entered, typed=True))
-simple("TypedGroup.__await__", of_group(opened, typed=True))
-recipe("TypedGroup.open", "TypedGroup.close")(of_group(lambda g: g.open(), typed=True))
-simple("TypedGroup.receive", of_group(lambda g: g.receive(), typed=True), endless=True)
-simple("TypedGroup.__aiter__", of_group(first, typed=True), endless=True)
+for typed, prefix in ((False, ""), (True, "Typed")):
+    of = partial(of_group, typed=typed)
+    name = f"{prefix}Group"
+    simple(f"{name}.__aenter__", of(entered))
+    simple(f"{name}.__await__", of(opened))
+    recipe(f"{name}.open", f"{name}.close")(of(lambda g: g.open()))
+    simple(f"{name}.receive", of(lambda g: g.receive()), endless=True)
+    simple(f"{name}.__aiter__", of(first), endless=True)
+recipe("Group.__anext__", endless=True)(RECIPES["Group.__aiter__"])
 
 
 # delays

@@ -135,61 +135,17 @@ async def test_closing_waits_for_the_block_and_not_for_its_task(peer: Peer) -> N
     assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
 
 
-async def test_a_block_receives_the_message_or_the_batch(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, 2)
-        async with await queue.receive() as message:
-            assert message.data == b"1"
-        async with await queue.receive_many() as batch:
-            assert [each.data for each in batch] == [b"2"]
-            assert not batch[0].confirmed
-        assert message.confirmed
-        assert batch[0].confirmed
-
-
-async def test_a_handler_may_close_its_own_session(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, default_subscription=True)
-    peer.connection.push(1)
-    async for message in queue:
-        async with message:
-            async with asyncio.timeout(20):
-                report = await session.close()
-    assert report.clean
-    assert session.state is bmq.SessionState.CLOSED
-
-
-async def test_a_handler_may_close_its_own_queue(peer: Peer) -> None:
+@pytest.mark.parametrize("what", ["session", "queue"])
+async def test_a_handler_may_close_its_own_session_or_queue(peer: Peer, what: str) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
         peer.connection.push(1)
         async for message in queue:
-            async with message:
-                async with asyncio.timeout(20):
-                    await queue.close()
+            async with message, asyncio.timeout(20):
+                await (queue.close() if what == "queue" else session.close())
         assert queue.closed
-
-
-@pytest.mark.parametrize("how", ["error", "cancel"])
-async def test_failed_or_cancelled_handler_confirms_no_message(peer: Peer, how: str) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1)
-
-        async def handle() -> None:
-            async with await queue.receive():
-                if how == "error":
-                    raise ValueError
-                await asyncio.Event().wait()
-
-        task = asyncio.ensure_future(handle())
-        await eventually(lambda: len(queue._handlers) or task.done())
-        task.cancel()
-        with pytest.raises((ValueError, asyncio.CancelledError)):
-            await task
-        assert len(queue._handlers) == 0
-    assert peer.connection.script.confirms == []
+        assert (session.state is bmq.SessionState.CLOSED) is (what == "session")
+    assert (await session.close()).clean
 
 
 async def test_closing_may_be_repeated_at_any_time(peer: Peer) -> None:
@@ -212,18 +168,6 @@ async def test_closing_while_connecting_ends_the_connecting(peer: Peer) -> None:
     with pytest.raises(bmq.SessionClosed, match="while it was connecting"):
         await starting
     await eventually(lambda: peer.connection.transport is None)
-
-
-async def test_closing_while_disconnected_ends_at_once_without_posts() -> None:
-    peer = Peer()
-    await peer.start()
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-    await peer.stop()
-    await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
-    async with asyncio.timeout(20):
-        await queue.close()
-        assert (await session.close()).clean
 
 
 async def test_closing_while_disconnected_waits_for_posts_that_may_still_get_through() -> None:
@@ -249,50 +193,6 @@ async def test_closing_while_disconnected_waits_for_posts_that_may_still_get_thr
     await pending
     assert peer.posted == [1]
     await peer.stop()
-
-
-async def test_closing_at_once_gives_posts_up() -> None:
-    peer = Peer()
-    await peer.start()
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, write=True)
-    await peer.stop()
-    pending = queue.post_nowait(b"1")
-    async with asyncio.timeout(20):
-        report = await session.close(timeout=0)
-    assert report.unacked_posts == 1
-    with pytest.raises(bmq.PostError):
-        await pending
-
-
-async def test_a_cancelled_task_may_close_in_finally(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await session.close()
-
-    task = asyncio.ensure_future(work())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert session.state is bmq.SessionState.CLOSED
-
-
-async def test_cancelled_close_continues_in_the_background(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    peer.hold.add("Disconnect")
-    closing = asyncio.ensure_future(session.close())
-    await eventually(lambda: "Disconnect" in peer.log)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert session.state is bmq.SessionState.CLOSING
-    peer.answer("Disconnect")
-    assert (await session.close()).clean
 
 
 @pytest.mark.parametrize("held", ["CloseQueue", "Disconnect"])
@@ -332,20 +232,6 @@ async def test_end_of_the_event_loop_abandons_all_calls(peer: Peer) -> None:
         await pending
     assert session.state is bmq.SessionState.CLOSED
     await eventually(lambda: peer.connection.transport is None)
-
-
-async def test_peer_that_does_not_read_does_not_delay_closing(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, write=True)
-    assert peer.connection.transport is not None
-    peer.connection.transport.pause_reading()
-    pending = [queue.post_nowait(bytes(1_000_000)) for _ in range(20)]
-    async with asyncio.timeout(20):
-        report = await session.close(timeout=0.1)
-    assert report.unacked_posts == 20
-    results = await asyncio.gather(*pending, return_exceptions=True)
-    assert all(isinstance(result, bmq.PostError) for result in results)
-    peer.connection.transport.resume_reading()
 
 
 async def test_all_waits_end_with_the_session(peer: Peer) -> None:
@@ -388,34 +274,6 @@ async def _drain(items: object) -> list[object]:
     return [item async for item in items]  # type: ignore[attr-defined]
 
 
-async def test_closed_session_refuses_every_call_with_the_reason(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        peer.connection.push(1)
-        message = await queue.receive(30)
-    with pytest.raises(bmq.SessionClosed):
-        await session.open_queue(URI, read=True, default_subscription=True)
-    with pytest.raises(bmq.SessionClosed):
-        await queue.post(b"1")
-    with pytest.raises(bmq.SessionClosed):
-        queue.post_nowait(b"1")
-    with pytest.raises(bmq.SessionClosed):
-        await queue.post_many([b"1"])
-    with pytest.raises(bmq.QueueClosed):
-        await queue.receive()
-    with pytest.raises((bmq.SessionClosed, bmq.QueueClosed)):
-        await queue.configure(priority=1)
-    assert [message async for message in queue] == []
-    assert queue.receive_nowait() is None
-    await queue.flush()
-    await queue.close()
-    message.confirm()  # too late, and harmless: the broker redelivers the message
-    assert session.queues == []
-    assert [event async for event in session.events()] == []
-    assert session.stats().state is bmq.SessionState.CLOSED
-    assert "CONFIRM" not in peer.log
-
-
 # queues
 
 
@@ -430,16 +288,6 @@ async def test_closing_a_queue_delivers_no_more_and_leaves_the_session(peer: Pee
         assert peer.log.count("CloseQueue") == 1
         again = await session.open_queue(URI, write=True)
         await again.post(b"1")
-
-
-async def test_queue_closes_even_without_the_brokers_answer(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("CloseQueue")
-        with pytest.raises(bmq.RequestTimeout):
-            await queue.close(timeout=0.05)
-        assert queue.closed
-        peer.answer("CloseQueue")
 
 
 async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) -> None:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-
 import pytest
 
 import bmq
@@ -17,30 +14,6 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 def confirmed(peer: Peer) -> list[bytes]:
     return [confirm.guid for confirm in peer.connection.script.confirms]
-
-
-async def test_another_thread_cannot_join(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, 2)
-        first, second = await queue.receive(), await queue.receive()
-        errors: list[Exception] = []
-
-        def confirm() -> None:
-            try:
-                second.confirm()
-            except bmq.UsageError as error:
-                errors.append(error)
-
-        first.confirm()
-        thread = threading.Thread(target=confirm)
-        thread.start()
-        thread.join()
-        assert "belong to the event loop" in str(errors[0])
-        assert not second.confirmed
-        await eventually(lambda: confirmed(peer) == [guid(1)])
-        second.confirm()
-        await eventually(lambda: confirmed(peer) == [guid(1), guid(2)])
 
 
 async def test_consumers_with_messages_of_one_event_count_their_own(peer: Peer) -> None:
@@ -78,20 +51,6 @@ async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
         assert third.stale
         assert confirmed(peer) == [guid(1), guid(2)]
         assert queue.stats().confirmed == 2
-
-
-async def test_interceptors_and_counters_see_each_confirmation(peer: Peer) -> None:
-    class Seen(bmq.Interceptor):
-        def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-            counts.append((len(messages), queue.stats().confirmed))
-
-    counts: list[tuple[int, int]] = []
-    async with bmq.connect(peer.uri, interceptors=[Seen()]) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, 2, 3)
-        for message in [await queue.receive() for _ in range(3)]:
-            message.confirm()
-        assert counts == [(1, 1), (1, 2), (1, 3)]
 
 
 @pytest.mark.parametrize("batch", [False, True])

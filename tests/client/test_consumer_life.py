@@ -6,14 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-import pytest
-
 import bmq
 from bmq.client.buffer import ConsumerInput, ConsumerLife, ConsumerState
-from bmq.errors import StateError
 from bmq.protocol.client.events import ConfirmedAgain
 from bmq.testing import FaultProxy
-from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -55,26 +51,6 @@ async def test_every_walk_over_the_table_keeps_the_invariants() -> None:
             if before in OVER:
                 assert life.over, "a closed consumer never receives again"
     assert taken == set(TABLE)
-
-
-@sweep("state", ConsumerState)
-@sweep("event", ConsumerInput)
-def test_an_input_that_is_not_in_the_table_is_an_error(state: ConsumerState, event: ConsumerInput) -> None:
-    if (state, event) in TABLE:
-        return
-    life = ConsumerLife()
-    life.state = state
-    with pytest.raises(StateError, match=f"{event.name} is not possible in state ConsumerState.{state.name}"):
-        life.fire(event)
-    assert life.state is state
-
-
-@pytest.mark.parametrize("state", ConsumerState)
-async def test_a_queue_that_closes_ends_a_consumer_in_every_state(state: ConsumerState) -> None:
-    life = ConsumerLife()
-    life.state = state
-    life.fire(ConsumerInput.SHUT)
-    assert life.state is ConsumerState.CLOSED
 
 
 async def test_a_consumer_that_is_paused_and_resumed_without_a_connection_receives_again(

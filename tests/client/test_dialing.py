@@ -121,13 +121,6 @@ async def test_connections_to_silent_addresses_are_closed_in_the_end() -> None:
         await eventually(lambda: all(each.transport is None for peer in some for each in peer.connections))
 
 
-@pytest.mark.parametrize(("timeout", "count"), [(30.0, 1), (30.0, 3), (30.0, 40), (0.2, 2), (3600.0, 1000)])
-def test_all_addresses_begin_within_the_time(timeout: float, count: int) -> None:
-    head_start = _dialer._head_start(timeout, count)
-    assert 0 < head_start <= _dialer._HEAD_START
-    assert (count - 1) * head_start < timeout
-
-
 async def test_of_two_simultaneous_answers_one_connection_is_used() -> None:
     async with peers(2, 0, 1) as some:
         connecting = asyncio.ensure_future(bmq.connect(addresses(some)).__aenter__())
@@ -217,13 +210,6 @@ async def test_missing_credentials_are_requested_again(peer: Peer) -> None:
     assert peer.log == ["authenticationRequest", "clientIdentity", "Disconnect"]
 
 
-async def test_a_broker_that_hangs_in_authentication_is_passed_over() -> None:
-    async with peers(2, 0) as some:
-        some[0].hold = {"authenticationRequest"}
-        async with bmq.connect(addresses(some), credentials=bmq.Credentials.anonymous()) as session:
-            assert session.address == some[1].uri
-
-
 async def test_a_broker_that_hangs_in_tls_is_passed_over(tmp_path: Path) -> None:
     certificates = make_certificates(tmp_path)
     async with Listener() as listener, Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
@@ -286,18 +272,6 @@ async def test_a_node_that_was_silent_is_tried_last(monkeypatch: pytest.MonkeyPa
             assert "silent" in lost.reason
 
 
-async def test_a_hung_address_is_not_tried_first_after_a_loss(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_dialer, "_HEAD_START", 0.5)
-    async with peers(3, 0) as some, bmq.connect(addresses(some), **AT_ONCE) as session:
-        assert session.address == some[1].uri
-        some[1].cut()
-        await eventually(lambda: session.stats().reconnects == 1)
-        assert session.address == some[2].uri
-        assert len(some[0].connections) == 1
-
-
 # cancelling, closing
 
 
@@ -340,16 +314,3 @@ async def test_a_cancellation_at_any_turn_leaves_no_state(
         await eventually(lambda: listener.open == 0)
         async with bmq.connect(uri, credentials=bmq.Credentials.anonymous()) as session:
             assert session.address == some[2].uri
-
-
-async def test_same_call_works_after_a_cancellation() -> None:
-    async with peers(2, 0, 1) as some:
-        connecting = asyncio.ensure_future(bmq.connect(addresses(some)).__aenter__())
-        await eventually(lambda: all(peer.connections for peer in some))
-        connecting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-        for peer in some:
-            peer.hold.clear()
-        async with bmq.connect(addresses(some)) as session:
-            assert session.state is bmq.SessionState.STARTED

@@ -92,23 +92,3 @@ async def test_session_stays_usable_after_an_early_cancellation(peer: Peer) -> N
         again = await session.open_queue(URI + "3", write=True)
         await again.post(b"2")
         assert 2 in peer.posted
-
-
-async def test_a_session_without_a_broker_ends(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri, reconnect_delays=lambda: iter([0.0]))
-    queue = await session.open_queue(URI, write=True)
-    peer.hold.add("PUT")
-    pending = queue.post_nowait(b"1")
-    await peer.stop()
-    with pytest.raises(bmq.PostError):
-        await pending
-    assert session.state is bmq.SessionState.CLOSED
-
-
-async def test_eager_tasks_may_close_while_connecting(peer: Peer) -> None:
-    peer.hold.add("clientIdentity")
-    connecting = asyncio.create_task(bmq.connect(peer.uri).__aenter__())
-    await eventually(lambda: peer.connections)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting

@@ -43,16 +43,6 @@ async def test_messages_keep_their_order_among_those_that_arrived_directly(queue
     assert even.stats().confirmed == 5
 
 
-async def test_waiting_receivers_get_the_messages(queue: bmq.Queue) -> None:
-    everything, other = await queue.subscribe(priority=5).open(), await queue.subscribe("n == 1").open()
-    await post(queue, 1)
-    await everything.wait()
-    hand_over(everything, lambda _: other)
-    assert (await other.receive(timeout=5)).data == b"1"
-    hand_over(everything, lambda _: other)
-    assert other.buffered == 0
-
-
 async def test_without_a_choice_the_expressions_of_the_other_consumers_decide(queue: bmq.Queue) -> None:
     everything = await queue.subscribe(priority=5).open()
     low, high = await queue.subscribe("n > 0").open(), await queue.subscribe("n > 1", priority=3).open()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
 
@@ -55,19 +54,6 @@ async def test_a_lost_connection_is_a_trouble_until_every_queue_is_reopened(peer
         peer.answer("OpenQueue")
         await eventually(lambda: session.health().ready)
         assert session.health().since > lost.since
-
-
-async def test_a_slow_application_degrades_the_session(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(*range(10))
-        await eventually(lambda: session.health().degraded)
-        health = session.health()
-        assert health.ready
-        assert str(health) == "degraded: the application does not keep up: 10 messages were waiting"
-        assert not health.troubles[0].serious
-        await queue.receive_many()
-        assert str(session.health()) == "ready"
 
 
 async def test_suspended_queue_degrades_the_session_until_resumed_or_closed(peer: Peer) -> None:
@@ -136,16 +122,6 @@ async def test_a_queue_whose_reopening_is_not_answered_degrades_the_session(
         await queue.post(b"1")
 
 
-async def test_a_delayed_queue_that_is_closed_degrades_the_session_no_longer(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
-        queue = await session.open_queue(URI, write=True)
-        refuse_for_now(peer, "OpenQueue")
-        peer.cut()
-        await eventually(lambda: session.health().degraded)
-        await queue.close()
-        assert str(session.health()) == "ready"
-
-
 @pytest.mark.parametrize("leave", ["reopened", "closed"])
 async def test_sides_of_a_delayed_queue_are_reported_separately(peer: Peer, leave: str) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
@@ -170,14 +146,6 @@ async def test_sides_of_a_delayed_queue_are_reported_separately(peer: Peer, leav
         assert str(session.health()).startswith(f"degraded: {URI} could not be reopened yet")
         peer.refuse.clear()
         await eventually(lambda: str(session.health()) == "ready")
-
-
-async def test_failed_session_reports_its_reason(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, reconnect=False) as session:
-        peer.cut()
-        await eventually(lambda: str(session.health()).startswith("not ready: the session is over: "))
-        assert session.state is bmq.SessionState.CLOSED
-        await asyncio.sleep(0)
 
 
 # what stands still

@@ -45,19 +45,6 @@ class Noting(bmq.Interceptor):
         return [entry[-1] for entry in self.log if entry[0] == what]
 
 
-async def test_interceptors_see_a_post_from_the_call_to_its_acknowledgement(peer: Peer) -> None:
-    noting = Noting()
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        assert session.interceptors == (noting,)
-        queue = await session.open_queue(URI, write=True)
-        ack = await queue.post(b"1")
-        assert noting.log == [
-            ("post", "", URI, [b"1"]),
-            ("ack", "", bmq.interceptors.PostOutcome(queue, 1, 1)),
-        ]
-        assert isinstance(ack, bmq.Ack)
-
-
 async def test_the_guid_is_known_before_the_post(peer: Peer) -> None:
     guids: list[str] = []
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -121,22 +119,6 @@ async def test_an_event_in_tiny_pieces_arrives_whole(
         await check(consumer, (1, 200_000), (2, 30), (3, 10))
 
 
-async def test_one_read_a_turn_and_a_pause_for_a_slow_application_do_not_disturb_each_other(
-    any_peer: Peer, certificates: Certificates
-) -> None:
-    limits = {"max_buffered_messages": 300}
-    async with bmq.connect(any_peer.uri, **limits, **options(any_peer, certificates)) as session:
-        consumer = await reader(session)
-        sent = [(number, 3000) for number in range(3000)]
-        for first in range(0, 3000, 100):
-            any_peer.connection.send(event(any_peer, *sent[first : first + 100]))
-        await eventually(lambda: session.stats().buffered_messages > 300)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert session.stats().buffered_messages < 1000
-        await check(consumer, *sent)
-
-
 async def test_a_connection_lost_within_a_large_event_loses_no_message(peer: Peer, fills: list[bool]) -> None:
     async with bmq.connect(peer.uri) as session:
         consumer = await reader(session)
@@ -220,16 +202,3 @@ async def test_an_awaited_acknowledgement_ends_the_reception_of_large_events(
         for number in range(3):
             await queue.post(b"%d" % number)
         assert not fills[-1]
-
-
-async def test_large_events_are_traced(
-    peer: Peer, caplog: pytest.LogCaptureFixture, fills: list[bool]
-) -> None:
-    with caplog.at_level(logging.DEBUG, "bmq.trace"):
-        async with bmq.connect(peer.uri, trace=bmq.Trace.ON) as session:
-            consumer = await reader(session)
-            sent = [(1, 1_000_000), (2, 10), (3, 500_000)]
-            peer.connection.send(*(event(peer, one) for one in sent))
-            await check(consumer, *sent)
-    assert fills
-    assert [record.getMessage()[:18] for record in caplog.records].count("PUSH received from") == 3

@@ -7,18 +7,15 @@ import asyncio
 import itertools
 import re
 import socket
-import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import pytest
-import pytest_asyncio
 
 import bmq
 from bmq.events import ConnectionLost, SessionEvent
-from bmq.testing import BackgroundBroker, Direction, FaultProxy
-from tests.fakes.broker import Connection, Peer, ScriptedBroker
+from bmq.testing import Direction, FaultProxy
+from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/"
@@ -112,34 +109,6 @@ async def test_silent_link_is_dropped_without_loss(direction: Direction | None, 
             assert float(seconds) >= LIVENESS
 
 
-async def test_a_broker_without_answers_is_left(peer: Peer) -> None:
-    peer.hold.add("HEARTBEAT_REQ")
-    happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, on_event=happened.append, **FAST) as session:
-        await eventually(lambda: session.stats().reconnects > 0)
-    lost = next(event for event in happened if isinstance(event, ConnectionLost))
-    assert "silent" in lost.reason
-
-
-async def test_liveness_can_be_switched_off(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, liveness=None) as session:
-        assert session.options.liveness is None
-        assert session._driver.core.next_deadline() is None
-
-
-async def test_a_blocked_loop_does_not_drop_the_connection() -> None:
-    happened: list[SessionEvent] = []
-    with BackgroundBroker() as broker:
-        async with bmq.connect(broker.uri, on_event=happened.append, **FAST) as session:
-            queue = await session.open_queue(URI + "blocked", write=True)
-            for _ in range(3):
-                time.sleep(LIVENESS * 1.5)  # noqa: ASYNC251 - this is the blocked loop
-                for _ in range(3):
-                    await asyncio.sleep(0)
-            await queue.post(b"1")
-    assert not any(isinstance(event, ConnectionLost) for event in happened)
-
-
 async def test_a_slow_application_does_not_drop_the_connection(peer: Peer) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_messages=4, on_event=happened.append, **FAST) as session:
@@ -151,46 +120,6 @@ async def test_a_slow_application_does_not_drop_the_connection(peer: Peer) -> No
         assert str(session.health()).startswith("degraded: the application does not keep up")
         assert len(await queue.receive_many()) == 10
         await eventually(lambda: any(isinstance(event, ConnectionLost) for event in happened))
-
-
-class SlowReader(Connection):
-    """Reads a little, then not at all for a while."""
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        transport = self.transport
-        if self.script.identity is not None and transport is not None and len(data) > 1000:
-            transport.pause_reading()
-            asyncio.get_running_loop().call_later(LIVENESS / 20, self._go_on)
-
-    def _go_on(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-
-
-class SlowPeer(Peer):
-    """A broker on a slow line."""
-
-    def accept(self) -> Connection:
-        return SlowReader(self, ScriptedBroker())
-
-    async def start(self) -> None:
-        raw = socket.create_server(("127.0.0.1", 0))
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
-        self._server = await asyncio.get_running_loop().create_server(self.accept, sock=raw)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-
-@pytest_asyncio.fixture
-async def slow_peer() -> AsyncIterator[SlowPeer]:
-    async with SlowPeer() as peer:
-        yield peer
-
-
-async def test_a_large_message_on_a_slow_line_is_no_silence(slow_peer: SlowPeer) -> None:
-    async with bmq.connect(slow_peer.uri, liveness=LIVENESS, reconnect=False) as session:
-        queue = await session.open_queue(URI + "large", write=True)
-        await queue.post(bytes(3 << 19))
 
 
 # the operating system's own checks
@@ -215,12 +144,6 @@ async def test_the_kernel_probes_follow_the_limit(peer: Peer) -> None:
         assert option(session, "TCP_USER_TIMEOUT") in (0, None)
 
 
-@pytest.mark.parametrize("liveness", [0.0001, 1e9])
-async def test_extreme_limits_are_legal_for_the_kernel(peer: Peer, liveness: float) -> None:
-    async with bmq.connect(peer.uri, liveness=liveness, reconnect=True) as session:
-        assert option(session, "TCP_USER_TIMEOUT") not in (0,)
-
-
 async def test_paused_reading_does_not_drop_the_connection(peer: Peer) -> None:
     async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
         queue = await session.open_queue(URI + "paused", read=True, default_subscription=True)
@@ -238,9 +161,3 @@ async def test_a_platform_without_socket_options_is_supported(
         monkeypatch.delattr(socket, name, raising=False)
     async with bmq.connect(peer.uri) as session:
         assert session.state is bmq.SessionState.STARTED
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "10", True, [10]])
-def test_a_limit_that_is_no_duration_is_refused(value: Any) -> None:
-    with pytest.raises(bmq.UsageError, match="liveness"):
-        bmq.connect("tcp://localhost:1", liveness=value)

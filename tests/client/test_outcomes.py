@@ -62,16 +62,6 @@ async def test_a_pending_post_is_found_by_its_guid(peer: Peer) -> None:
         assert len(peer.log) - peer.log.index("PUT") == 1
 
 
-async def test_the_error_of_a_post_that_nobody_waits_for_is_not_reported(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("PUT")
-        with pytest.raises(bmq.TimedOut):
-            await queue.post(b"1", timeout=0.05)
-        await session.close(0)
-    gc.collect()
-
-
 @pytest.mark.parametrize("call", ["receive", "flush"])
 async def test_other_timeouts_have_no_guid(peer: Peer, call: str) -> None:
     async with bmq.connect(peer.uri) as session:

@@ -47,21 +47,6 @@ def windows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -
     return run
 
 
-def test_the_loop_has_no_readers_and_no_signal_handlers(windows: Run) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.socket() as sock:
-            with pytest.raises(NotImplementedError):
-                loop.add_reader(sock, print)
-            with pytest.raises(NotImplementedError):
-                loop.add_writer(sock, print)
-            with pytest.raises(NotImplementedError):
-                loop.add_signal_handler(signal.SIGTERM, print)
-        assert loop.time() * 64 == int(loop.time() * 64)
-
-    windows(main())
-
-
 def test_messages_travel_there_and_back(windows: Run) -> None:
     async def main() -> None:
         async with Broker() as broker, bmq.connect(broker.uri, log_stats_every=60) as session:

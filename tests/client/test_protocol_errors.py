@@ -51,15 +51,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LONGEST_VIOLATION_PAUSE", 0.01)
 
 
-def test_a_violation_is_found_behind_other_errors() -> None:
-    inner = bmq.ProtocolError("what")
-    outer = bmq.ConnectionFailed("x")
-    outer.__cause__ = bmq.ConnectionFailed("y")
-    assert violation_in(outer) is None
-    outer.__cause__.__cause__ = inner
-    assert violation_in(outer) is inner
-
-
 @pytest.mark.usefixtures("quick")
 async def test_pauses_grow_with_each_violation_in_a_row() -> None:
     happened: list[SessionEvent] = []

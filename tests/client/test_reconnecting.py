@@ -13,10 +13,8 @@ import pytest
 
 import bmq
 from bmq.events import (
-    ConnectionLost,
     Disconnected,
     QueueReopenFailed,
-    Reconnected,
     Reconnecting,
     SessionEvent,
     StateRestored,
@@ -70,25 +68,6 @@ async def test_restored_session_resumes_its_queues(peer: Peer) -> None:
             "StateRestored",
         ]
         assert session.stats().reconnects == 1
-
-
-async def test_available_broker_is_reached_by_the_first_attempt(broker: bmq.broker.Broker) -> None:
-    attempts: list[Reconnecting] = []
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        events = session.events()
-        for _ in range(15):
-            await queue.post(b"x")
-            for connection in broker._connections:
-                assert connection.transport is not None
-                connection.transport.abort()
-            async for event in events:
-                if isinstance(event, Reconnecting):
-                    attempts.append(event)
-                if isinstance(event, StateRestored):
-                    break
-    assert [attempt.attempt for attempt in attempts] == [1] * 15
-    assert max(attempt.delay for attempt in attempts) <= 0.01
 
 
 async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is_away() -> None:
@@ -147,41 +126,6 @@ async def test_attempts_continue_until_the_broker_is_back() -> None:
     await peer.stop()
 
 
-async def test_no_cut_while_posting_ends_the_session(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, **AT_ONCE) as session:
-        queue = await session.open_queue(URI, write=True)
-        posts: list[asyncio.Future[bmq.Ack]] = []
-
-        async def post() -> None:
-            """In every turn of the loop, including between the ends of stream and transport."""
-            while True:
-                if queue.unacked < 1000:
-                    posts.append(queue.post_nowait(b"1"))
-                await asyncio.sleep(0)
-
-        posting = asyncio.ensure_future(post())
-        for cut in range(1, 21):
-            transport = peer.connection.transport
-            assert transport is not None
-            transport.abort() if cut % 2 else transport.close()
-            await eventually(lambda cut=cut: session.stats().reconnects == cut and len(posts) > cut * 10)
-        posting.cancel()
-        assert len(await asyncio.gather(*posts)) == len(posts)
-
-
-async def test_another_address_takes_over() -> None:
-    first, second = Peer(), Peer()
-    await first.start()
-    await second.start()
-    async with bmq.connect(f"{first.uri},{second.uri}", **AT_ONCE) as session:
-        queue = await session.open_queue(URI, write=True)
-        await queue.post(b"1")
-        await first.stop()
-        await queue.post(b"2")
-        assert (first.posted, second.posted) == ([1], [2])
-    await second.stop()
-
-
 async def test_a_broker_that_accepts_and_closes_is_tried_less_often(peer: Peer) -> None:
     asked: list[int] = []
 
@@ -225,14 +169,6 @@ async def test_a_deadline_ends_the_attempts() -> None:
         assert (await session.close()).clean
 
 
-async def test_reconnecting_can_be_turned_off(peer: Peer) -> None:
-    async with session_with_events(peer, reconnect=False) as (session, happened):
-        peer.cut()
-        await eventually(lambda: type(happened[-1]).__name__ == "Disconnected")
-        assert session.state is bmq.SessionState.CLOSED
-        assert [type(event).__name__ for event in happened] == ["Connected", "ConnectionLost", "Disconnected"]
-
-
 @pytest.mark.parametrize("refused", ["clientIdentity", "authenticationRequest"])
 async def test_a_refusal_ends_the_attempts(peer: Peer, refused: str) -> None:
     async with session_with_events(peer, credentials=bmq.Credentials("BASIC", b"a:b"), **AT_ONCE) as (
@@ -242,16 +178,6 @@ async def test_a_refusal_ends_the_attempts(peer: Peer, refused: str) -> None:
         peer.refuse.add(refused)
         peer.cut()
         await eventually(lambda: session.state is bmq.SessionState.CLOSED)
-
-
-async def test_garbage_ends_a_connection_and_not_the_session(peer: Peer) -> None:
-    async with session_with_events(peer, **AT_ONCE) as (session, happened):
-        queue = await session.open_queue(URI, write=True)
-        peer.connection.send(b"\xff" * 100)
-        await eventually(lambda: any(isinstance(event, StateRestored) for event in happened))
-        lost = next(event for event in happened if isinstance(event, ConnectionLost))
-        assert "fragmented" in lost.reason
-        await queue.post(b"1")
 
 
 async def test_failed_reopening_is_reported_to_users_of_the_queue_only(peer: Peer) -> None:
@@ -287,31 +213,6 @@ async def test_failed_reopening_is_reported_to_users_of_the_queue_only(peer: Pee
 
 async def _collect(queue: bmq.Queue) -> list[bytes]:
     return [message.data async for message in queue]
-
-
-async def test_a_connection_lost_during_restoration_is_restored(peer: Peer) -> None:
-    async with session_with_events(peer, **AT_ONCE) as (session, happened):
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        for held in ("clientIdentity", "OpenQueue", "ConfigureStream", "PUT"):
-            peer.hold = {held}
-            connections = len(peer.connections)
-            pending = queue.post_nowait(b"1")
-            peer.cut()
-            await eventually(lambda n=connections, h=held: len(peer.connections) > n and h in peer.log)
-            peer.hold = set()
-            peer.cut()
-            await pending
-        assert any(isinstance(event, Reconnected) for event in happened)
-
-
-async def test_silence_is_noticed_and_overcome(peer: Peer) -> None:
-    peer.welcome = {"interval_ms": 20, "max_missed": 2}
-    peer.hold.add("HEARTBEAT_REQ")
-    async with session_with_events(peer, **AT_ONCE) as (_, happened):
-        peer.welcome = {}
-        await eventually(lambda: any(isinstance(event, StateRestored) for event in happened))
-        lost = next(event for event in happened if isinstance(event, ConnectionLost))
-        assert "silent" in lost.reason
 
 
 async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
@@ -358,36 +259,3 @@ async def test_cancelling_all_tasks_ends_the_session_without_hanging(peer: Peer,
         with pytest.raises(bmq.SessionClosed, match="cancelled"):
             await queue.receive()
     await session.close()
-
-
-async def test_cancelling_all_tasks_during_close_ends_the_session_at_once(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, write=True)
-    peer.hold = {"PUT"}
-    pending = queue.post_nowait(b"1")
-    closing = asyncio.ensure_future(session.close(timeout=60))
-    # This task, the caller's task, and the session's task, not run yet.
-    await _turns_until(lambda: len(asyncio.all_tasks()) == 3)
-    _cancel_every_task()
-    async with asyncio.timeout(20):
-        with pytest.raises(bmq.PostError):
-            await pending
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-    assert session.state is bmq.SessionState.CLOSED
-    await session.close()
-
-
-@pytest.mark.parametrize("drop", [True, False])
-async def test_confirmed_redeliveries_are_dropped_unless_they_are_wanted(peer: Peer, drop: bool) -> None:
-    async with session_with_events(peer, drop_confirmed_redeliveries=drop, **AT_ONCE) as (session, happened):
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1)
-        message = await queue.receive(30)
-        peer.cut()
-        await eventually(lambda: any(isinstance(event, bmq.events.ConnectionLost) for event in happened))
-        message.confirm()
-        await eventually(lambda: any(isinstance(event, bmq.events.StateRestored) for event in happened))
-        peer.connection.push(1, 2)
-        found = [(await queue.receive(30)).data for _ in range(1 if drop else 2)]
-        assert found == ([b"2"] if drop else [b"1", b"2"])

@@ -11,7 +11,6 @@ import bmq
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer, guid
-from tests.surface import current
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
@@ -47,27 +46,6 @@ def one_event(*pushed: bytes) -> bytes:
     return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
 
-async def test_messages_of_a_closed_consumer_keep_their_order(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        leaving = await queue.subscribe("exists(a)")
-        stale = peer.connection.s_ids[0]
-        anything = await queue.subscribe()
-        other = peer.connection.s_ids[0]
-        await leaving.close()
-        push = peer.connection.script.push
-        order = (other, stale, other, stale, stale, other), (stale, other, stale, stale, other, other)
-        for number, s_ids in enumerate(order):
-            messages = [(guid(16 * number + at), b"%d" % at) for at in range(6)]
-            peer.connection.send(
-                one_event(*(push(0, [each], (s_id,)) for each, s_id in zip(messages, s_ids, strict=True)))
-            )
-        await eventually(lambda: anything.buffered == 12)
-        assert b"".join([(await anything.receive(30)).data for _ in range(12)]) == b"012345012345"
-        assert anything.stats().received == queue.stats().received == 12
-        assert anything.stats().unconfirmed == queue.stats().unconfirmed == 12
-
-
 async def test_drained_messages_keep_their_order(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True)
@@ -96,20 +74,6 @@ async def test_receiver_gets_the_refusal_and_may_retry(peer: Peer) -> None:
         await eventually(lambda: peer.connection.s_ids)
         peer.connection.push(7)
         assert (await receiving).data == b"7"
-
-
-def test_the_public_names_of_a_queue_and_a_consumer() -> None:
-    receiving = {"receive", "receive_nowait", "receive_many", "batches"}
-    assert current(bmq.Consumer) == receiving | {
-        *("buffered", "close", "closed", "configure", "expression", "expressions", "open", "options"),
-        *("pause", "paused", "put_back", "resume", "stats", "wait"),
-    }
-    assert current(bmq.Queue) == receiving | {
-        *("close", "closed", "configure", "confirm", "encode_table", "flush", "group"),
-        *("post", "post_encoded", "post_many", "post_nowait", "post_table", "tables"),
-        *("consumers", "delay_queue_uri", "readable", "request", "state", "stats", "subscribe", "typed"),
-        *("unacked", "unclaimed", "uri", "writable"),
-    }
 
 
 async def test_message_has_the_brokers_remaining_attempts(peer: Peer) -> None:

@@ -84,18 +84,6 @@ async def test_long_names_and_reasons_of_a_broker_are_truncated(
     assert lengths(caplog) < LONGEST_LINE
 
 
-async def test_the_reason_of_a_refused_session_is_truncated(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    refused = _named("broker", LONG, StatusCategory.E_REFUSED)
-    monkeypatch.setattr(ScriptedBroker, "welcome", staticmethod(lambda **_: refused))
-    with pytest.raises(bmq.Error) as caught:
-        await bmq.connect(peer.uri)
-    assert len(str(caught.value)) < LONGEST_LINE
-    assert lengths(caplog) < LONGEST_LINE
-
-
 async def test_unreadable_bytes_are_truncated_in_the_log(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:

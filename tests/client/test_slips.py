@@ -24,13 +24,7 @@ from tests.fakes.broker import Peer
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-@dataclasses.dataclass
-class Holder:
-    """A class of an application with a live object."""
-
-    held: object
-
-
+Holder = dataclasses.make_dataclass("Holder", ["held"])
 #: The ways to duplicate an object.
 COPIES: dict[str, Callable[[Any], object]] = {
     "copy": copy.copy,
@@ -49,20 +43,9 @@ async def test_no_object_of_a_session_can_be_copied(peer: Peer, way: str) -> Non
         peer.connection.push(1, 2)
         batch = await queue.receive_many()
         typed = queue.typed(dict)
-        app, broker = bmq.App(peer.uri), bmq.broker.Broker()
-        for each in (
-            connecting,
-            session,
-            queue,
-            consumer,
-            batch,
-            batch[0],
-            typed,
-            typed.subscribe("a == 1"),
-            queue.group("a"),
-            app,
-            broker,
-        ):
+        live: list[object] = [connecting, session, queue, consumer, batch, batch[0], typed]
+        live += [typed.subscribe("a == 1"), queue.group("a"), bmq.App(peer.uri), bmq.broker.Broker()]
+        for each in live:
             with pytest.raises(bmq.UsageError, match="cannot be copied or pickled") as refused:
                 COPIES[way](each)
             assert "\n" not in str(refused.value)
@@ -80,15 +63,8 @@ def test_no_object_of_a_blocking_session_can_be_copied(
         queue = session.open_queue(URI, read=True, write=True)
         posted = queue.post_nowait(b"1")
         message = queue.receive(timeout=10)
-        for each in (
-            session,
-            queue,
-            posted,
-            message,
-            queue.subscribe("a == 1"),
-            queue.typed(dict),
-            bmq_background_broker,
-        ):
+        consumer, typed = queue.subscribe("a == 1"), queue.typed(dict)
+        for each in (session, queue, posted, message, consumer, typed, bmq_background_broker):
             with pytest.raises(bmq.UsageError, match="cannot be copied or pickled"):
                 COPIES[way](each)
         gc.collect()
@@ -111,35 +87,17 @@ async def test_with_and_for_name_their_asynchronous_forms(peer: Peer) -> None:
         queue: Any = await session.open_queue(URI, read=True)
         consumer: Any = queue.subscribe("a == 1")
         typed = queue.typed(dict)
-        loops: list[Any] = [
-            queue,
-            consumer,
-            typed,
-            typed.subscribe("a == 1"),
-            queue.group("a"),
-            aiter(queue),
-            aiter(typed),
-            queue.batches(),
-            consumer.batches(),
-            typed.batches(),
-            typed.subscribe("a == 1").batches(),
-            session.events(),
-        ]
+        values = typed.subscribe("a == 1")
+        loops: list[Any] = [queue, consumer, typed, values, queue.group("a"), aiter(queue), aiter(typed)]
+        loops += [each.batches() for each in (queue, consumer, typed, values)] + [session.events()]
         for each in loops:
             with pytest.raises(bmq.UsageError, match="use 'async for'"):
                 list(each)
-        others: list[Any] = [
-            connecting,
-            session,
-            bmq.admin.connect(peer.uri),
-            bmq.App(peer.uri),
-            bmq.broker.Broker(),
-        ]
-        for other in others:
+        admin, app = bmq.admin.connect(peer.uri), bmq.App(peer.uri)
+        for other in (connecting, session, admin, app, bmq.broker.Broker()):
             with pytest.raises(bmq.UsageError, match="use 'async with'"):
                 list(other)
-        asynchronous: Any = session
-        for each in (asynchronous, queue, consumer):
+        for each in (session, queue, consumer):
             with pytest.raises(bmq.UsageError, match="use 'async with'"), each:
                 pass
 

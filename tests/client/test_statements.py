@@ -20,8 +20,9 @@ URI = "bmq://bmq.test.mem.priority/q"
 @pytest.mark.statement("4.1")
 async def test_a_client_that_is_refused_closes_the_connection(peer: Peer) -> None:
     peer.refuse.add("clientIdentity")
-    with pytest.raises(bmq.NegotiationError):
-        await bmq.connect(peer.uri)
+    with pytest.raises(bmq.NegotiationError, match="go away") as caught:
+        await bmq.connect(peer.uri, retry_first_connect=True)  # a refusal is not worth another attempt
+    assert not caught.value.retryable
     assert peer.log == ["clientIdentity"]
     await eventually(lambda: peer.connection.transport is None)
 

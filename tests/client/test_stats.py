@@ -15,7 +15,6 @@ from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
-OTHER = "bmq://bmq.test.mem.priority/other"
 BROADCAST = "bmq://bmq.test.mem.broadcast/q"
 
 
@@ -42,24 +41,6 @@ async def test_posts_are_counted_when_they_are_made_and_when_they_are_acknowledg
         assert whole.ack_seconds == stats.ack_seconds
 
 
-async def test_refused_posts_are_counted_by_status(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        await queue.post(b"1")
-        peer.status = bmq.AckStatus.LIMIT_MESSAGES
-        await queue.post_many([b"2", b"3"])
-        peer.hold.add("PUT")
-        queue.post_nowait(b"4").add_done_callback(lambda future: future.exception())
-        with pytest.raises(bmq.TimedOut):
-            await queue.flush(timeout=0)
-        await session.close(timeout=0)
-        stats = queue.stats()
-        assert stats.refused == {bmq.AckStatus.LIMIT_MESSAGES: 2, bmq.AckStatus.CANCELED: 1}
-        assert (stats.posted, stats.acknowledged) == (4, 1)
-        assert stats.ack_seconds.count == 3  # the broker never answered the one that was given up
-        assert session.stats().refused == stats.refused
-
-
 async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
@@ -82,31 +63,6 @@ async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -
             assert (stats.received, stats.confirmed, stats.unconfirmed) == (3, 3, 0)
             assert stats.confirm_seconds.count == 3
             assert stats.buffered_messages == stats.buffered_bytes == stats.redelivered == 0
-
-
-async def test_the_time_to_a_confirmation_begins_when_the_message_arrives(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        consumer = queue.consumers[0]
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        peer.connection.push(1, 2)
-        await eventually(lambda: consumer.buffered == 2)
-        peer.connection.push(3)
-        await eventually(lambda: consumer.buffered == 3)
-        first = await queue.receive()
-        second, third = await queue.receive_many()
-        await eventually(lambda: third.age >= 0.12)
-        first.confirm()
-        second.confirm()
-        await asyncio.sleep(0)
-        third.confirm()
-        spent = loop.time() - began
-        times = consumer.stats().confirm_seconds
-        assert times.count == 3
-        assert 0.36 <= times.sum <= 3 * spent
-        below = [count for bound, count in zip(times.bounds, times.counts, strict=False) if bound <= 0.1]
-        assert sum(below) == 0
 
 
 async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
@@ -158,32 +114,6 @@ async def test_a_closed_queue_still_counts_in_the_session(broker: bmq.broker.Bro
         assert again.stats().posted == 1
 
 
-async def test_both_sides_count_the_same(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post_many([b"12345"] * 20)
-        for _ in range(20):
-            (await queue.receive(timeout=30)).confirm()
-        theirs = broker.queues[URI]
-        await eventually(lambda: theirs.confirmed == 20)
-        mine, found = queue.stats(), theirs.stats()
-        assert (found.posted, found.posted_bytes) == (mine.posted, mine.posted_bytes) == (20, 100)
-        assert (found.pushed, found.pushed_bytes) == (mine.received, mine.received_bytes) == (20, 100)
-        assert (found.acknowledged, found.confirmed) == (mine.acknowledged, mine.confirmed) == (20, 20)
-
-
-async def test_every_consumer_counts_its_own_messages(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        async with queue.subscribe("kind == 1") as ones, queue.subscribe("kind == 2") as twos:
-            await queue.post_many([bmq.PutMessage(b"x", {"kind": 1 + n % 3 // 2}) for n in range(6)])
-            await eventually(lambda: ones.buffered == 4 and twos.buffered == 2)
-            (await twos.receive_many()).confirm()
-            assert (ones.stats().received, ones.stats().confirmed, ones.stats().unconfirmed) == (4, 0, 4)
-            assert (twos.stats().received, twos.stats().confirmed, twos.stats().unconfirmed) == (2, 2, 0)
-            assert (queue.stats().received, queue.stats().confirmed) == (6, 2)
-
-
 async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_queue(
     broker: bmq.broker.Broker,
 ) -> None:
@@ -201,16 +131,6 @@ async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_qu
         (await second.receive_many()).confirm()
         assert (queue.stats().confirmed, queue.stats().unconfirmed) == (3, 0)
         assert queue.stats().confirm_seconds.count == 3
-
-
-async def test_discarded_messages_count_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        async with queue.subscribe("kind == 1", discard_unmatched=True) as ones:
-            await queue.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
-            await eventually(lambda: ones.buffered == 2 and queue.stats().confirmed == 2)
-            assert ones.stats().received == 2
-            assert (queue.stats().received, queue.stats().unconfirmed) == (4, 2)
 
 
 async def test_confirming_by_guid_is_counted(peer: Peer) -> None:
@@ -247,22 +167,6 @@ async def test_broadcast_queue_has_no_unconfirmed_messages(broker: bmq.broker.Br
         assert (queue.stats().received, queue.stats().unconfirmed) == (1, 0)
         message.confirm()
         assert (queue.stats().confirmed, queue.stats().unconfirmed) == (0, 0)
-
-
-async def test_waits_for_room_are_counted(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, max_unacked_messages=2) as session:
-        queue, other = await session.open_queue(URI, write=True), await session.open_queue(OTHER, write=True)
-        peer.hold.add("PUT")
-        pending = [queue.post_nowait(b"1"), queue.post_nowait(b"2"), other.post_nowait(b"3")]
-        with pytest.raises(bmq.BufferFull):
-            other.post_nowait(b"5")
-        waiting = asyncio.ensure_future(queue.post(b"4"))
-        await eventually(lambda: queue.stats().buffer_full_waits == 1)
-        peer.answer("PUT")
-        await asyncio.gather(waiting, *pending)
-        assert (queue.stats().buffer_full_waits, queue.stats().buffer_full_errors) == (1, 0)
-        assert (other.stats().buffer_full_waits, other.stats().buffer_full_errors) == (0, 1)
-        assert (session.stats().buffer_full_waits, session.stats().buffer_full_errors) == (1, 1)
 
 
 async def test_statistics_are_subtracted(peer: Peer) -> None:

@@ -73,23 +73,3 @@ async def test_statistics_go_on_over_a_reconnect_and_end_with_a_lost_session(
     await eventually(lambda: records(caplog)[-1].getMessage().startswith("final "))
     await session.close()
     assert sum(each.getMessage().startswith("final") for each in records(caplog)) == 1
-
-
-async def test_callback_of_the_application_is_still_called(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "bmq.stats")
-
-    def fail(event: object) -> None:
-        raise LookupError("a bug of the application")
-
-    async with bmq.connect(peer.uri, log_stats_every=60, on_event=fail):
-        pass
-    assert "the session event callback failed" in caplog.text
-    assert [each.getMessage()[:5] for each in records(caplog)] == ["final"]
-
-
-@pytest.mark.parametrize("odd", [-1, float("nan"), "60", None, True])
-def test_interval_must_be_seconds(odd: object) -> None:
-    with pytest.raises(bmq.UsageError, match="log_stats_every"):
-        bmq.SessionOptions(log_stats_every=odd)  # type: ignore[arg-type]

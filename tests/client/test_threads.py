@@ -7,16 +7,11 @@ In a free-threaded interpreter the threads run at the same time.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-from types import FrameType
 from typing import Any
-
-import pytest
 
 import bmq
 from bmq import _world
-from bmq._caches import CACHES, Cache
 from bmq.broker import Broker
 
 THREADS = 4
@@ -71,25 +66,3 @@ def test_no_two_threads_get_the_same_session_number() -> None:
     for each in threads:
         each.join()
     assert len({number for mine in numbers for number in mine}) == THREADS * 2000
-
-
-def test_a_permanent_entry_is_never_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever line of the emptying another thread comes at."""
-    monkeypatch.setattr("bmq._caches.CACHES", dict(CACHES))
-    cache: Cache[str, int] = Cache("of this test", 10, {"always": 1})
-    lines: list[bool] = []
-
-    def look(frame: FrameType, event: str, argument: object) -> Any:
-        lines.append("always" in cache)
-        return look
-
-    cache.keep("other", 2)
-    before = sys.gettrace()
-    sys.settrace(look)
-    try:
-        cache.empty()
-    finally:
-        sys.settrace(before)
-    assert dict(cache) == {"always": 1}
-    assert len(lines) > 3
-    assert all(lines)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,6 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.padding import padding
 from bmq.wire.push import encode_push
-from tests.extras import TABLES
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 
@@ -70,81 +69,52 @@ def read(message: bmq.Message) -> bytes | None:
 EXPECTED = [b"0", None, b"2", None]
 
 
-@pytest.mark.parametrize("how", HOW)
-async def test_iteration_reads_the_messages_around_an_unreadable_one(peer: Peer, how: str) -> None:
-    async with delivered(peer, how) as (queue, deliver), queue.subscribe("x == 1") as consumer:
-        deliver()
-        found: list[bytes | None] = []
+async def iterating(queue: bmq.Queue) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    async with queue.subscribe("x == 1") as consumer:
         async for message in consumer:
             found.append(read(message))
             message.confirm()
-            if len(found) == len(EXPECTED):
+            if len(found) == 4:
                 break
-        assert found == EXPECTED
-        await eventually(lambda: len(peer.connection.script.confirms) == len(EXPECTED))
-        assert {each.guid for each in peer.connection.script.confirms} == {guid(n) for n in range(4)}
+    return found
 
 
-@pytest.mark.parametrize("how", HOW)
-async def test_a_batch_holds_unreadable_messages(peer: Peer, how: str) -> None:
-    async with delivered(peer, how) as (queue, deliver), queue.subscribe() as consumer:
-        deliver()
+async def in_a_batch(queue: bmq.Queue) -> list[bytes | None]:
+    async with queue.subscribe() as consumer:
+        await eventually(lambda: consumer.buffered == 4)
         batch = await consumer.receive_many(4, timeout=20)
-        assert [read(message) for message in batch] == EXPECTED
         with pytest.raises(bmq.ProtocolError):
             batch.column("x")
         batch.confirm()
-        await eventually(lambda: len(peer.connection.script.confirms) == len(EXPECTED))
+        return [read(message) for message in batch]
 
 
-if TABLES:
-
-    @pytest.mark.parametrize("how", HOW)
-    @pytest.mark.parametrize("count", [4, 400], ids=["message by message", "as columns"])
-    async def test_tables_with_on_invalid_fail_raise_for_each_unreadable_message(
-        peer: Peer, how: str, count: int
-    ) -> None:
-        async with delivered(peer, how, count) as (queue, deliver), queue.tables(on_invalid="fail") as tables:
-            deliver()
-            rows: list[bytes] = []
-            errors: list[str] = []
-            while len(rows) + len(errors) < count:
-                try:
-                    rows += (await tables.receive(timeout=20)).column("value").to_pylist()
-                except bmq.ProtocolError as error:
-                    errors.append(str(error))
-            assert rows == [b"%d" % n for n in range(0, count, 2)]
-            assert len(errors) == count // 2
-            assert all("cannot be read" in error for error in errors)
-
-
-@pytest.mark.parametrize("how", HOW)
-async def test_a_typed_consumer_raises_for_each_unreadable_message(peer: Peer, how: str) -> None:
-    async with delivered(peer, how) as (queue, deliver), queue.typed(int).subscribe() as consumer:
-        deliver()
-        found: list[int | None] = []
-        for _ in EXPECTED:
+async def typed(queue: bmq.Queue) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    async with queue.typed(int).subscribe() as consumer:
+        for _ in range(4):
             message = await consumer.receive(timeout=20)
             try:
-                found.append(message.value)
+                found.append(b"%d" % message.value)
             except (bmq.ProtocolError, bmq.Undecodable):
                 found.append(None)
-        assert found == [0, None, 2, None]
+            message.confirm()
+    return found
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_a_worker_continues_behind_an_unreadable_message(peer: Peer, how: str) -> None:
-    handled: list[bytes] = []
-
-    async def handler(message: bmq.Message) -> None:
-        handled.append(message.data)
-
-    async with delivered(peer, how) as (queue, deliver), queue.subscribe() as consumer:
-        working = asyncio.ensure_future(bmq.consume(consumer, handler))
+@pytest.mark.parametrize("take", [iterating, in_a_batch, typed])
+async def test_the_messages_around_an_unreadable_one_are_read(
+    peer: Peer, how: str, take: Callable[[bmq.Queue], Awaitable[list[bytes | None]]]
+) -> None:
+    async with delivered(peer, how) as (queue, deliver):
+        taking = asyncio.ensure_future(take(queue))
+        await eventually(lambda: queue.consumers)
         deliver()
-        await eventually(lambda: handled == [b"0", b"2"])
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        assert await taking == EXPECTED
+        confirms = peer.connection.script.confirms
+        await eventually(lambda: {each.guid for each in confirms} == {guid(n) for n in range(4)})
 
 
 async def test_local_routing_treats_an_unreadable_message_as_having_no_properties(peer: Peer) -> None:

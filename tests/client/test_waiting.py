@@ -51,9 +51,3 @@ async def test_closing_a_consumer_ends_its_receivers(queue: bmq.Queue) -> None:
     await consumer.close()
     with pytest.raises(bmq.QueueClosed):
         await waiting
-
-
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
-async def test_the_timeout_is_checked(queue: bmq.Queue, timeout: float) -> None:
-    with pytest.raises(bmq.UsageError, match="timeout"):
-        await queue.subscribe().wait(timeout)

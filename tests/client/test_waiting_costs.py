@@ -103,23 +103,3 @@ async def test_many_handlers_end_at_the_cost_of_each(by_one_task: bool) -> None:
         go_on.set()
         await asyncio.gather(*tasks)
     assert costs[1] < costs[0] * 1.1
-
-
-async def test_handlers_whose_task_has_ended_are_not_waited_for() -> None:
-    handlers, go_on = Handlers(), asyncio.Event()
-
-    async def hold() -> None:
-        handlers.enter(1)
-        handlers.enter(2)
-        await go_on.wait()
-
-    task = asyncio.create_task(hold())
-    await asyncio.sleep(0)
-    closing = asyncio.create_task(handlers.idle(None))
-    await asyncio.sleep(0)
-    handlers.leave(1)
-    await asyncio.sleep(0)
-    assert not closing.done()
-    go_on.set()
-    await task
-    await closing

@@ -34,13 +34,6 @@ async def test_every_iterator_yields_all_events_since_its_start(peer: Peer) -> N
     assert [event async for event in first] == [event async for event in second] == [events.Disconnected("")]
 
 
-async def test_events_are_values() -> None:
-    assert events.QueueReopened("a") == events.QueueReopened("a")
-    assert events.Reconnecting(1, 0.5, "x") != events.Reconnecting(2, 0.5, "x")
-    with pytest.raises(AttributeError):
-        events.Connected("a").broker = "b"  # type: ignore[misc]
-
-
 async def test_a_slow_iterator_loses_the_oldest_events(peer: Peer) -> None:
     begin, said = asyncio.Event(), asyncio.Event()
 
@@ -65,18 +58,6 @@ async def test_iterators_that_are_dropped_are_forgotten(peer: Peer) -> None:
         dropped = weakref.WeakSet(session.events() for _ in range(100))
         gc.collect()
         assert not dropped
-
-
-async def test_failing_callback_is_logged_and_has_no_other_effect(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(event: events.SessionEvent) -> None:
-        raise ValueError(event)
-
-    async with bmq.connect(peer.uri, on_event=fail) as session:
-        queue = await session.open_queue(URI, write=True)
-        await queue.post(b"1")
-    assert "the session event callback failed on Connected" in caplog.text
 
 
 @pytest.mark.parametrize("event", ["ConnectionLost", "StateRestored", "Disconnected"])
@@ -150,50 +131,6 @@ async def test_library_bug_ends_the_session_and_all_waiting_calls(
 
 
 # host health
-
-
-async def test_unhealthy_host_suspends_queues_with_the_option(peer: Peer) -> None:
-    health = bmq.health.HostHealth()
-    happened: list[str] = []
-    async with bmq.connect(
-        peer.uri, host_health=health, on_event=lambda event: happened.append(type(event).__name__)
-    ) as session:
-        queue = await session.open_queue(
-            URI, read=True, default_subscription=True, write=True, suspends_on_bad_host_health=True
-        )
-        other = await session.open_queue(
-            "bmq://bmq.test.mem.priority/other", read=True, default_subscription=True, write=True
-        )
-        health.set(False)
-        await eventually(lambda: "QueueSuspended" in happened)
-        assert not health.healthy
-        with pytest.raises(bmq.StateError, match="suspended"):
-            await queue.post(b"1")
-        await other.post(b"2")
-        health.set(True)
-        await eventually(lambda: "HostHealthRestored" in happened)
-        await queue.post(b"3")
-        assert happened == [
-            "Connected",
-            "HostUnhealthy",
-            "QueueSuspended",
-            "QueueResumed",
-            "HostHealthRestored",
-        ]
-        peer.connection.push(1, q_id=queue._core.q_id)
-        assert (await queue.receive(timeout=20)).data == b"1"
-
-
-async def test_a_host_unhealthy_from_the_start_suspends_its_queues(peer: Peer) -> None:
-    health = bmq.health.HostHealth(healthy=False)
-    async with bmq.connect(peer.uri, host_health=health) as session:
-        seen = session.events()
-        await session.open_queue(URI, read=True, default_subscription=True, suspends_on_bad_host_health=True)
-        assert await anext(seen) == events.QueueSuspended(URI)
-        assert peer.log.count("ConfigureStream") == 1  # which asks for nothing
-        health.set(True)
-        assert await anext(seen) == events.QueueResumed(URI)
-        assert peer.log.count("ConfigureStream") == 2
 
 
 async def test_sessions_may_share_a_monitor_that_outlives_them(peer: Peer) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import pytest
@@ -13,17 +12,6 @@ from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
-
-
-async def test_the_posts_of_a_turn_are_written_together_at_its_end(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        for count in (1, 4, 1):
-            before = session.stats().bytes_sent
-            posts = [queue.post_nowait(b"x") for _ in range(count)]
-            assert session.stats().bytes_sent == before
-            await asyncio.gather(*posts)
-    assert len(peer.posted) == 6
 
 
 @pytest.mark.statement("4.31")

@@ -14,7 +14,7 @@ import pytest
 import bmq
 from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
-from tests.poison.poisons import POISONS, Poisonous, flood
+from tests.poison.poisons import POISONS, flood
 from tests.waiting import eventually
 
 NewUri = Callable[..., str]
@@ -58,46 +58,6 @@ async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None
     properties: dict[str, Any] = {"bmq_due": int(time.time() * 1000), "bmq_destination": destination}
     items = [bmq.PutMessage(payload, properties) for payload in payloads]
     (await queue.post_many(items)).raise_for_failures()
-
-
-@pytest.mark.parametrize("name", POISONS)
-async def test_ten_times_the_held_limit_of_each_poison(
-    queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    async with moving(waiting, max_held=20) as mover:
-        await flood(waiting, [POISONS[name]] * 200)
-        await post_due(waiting, queue.uri, b"good")
-        while (message := await queue.receive(timeout=10)).data != b"good":
-            message.confirm()  # harmless to a mover: the destination's consumer judges the message
-        assert mover.held < 20
-    assert len([each for each in caplog.records if each.levelname != "INFO"]) <= 3
-
-
-async def test_ten_thousand_in_front_of_one_good_message(
-    queue: bmq.Queue, waiting: bmq.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    poison = POISONS["a destination that is no queue"]
-    await flood(waiting, [poison] * 10_000)
-    await post_due(waiting, queue.uri, b"good")
-    async with moving(waiting, max_held=1000) as mover:
-        assert (await queue.receive(timeout=30)).data == b"good"
-        assert mover.put_aside == 10_000
-        assert mover.held == 0
-    assert len(caplog.records) == 3, (
-        "the first one, and the number of those left, at the start and at the end"
-    )
-
-
-async def test_poison_becomes_dead_letters(
-    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue
-) -> None:
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-    async with moving(waiting, dead_letters=letters, max_held=20) as mover:
-        await flood(waiting, [POISONS["a destination that is a number"]] * 200)
-        found = [await letters.receive(timeout=10) for _ in range(200)]
-        await eventually(lambda: mover.put_aside == 200)
-    assert len({letter.properties["bmq_dead_guid"] for letter in found}) == 200
-    assert "forged: bmq_destination" in str(found[0].properties["bmq_dead_error"])
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -256,17 +216,6 @@ async def test_a_message_with_too_many_properties_is_passed_on(queue: bmq.Queue,
     async with moving(waiting):
         await flood(waiting, [POISONS["a full set of properties"]])
         assert len((await queue.receive(timeout=10)).properties) == 255
-
-
-async def test_a_message_delivered_again_is_passed_on_once(queue: bmq.Queue, waiting: bmq.Queue) -> None:
-    await flood(waiting, [Poisonous(b"one")] * 3)
-    for _ in range(2):
-        async with moving(waiting):
-            pass
-    async with moving(waiting) as mover:
-        for _ in range(3):
-            (await queue.receive(timeout=10)).confirm()
-        assert mover.held == 0
 
 
 async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(

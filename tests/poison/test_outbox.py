@@ -68,19 +68,6 @@ async def test_a_bad_row_is_marked_and_the_remaining_rows_are_posted(
     assert len(caplog.records) == 1
 
 
-async def test_ten_thousand_bad_rows_in_front_of_a_good_one(
-    engine: Engine, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_past(engine, b"", {}, 10_000)
-    write(engine, b"good")
-    relaying = asyncio.create_task(outbox.relay(engine, "shop", queue, pause=0))
-    assert (await queue.receive(timeout=30)).data == b"good"
-    relaying.cancel()
-    await asyncio.wait([relaying])
-    assert len(errors(engine)) == 10_000
-    assert len(caplog.records) <= 10_000 // outbox.BATCH + 1
-
-
 @pytest.mark.parametrize(
     ("payload", "properties"),
     [

@@ -17,7 +17,6 @@ from bmq.client.poison import (
     PutAside,
     guid_of,
     integer_of,
-    poison_of,
     queue_of,
     unreadable,
 )
@@ -33,15 +32,6 @@ logger = logging.getLogger("bmq.test")
 @pytest.fixture
 async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-
-
-@pytest.mark.parametrize("name", POISONS)
-async def test_exactly_the_damaged_messages_are_unreadable(queue: bmq.Queue, name: str) -> None:
-    await post_raw(queue, POISONS[name])
-    message = await queue.receive(timeout=10)
-    found = unreadable(message)
-    assert (found is not None) is (name in UNREADABLE)
-    assert found is None or found.kind is PoisonKind.UNREADABLE
 
 
 async def with_properties(queue: bmq.Queue, **properties: Any) -> bmq.Message:
@@ -103,12 +93,6 @@ async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: object,
 )
 def test_which_queues_are_allowed(allow: Any, uri: str, allowed: bool) -> None:
     assert Allowed(allow, OWN)(QueueUri.parse(uri)) is allowed
-
-
-@pytest.mark.parametrize("allow", [7, "", [7], [""], True])
-def test_invalid_queue_lists_are_refused(allow: Any) -> None:
-    with pytest.raises(bmq.UsageError, match="allow"):
-        Allowed(allow, OWN)
 
 
 @pytest.mark.parametrize("discard", [False, True])
@@ -178,24 +162,6 @@ async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
     await eventually(lambda: message.confirmed)
     assert aside.pending == 0
     assert len(caplog.records) == 2
-
-
-async def test_error_describes_its_message(queue: bmq.Queue) -> None:
-    await queue.post(b"{}")
-    good = await queue.receive(timeout=10)
-    await post_raw(queue, POISONS["no zlib"])
-    bad = await queue.receive(timeout=10)
-    of_another = bmq.ProtocolError("of another message")
-    assert poison_of(good, of_another) is None
-    assert poison_of(good, ValueError()) is None
-    for message, error, kind in (
-        (bad, of_another, PoisonKind.UNREADABLE),
-        (bad, bmq.Undecodable("malformed"), PoisonKind.UNREADABLE),
-        (good, bmq.Undecodable("no Order"), PoisonKind.UNDECODABLE),
-    ):
-        poison = poison_of(message, error)
-        assert poison is not None
-        assert poison.kind is kind
 
 
 class _Mute(Exception):

@@ -14,7 +14,6 @@ import pytest
 import bmq
 from bmq.workers import Responder
 from tests.poison.poisons import POISONS, flood
-from tests.waiting import eventually
 
 NewUri = Callable[..., str]
 
@@ -38,26 +37,6 @@ async def echo(message: bmq.Message) -> bytes:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-@pytest.mark.parametrize("name", POISONS)
-async def test_ten_times_the_window_of_each_poison(
-    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    async with responding(bmq_broker.uri, queue.uri, echo) as app:
-        await flood(queue, [POISONS[name]] * 200)
-        assert (await queue.request(b"good", timeout=20)).data == b"good"
-        await eventually(lambda: all(each.unconfirmed == each.left for each in app.status()))
-    assert len(lines(caplog)) <= 5
-
-
-async def test_ten_thousand_in_front_of_one_request(
-    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    await flood(queue, [POISONS["a destination elsewhere"]] * 10_000)
-    async with responding(bmq_broker.uri, queue.uri, echo):
-        assert (await queue.request(b"good", timeout=40)).data == b"good"
-    assert len([line for line in lines(caplog) if "cannot use message" in line]) == 1
 
 
 async def cancelled_inside() -> None:
@@ -169,27 +148,6 @@ async def test_a_responder_with_dead_letters_puts_bad_requests_there(
     assert "bmq_reply_to must be a STRING, not 7" in str(letter.properties["bmq_dead_error"])
     task.cancel()
     await asyncio.wait([task])
-
-
-@pytest.mark.parametrize("allow", [7, [""], ["a", 7]])
-def test_an_allow_that_lists_no_queues_is_refused(allow: Any) -> None:
-    with pytest.raises(bmq.UsageError, match="allow"):
-        Responder(echo, allow=allow)
-
-
-@pytest.mark.parametrize("name", POISONS)
-async def test_replies_that_cannot_be_used_are_dropped(
-    bmq_session: bmq.Session, bmq_connect: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    other = await bmq_connect()
-    reader = await other.open_queue(queue.uri, read=True)
-    asking = asyncio.create_task(queue.request(b"x", timeout=30))
-    request = await reader.receive(timeout=10)
-    replies = await other.open_queue(str(request.properties["bmq_reply_to"]), write=True)
-    await flood(replies, [POISONS[name]] * 1100)
-    await replies.post(b"good", properties={"bmq_request": request.guid})
-    assert (await asking).data == b"good"
-    assert len(lines(caplog)) <= 1
 
 
 async def test_an_error_of_a_foreign_responder_is_truncated(bmq_connect: Any, queue: bmq.Queue) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,29 +44,6 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
-async def until_good(tables: bmq.arrow.Tables) -> list[bytes]:
-    """Receive and confirm rows up to the good one."""
-    rows: list[bytes] = []
-    while not rows or rows[-1] != GOOD:
-        rows += values(await tables.receive(timeout=10))
-        tables.confirm()
-    return rows
-
-
-@pytest.mark.parametrize("name", POISONS)
-async def test_ten_times_the_window_of_each_poison(
-    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    async with queue.tables(max_rows=20, max_unconfirmed_messages=20, on_invalid="discard") as tables:
-        await flood(queue, [POISONS[name]] * 200)
-        await queue.post(GOOD)
-        rows = await until_good(tables)
-        assert len(rows) == (1 if name in UNREADABLE else 201)
-        assert queue.stats().unconfirmed == 0
-    await stored(bmq_broker.uri, queue.uri, 0)
-    assert len(lines(caplog)) == (name in UNREADABLE)
-
-
 async def test_good_rows_around_unreadable_messages_stay_in_order(queue: bmq.Queue) -> None:
     tables = await queue.tables(properties={"n": pa.int64()}, metadata=["guid"])
     wanted: list[int] = []
@@ -83,20 +60,6 @@ async def test_good_rows_around_unreadable_messages_stay_in_order(queue: bmq.Que
         found += batch.column("n").to_pylist()
     assert found == wanted
     assert tables.confirm() == len(wanted)
-
-
-async def test_unreadable_messages_become_dead_letters(
-    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, bmq_broker: Any, queue: bmq.Queue
-) -> None:
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-    async with queue.tables(dead_letters=letters) as tables:
-        await flood(queue, [POISONS[name] for name in UNREADABLE])
-        await queue.post(GOOD)
-        assert await until_good(tables) == [GOOD]
-    found = [await letters.receive(timeout=10) for _ in UNREADABLE]
-    assert {each.data for each in found} == {POISONS[name].data for name in UNREADABLE}
-    assert all(each.properties["bmq_dead_queue"] == queue.uri for each in found)
-    await stored(bmq_broker.uri, queue.uri, 0)
 
 
 async def test_an_unreadable_message_is_a_row_with_its_bytes_and_its_error(
@@ -175,22 +138,6 @@ async def test_a_loop_ends_when_only_unreadable_messages_remain(queue: bmq.Queue
     assert found == [GOOD]
 
 
-async def test_interceptors_see_unreadable_messages_confirmed(bmq_broker: Any, bmq_queue_uri: str) -> None:
-    seen: list[bytes] = []
-
-    class Watch(bmq.Interceptor):
-        def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-            seen.extend(message.raw for message in messages)
-
-    async with bmq.connect(bmq_broker.uri, interceptors=[Watch()]) as session:
-        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-        async with queue.tables(on_invalid="discard") as tables:
-            await flood(queue, [BAD] * 3)
-            await queue.post(GOOD)
-            assert await until_good(tables) == [GOOD]
-    assert seen == [BAD.data] * 3 + [GOOD]
-
-
 def test_decompressing_oversized_messages_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     from bmq.arrow import decoding
     from bmq.arrow.push import PushColumns
@@ -263,41 +210,6 @@ async def test_source_continues_after_unreadable_messages_and_confirms_with_its_
     assert await in_thread(read) == [GOOD, GOOD]
     await stored(bmq_broker.uri, queue.uri, left or 400 * (on_invalid == "skip"))
     assert len(lines(caplog)) == (1 if on_invalid == "discard" else 3)
-
-
-async def test_source_confirms_omitted_messages_with_its_rows(bmq_broker: Any, queue: bmq.Queue) -> None:
-    await flood(queue, [BAD] * 3)
-    await queue.post(GOOD)
-
-    def read() -> int:
-        with bmq.arrow.Source(bmq_broker.uri, queue.uri, max_messages=1, on_invalid="discard") as source:
-            source.reader.read_all()
-            return source.confirm()
-
-    assert await in_thread(read) == 1
-    await stored(bmq_broker.uri, queue.uri, 0)
-
-
-@pytest.mark.parametrize("confirm", ["next", "never"])
-async def test_a_source_opens_the_queue_for_dead_letters(
-    bmq_broker: Any,
-    bmq_session: bmq.Session,
-    bmq_new_queue_uri: NewUri,
-    queue: bmq.Queue,
-    confirm: str,
-) -> None:
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
-    await flood(queue, [BAD] * 3)
-    await queue.post(GOOD)
-
-    def read() -> list[bytes]:
-        with bmq.arrow.Source(
-            bmq_broker.uri, queue.uri, max_messages=1, confirm=confirm, dead_letters=letters.uri
-        ) as source:
-            return [value for batch in source.reader for value in values(batch)]
-
-    assert await in_thread(read) == [GOOD]
-    assert [(await letters.receive(timeout=10)).data for _ in range(3)] == [BAD.data] * 3
 
 
 async def test_tables_of_threads_take_a_queue_of_threads(

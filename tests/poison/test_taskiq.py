@@ -39,34 +39,6 @@ async def working(uri: str, queue: str, done: asyncio.Event, **options: Any) -> 
         await broker.shutdown()
 
 
-@pytest.mark.parametrize("name", [*POISONS, "a task that the worker does not know"])
-async def test_ten_times_the_window_of_each_poison(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    if name in POISONS:
-        await flood(queue, [POISONS[name]] * 100)
-    else:
-        unknown = b'{"task_id": "1", "task_name": "unknown", "labels": {}, "args": [], "kwargs": {}}'
-        (await queue.post_many([unknown] * 100)).raise_for_failures()
-    done = asyncio.Event()
-    async with working(bmq_broker.uri, bmq_queue_uri, done):
-        await asyncio.wait_for(done.wait(), 10)
-        lines = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
-    assert [each.name for each in lines] == ["bmq.taskiq"] * 2, "the first one, and the number left"
-
-
-async def test_ten_thousand_in_front_of_one_task(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    await flood(queue, [POISONS["no zlib"]] * 10_000)
-    done = asyncio.Event()
-    async with working(bmq_broker.uri, bmq_queue_uri, done):
-        await asyncio.wait_for(done.wait(), 30)
-        assert len([each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]) == 2
-
-
 async def test_messages_other_than_tasks_become_dead_letters(
     bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
 ) -> None:

@@ -4,118 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.workers import Sweeper
-from bmq.workers._retry import attempts_so_far
-from tests.poison.poisons import POISONS, Poisonous, flood
+from tests.poison.poisons import POISONS, flood
 from tests.waiting import eventually
 
 NewUri = Callable[..., str]
-CONSUMERS = ["plain", "thread", "four", "lanes", "batches", "durable"]
-GOOD = b'{"amount": 1}'
-
-
-@dataclass
-class Order:
-    amount: int
-
-
-@asynccontextmanager
-async def consuming(
-    address: str, uri: str, kind: str, letters: str | None = None, **options: Any
-) -> AsyncIterator[tuple[bmq.App, asyncio.Queue[Order]]]:
-    """An app with one handler of orders; with dead letters, or the default policy."""
-    app = bmq.App(address, grace=1)
-    handled: asyncio.Queue[Order] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    how: dict[str, Any] = {"max_unconfirmed_messages": 20, **options}
-    if kind == "four":
-        how["concurrency"] = 4
-    if kind == "lanes":
-        how |= {"key": "customer", "concurrency": 4}
-    if letters is not None or kind == "durable":
-        then: Any = "skip" if letters is None else bmq.DeadLetter(letters)
-        how["retry"] = bmq.Backoff(1000, then=then, durable=kind == "durable", no_retry=())
-    if kind == "batches":
-
-        @app.batch_consumer(uri, max_messages=10, max_wait=0.01, **how)
-        async def batch(orders: list[Order]) -> None:
-            for order in orders:
-                handled.put_nowait(order)
-
-    elif kind == "thread":
-
-        @app.consumer(uri, **how)
-        def threaded(order: Order) -> None:
-            loop.call_soon_threadsafe(handled.put_nowait, order)
-
-    else:
-
-        @app.consumer(uri, **how)
-        async def handle(order: Order) -> None:
-            handled.put_nowait(order)
-
-    async with app:
-        yield app, handled
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-@pytest.mark.parametrize("kind", CONSUMERS)
-async def test_ten_times_the_window_of_each_poison(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    async with consuming(bmq_broker.uri, bmq_queue_uri, kind) as (app, handled):
-        for name in POISONS:
-            await flood(queue, [POISONS[name]] * 200)
-            await queue.post(GOOD, properties={"customer": name})
-            assert await asyncio.wait_for(handled.get(), 10) == Order(1), name
-        count = 200 * len(POISONS)
-        await eventually(lambda: app.status()[0].left == count)
-        await eventually(lambda: app.status()[0].unconfirmed == count)
-    assert len(lines(caplog)) == 4, (
-        "what cannot be read, and decoded; the number of those left, and at the end"
-    )
-
-
-@pytest.mark.parametrize("kind", ["plain", "lanes", "batches"])
-async def test_ten_thousand_in_front_of_one_good_message(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    await flood(queue, [POISONS["no zlib"]] * 10_000)
-    await queue.post(GOOD)
-    async with consuming(bmq_broker.uri, bmq_queue_uri, kind, max_unconfirmed_messages=1000) as (_, handled):
-        assert await asyncio.wait_for(handled.get(), 40) == Order(1)
-    assert len(lines(caplog)) == 3
-
-
-@pytest.mark.parametrize("kind", CONSUMERS)
-async def test_unusable_messages_become_dead_letters(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, kind: str
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
-    async with consuming(bmq_broker.uri, bmq_queue_uri, kind, letters.uri) as (_, handled):
-        await flood(queue, POISONS.values())
-        await queue.post(GOOD)
-        assert await asyncio.wait_for(handled.get(), 10) == Order(1)
-        found = [await letters.receive(timeout=10) for _ in POISONS]
-    for letter in found:
-        error = str(letter.properties["bmq_dead_error"])
-        assert error.startswith(("ProtocolError", "Undecodable"))
-        assert len(error) <= 1000
 
 
 class Bad(Exception):
@@ -213,27 +111,6 @@ async def test_attempts_set_by_a_producer_are_ignored(
     assert letter.properties["bmq_dead_attempts"] == 3
 
 
-@pytest.mark.parametrize(
-    ("properties", "expected"),
-    [
-        ({}, 0),
-        ({"bmq_attempts": 2}, 0),
-        ({"bmq_attempts": 2, "bmq_error": "E: x"}, 0),
-        ({"bmq_attempts": 2, "bmq_error": "E: x", "bmq_origin": "no GUID"}, 0),
-        ({"bmq_attempts": 2, "bmq_error": "E: x", "bmq_origin": "A" * 32}, 2),
-        ({"bmq_attempts": 2_000_000_000, "bmq_error": "E: x", "bmq_origin": "A" * 32}, 5),
-        ({"bmq_attempts": -1, "bmq_error": "E: x", "bmq_origin": "A" * 32}, 0),
-    ],
-)
-async def test_attempts_of_a_message_are_trusted_up_to_the_limit(
-    bmq_session: bmq.Session, bmq_queue_uri: str, properties: dict[str, Any], expected: int
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-    await queue.post(b"x", properties=properties)
-    message = await queue.receive(timeout=10)
-    assert attempts_so_far(message, bmq.Backoff(1, retries=5, durable=True)) == expected
-
-
 async def test_an_invalid_origin_does_not_prevent_a_dead_letter(
     bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
 ) -> None:
@@ -280,19 +157,3 @@ async def test_full_queue_for_dead_letters_blocks_and_is_named_by_the_status(
     await eventually(lambda: state() is not bmq.workers.SubscriberState.BLOCKED)
     task.cancel()
     await asyncio.wait([task])
-
-
-async def test_a_sweeper_puts_each_poison_aside(
-    bmq_session: bmq.Session, bmq_connect: Any, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
-    await flood(queue, [*list(POISONS.values()) * 10, Poisonous(b"good")])
-    sweeper = Sweeper(queue.uri, put_aside=letters.uri, max_unconfirmed_messages=20, by="n")
-    sweeping = asyncio.create_task(sweeper.run(await bmq_connect()))
-    found = [await letters.receive(timeout=10) for _ in range(10 * len(POISONS) + 1)]
-    assert found[-1].data == b"good"
-    await eventually(lambda: sweeper.stats().put_aside == len(found))
-    assert sweeper.stats().failed == 0
-    sweeping.cancel()
-    await asyncio.wait([sweeping])
