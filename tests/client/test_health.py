@@ -88,35 +88,25 @@ def refuse_for_now(peer: Peer, *requests: str) -> None:
     peer.refuse |= set(requests)
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["refused", "not answered"])
 @pytest.mark.parametrize("request_", ["OpenQueue", "ConfigureStream"])
-async def test_temporarily_refused_queue_degrades_the_session_until_reopened(
-    peer: Peer, request_: str
+async def test_a_queue_that_cannot_be_reopened_yet_degrades_the_session(
+    peer: Peer, request_: str, answered: bool
 ) -> None:
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
-        refuse_for_now(peer, request_)
+    async with bmq.connect(
+        peer.uri, open_timeout=5 if answered else 0.05, reconnect_delays=lambda: itertools.repeat(0.001)
+    ) as session:
+        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True, timeout=30.0)
+        if answered:
+            refuse_for_now(peer, request_)
+        else:
+            peer.hold.add(request_)
         peer.cut()
         await eventually(lambda: session.health().degraded)
         assert session.health().ready
         assert str(session.health()).startswith(f"degraded: {URI} could not be reopened yet, trying again: ")
-        assert "E_NOT_READY" in str(session.health())
+        assert ("E_NOT_READY" in str(session.health())) is answered
         peer.refuse.clear()
-        await eventually(lambda: str(session.health()) == "ready")
-        await queue.post(b"1")
-
-
-@pytest.mark.parametrize("request_", ["OpenQueue", "ConfigureStream"])
-async def test_a_queue_whose_reopening_is_not_answered_degrades_the_session(
-    peer: Peer, request_: str
-) -> None:
-    async with bmq.connect(
-        peer.uri, open_timeout=0.05, reconnect_delays=lambda: itertools.repeat(0.001)
-    ) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True, timeout=30.0)
-        peer.hold.add(request_)
-        peer.cut()
-        await eventually(lambda: session.health().degraded)
-        assert f"{URI} could not be reopened yet, trying again: " in str(session.health())
         peer.hold.clear()
         await eventually(lambda: str(session.health()) == "ready")
         await queue.post(b"1")

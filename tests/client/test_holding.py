@@ -21,7 +21,6 @@ from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import encode_properties
-from tests.extras import with_tables
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 from tests.wire.messages import push_message
@@ -442,14 +441,6 @@ async def _alternating(peer: Peer, session: bmq.Session) -> Callable[[int], None
     )
 
 
-async def _drain(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """A drain passes matching messages on."""
-    queue = await session.open_queue(URI, read=True)
-    await queue.subscribe("exists(a) && a == 1", discard_unmatched=True)
-    drained = peer.connection.script.s_ids[0][-1]
-    return lambda n: take_in(session, push(peer, drained, n, size=0, a=1))
-
-
 async def _default(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
     await session.open_queue(URI, read=True, default_subscription=True)
     s_id = peer.connection.s_ids[0]
@@ -471,24 +462,7 @@ async def _put_back(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
     return deliver
 
 
-async def _tables(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    queue, s_id = await closed(peer, session)
-    await queue.tables("x == 1")
-    return lambda n: take_in(session, push(peer, s_id, n, size=0, x=1))
-
-
-async def _many_queues(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
-    """Return as many queues as messages, for an unknown subscription."""
-    for number in range(50):
-        await session.open_queue(f"{URI}{number}", read=True)
-    return lambda n: take_in(session, push(peer, UNKNOWN, n, size=0))
-
-
-PLACES = [_nobody, _filter, _alternating, _drain, _default, _put_back, _many_queues]
-PLACES += with_tables(_tables)
-
-
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [_nobody, _filter, _alternating, _default, _put_back])
 async def test_held_messages_do_not_raise_the_cost_of_the_next(
     peer: Peer, place: Callable[[Peer, bmq.Session], Awaitable[Callable[[int], None]]]
 ) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ssl
-import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -94,31 +93,6 @@ async def test_messages_of_all_sizes_arrive_in_order(
         assert session.stats().bytes_received > sum(sizes)
 
 
-@pytest.mark.parametrize("end", ["the rest at once", "byte by byte"])
-async def test_an_event_in_tiny_pieces_arrives_whole(
-    any_peer: Peer, certificates: Certificates, end: str
-) -> None:
-    async with bmq.connect(any_peer.uri, **options(any_peer, certificates)) as session:
-        consumer = await reader(session)
-        data = event(any_peer, (1, 200_000), (2, 30)) + event(any_peer, (3, 10))
-        connection = any_peer.connection
-        arrived = session.stats().bytes_received
-        for number in range(30):
-            connection.send(data[number : number + 1])
-            await eventually(lambda n=number: session.stats().bytes_received == arrived + n + 1)
-        if end == "the rest at once":
-            connection.send(data[30:])
-        else:
-            connection.send(data[30 : len(data) - 30])
-            arrived += len(data) - 30
-            await eventually(lambda: session.stats().bytes_received == arrived)
-            for number in range(30):
-                at = len(data) - 30 + number
-                connection.send(data[at : at + 1])
-                await eventually(lambda n=number: session.stats().bytes_received == arrived + n + 1)
-        await check(consumer, (1, 200_000), (2, 30), (3, 10))
-
-
 async def test_a_connection_lost_within_a_large_event_loses_no_message(peer: Peer, fills: list[bool]) -> None:
     async with bmq.connect(peer.uri) as session:
         consumer = await reader(session)
@@ -145,21 +119,6 @@ async def test_reading_pauses_within_a_large_event(peer: Peer, fills: list[bool]
         assert isinstance(seen[-1], SlowConsumerRecovered)
 
 
-async def test_an_announced_event_without_bytes_takes_hardly_any_memory(
-    peer: Peer, fills: list[bool]
-) -> None:
-    async with bmq.connect(peer.uri) as session:
-        await reader(session)
-        before = session.stats().bytes_received
-        connection = peer.connection
-        connection.send(event(peer, (1, 60_000_000))[:100])
-        await eventually(lambda: session.stats().bytes_received == before + 100)
-        assert fills == [True]
-        framer = session._driver.connection.core.framer
-        assert len(framer.space().obj) == 65_536
-        peer.cut()
-
-
 async def test_an_event_beyond_the_limit_ends_the_connection(peer: Peer, fills: list[bool]) -> None:
     """Also while the client receives into memory of its own."""
     async with bmq.connect(peer.uri) as session:
@@ -172,33 +131,3 @@ async def test_an_event_beyond_the_limit_ends_the_connection(peer: Peer, fills: 
         await eventually(lambda: session.stats().reconnects == 1)
         peer.connection.send(event(peer, (2, 500_000)))
         await check(consumer, (2, 500_000))
-
-
-async def test_memory_of_a_huge_event_is_returned_when_its_message_is_handled(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        consumer = await reader(session)
-        peer.connection.send(event(peer, (1, 100_000)))
-        await check(consumer, (1, 100_000))
-        tracemalloc.start()
-        try:
-            peer.connection.send(event(peer, (2, 20_000_000)))
-            await check(consumer, (2, 20_000_000))
-            assert tracemalloc.get_traced_memory()[0] < 1_000_000
-        finally:
-            tracemalloc.stop()
-
-
-async def test_an_awaited_acknowledgement_ends_the_reception_of_large_events(
-    peer: Peer, fills: list[bool]
-) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        consumer = await queue.subscribe(max_unconfirmed_bytes=2**30)
-        for number in range(3):
-            await queue.post(b"%d" % number)
-        peer.connection.send(event(peer, (1, 500_000)))
-        await check(consumer, (1, 500_000))
-        assert fills[-1]
-        for number in range(3):
-            await queue.post(b"%d" % number)
-        assert not fills[-1]

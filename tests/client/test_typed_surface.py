@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -79,17 +78,3 @@ async def test_a_consumer_of_values_pauses_and_changes_its_filter() -> None:
             consumer.put_back([message])
             assert (await consumer.receive(20)).value == Order(5)
             assert consumer.stats().received == 1
-
-
-async def test_a_value_is_requested() -> None:
-    async with Broker() as broker:
-        app = bmq.App(broker.uri)
-
-        @app.responder(DOMAIN + "requests")
-        async def answer(message: bmq.Message) -> bytes:
-            return message.data.upper()
-
-        async with app, bmq.connect(broker.uri) as session:
-            orders = (await session.open_queue(DOMAIN + "requests", write=True)).typed(Order)
-            reply = await asyncio.wait_for(orders.request(Order(3)), 20)
-            assert reply.data == b'{"NUMBER":3}'

@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.dead_letters import described, error_text
 from bmq.client.poison import (
     Allowed,
     Poison,
     PoisonKind,
     PutAside,
-    guid_of,
-    integer_of,
-    queue_of,
     unreadable,
 )
 from bmq.wire.uri import QueueUri
@@ -32,49 +28,6 @@ logger = logging.getLogger("bmq.test")
 @pytest.fixture
 async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-
-
-async def with_properties(queue: bmq.Queue, **properties: Any) -> bmq.Message:
-    await queue.post(b"x", properties=properties)
-    return await queue.receive(timeout=10)
-
-
-@pytest.mark.parametrize("value", ["7", b"7", True, -1, 11])
-async def test_a_steering_number_of_another_type_or_range_is_forged(queue: bmq.Queue, value: object) -> None:
-    message = await with_properties(queue, bmq_attempts=value)
-    with pytest.raises(Poison) as caught:
-        integer_of(message, "bmq_attempts", 0, 10)
-    assert caught.value.kind is PoisonKind.FORGED
-    assert integer_of(message, "bmq_due", 0, 10) is None
-
-
-@pytest.mark.parametrize("value", [7, "", "7" * 31, "f" * 32, "F" * 33, "x" * 10_000])
-async def test_invalid_guid_in_a_steering_property_is_forged(queue: bmq.Queue, value: object) -> None:
-    message = await with_properties(queue, bmq_cancel=value)
-    with pytest.raises(Poison) as caught:
-        guid_of(message, "bmq_cancel")
-    assert caught.value.kind is PoisonKind.FORGED
-    assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (7, PoisonKind.FORGED),
-        (b"bmq://bmq.test.mem.priority/a", PoisonKind.FORGED),
-        ("nonsense", PoisonKind.MISDIRECTED),
-        ("bmq://d/" + "x" * 100_000, PoisonKind.MISDIRECTED),
-        ("bmq://bmq.test.mem.priority/a?id=b", PoisonKind.MISDIRECTED),
-        ("bmq://bmq.other.domain/a", PoisonKind.MISDIRECTED),
-        ("bmq://bmq.test.mem.priority.~tier/a", PoisonKind.MISDIRECTED),
-    ],
-)
-async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: object, kind: PoisonKind) -> None:
-    message = await with_properties(queue, bmq_reply_to=value)
-    with pytest.raises(Poison) as caught:
-        queue_of(message, "bmq_reply_to", Allowed(None, OWN))
-    assert caught.value.kind is kind
-    assert len(described(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -93,29 +46,6 @@ async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: object,
 )
 def test_which_queues_are_allowed(allow: Any, uri: str, allowed: bool) -> None:
     assert Allowed(allow, OWN)(QueueUri.parse(uri)) is allowed
-
-
-@pytest.mark.parametrize("discard", [False, True])
-async def test_without_dead_letters_poison_is_confirmed_only_if_told(
-    queue: bmq.Queue, caplog: pytest.LogCaptureFixture, discard: bool
-) -> None:
-    consumer = await queue.subscribe(max_unconfirmed_messages=10)
-    aside = PutAside("a test", None, logger, discard=discard)
-    await flood(queue, [POISONS["no zlib"]] * 300)
-    for _ in range(300):
-        message = await consumer.receive(timeout=10)
-        poison = unreadable(message)
-        assert poison is not None
-        aside.take(message, poison)
-        assert message.confirmed is discard
-    await aside.close()
-    assert (aside.taken, aside.pending) == (300, 0)
-    outcome = "discarded" if discard else "left in the queue, unconfirmed"
-    assert f"is {outcome}: unreadable" in caplog.messages[0]
-    assert [text for text in ("1 so far", "300 so far") if text in caplog.text] == (
-        [] if discard else ["1 so far", "300 so far"]
-    )
-    assert len(caplog.records) == (1 if discard else 3)
 
 
 async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowledged(
@@ -162,17 +92,3 @@ async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
     await eventually(lambda: message.confirmed)
     assert aside.pending == 0
     assert len(caplog.records) == 2
-
-
-class _Mute(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError
-
-
-def test_the_text_of_an_error_is_bounded_and_never_empty() -> None:
-    assert len(error_text(ValueError("x" * 10_000))) == 1000
-    assert len(described(ValueError("x" * 10_000))) < 350
-    assert described(ValueError("a\nb\x1b[2J")) == "ValueError: a b\\x1b[2J"
-    assert described(ValueError()) == "ValueError"
-    assert "str() of the error failed" in error_text(_Mute())
-    assert "str() of the error failed" in described(_Mute())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bmq
-from tests.poison.poisons import POISONS, flood
+from tests.poison.poisons import POISONS, Poisonous, a_message, flood
 from tests.waiting import eventually
 
 NewUri = Callable[..., str]
@@ -81,11 +81,19 @@ async def test_the_line_of_a_rejected_value_is_without_the_value(
     assert "qty: Input should be greater than or equal to 0; name: Input should be a valid string" in text
 
 
-@pytest.mark.parametrize("name", ["numbers out of range", "numbers that are texts"])
-async def test_attempts_set_by_a_producer_are_ignored(
-    bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, name: str
+@pytest.mark.parametrize(
+    ("poison", "made"),
+    [
+        (POISONS["numbers out of range"], 3),
+        (POISONS["numbers that are texts"], 3),
+        (a_message(bmq_attempts=2), 3),
+        (a_message(bmq_attempts=2, bmq_error="E: x", bmq_origin="no GUID"), 3),
+        (a_message(bmq_attempts=2_000_000_000, bmq_error="E: x", bmq_origin="A" * 32), 1),
+    ],
+)
+async def test_attempts_set_by_a_producer_are_ignored_or_limited(
+    bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, poison: Poisonous, made: int
 ) -> None:
-    """The handler has all its attempts."""
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
     letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
     mover = asyncio.create_task(
@@ -100,14 +108,14 @@ async def test_attempts_set_by_a_producer_are_ignored(
         attempts += 1
         raise OSError("an outage")
 
-    await flood(queue, [POISONS[name]])
+    await flood(queue, [poison])
     policy = bmq.Backoff(0, retries=2, durable=True, then=bmq.DeadLetter(letters))
     task = asyncio.create_task(bmq.consume(queue, handle, retry=policy))
     letter = await letters.receive(timeout=10)
     task.cancel()
     mover.cancel()
     await asyncio.wait([task, mover])
-    assert attempts == 3
+    assert attempts == made
     assert letter.properties["bmq_dead_attempts"] == 3
 
 
