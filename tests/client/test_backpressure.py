@@ -47,24 +47,6 @@ async def nothing_more_is_read(session: bmq.Session) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_full_window_makes_posts_wait_and_post_nowait_raise(peer: Peer) -> None:
-    async with writing(peer, max_unacked_messages=4) as (session, queue):
-        pending = [queue.post_nowait(b"%d" % n) for n in range(4)]
-        with pytest.raises(
-            bmq.BufferFull, match=r"4 posts .* have no outcome yet; the session allows 4"
-        ) as caught:
-            queue.post_nowait(b"4")
-        assert caught.value.retryable
-        waiting = [asyncio.ensure_future(queue.post(b"%d" % n)) for n in range(4, 8)]
-        for _ in range(5):  # the posters have tried
-            await asyncio.sleep(0)
-        assert session.stats().unacked_messages == 4
-        peer.answer("PUT")
-        await asyncio.gather(*pending, *waiting)
-        assert peer.posted == list(range(8))
-        assert session.stats().unacked_messages == session.stats().unacked_bytes == 0
-
-
 async def acknowledge(peer: Peer, session: bmq.Session, *numbers: int) -> None:
     """Have the broker acknowledge some posts, and wait until the session knows."""
     puts = peer.connection.script.puts
@@ -256,18 +238,6 @@ async def test_cancelled_posts_leave_no_state(peer: Peer) -> None:
         await post
 
 
-async def test_thousands_of_heartbeats_cost_no_memory(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        assert peer.connection.transport is not None
-        peer.connection.transport.pause_reading()
-        for _ in range(50):
-            peer.connection.send(b"\x00\x00\x00\x08\x4b\x02\x00\x00" * 10_000)
-            await asyncio.sleep(0)
-        await eventually(lambda: session.stats().bytes_received > 50 * 80_000)
-        assert session.stats().write_buffer_bytes < 100_000
-        peer.connection.transport.resume_reading()
-
-
 # receiving
 
 
@@ -331,21 +301,6 @@ async def _take_until_open(queue: bmq.Queue) -> None:
 async def _take_all(queue: bmq.Queue) -> None:
     async for _ in queue:
         pass
-
-
-async def test_a_connection_lost_while_reading_is_paused_is_noticed_by_the_next_write(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        peer.connection.push(*range(10))
-        await eventually(lambda: session.stats().buffered_messages == 10)
-        peer.cut()
-        await queue.post(b"1")
-        assert session.stats().reconnects == 1
-        # Unseen messages are redelivered; no message of the old connection is kept.
-        assert session.stats().buffered_messages == 0
-        peer.connection.push(*range(20))
-        got = [int((await queue.receive(timeout=20)).data) for _ in range(20)]
-        assert got == list(range(20))
 
 
 async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> None:

@@ -413,27 +413,19 @@ def refused(call: Recipe) -> Recipe:
     return ask
 
 
-simple("Admin.queues", lambda w: w.admin.queues())
-simple("Admin.domains", lambda w: w.admin.domains())
-simple("Admin.domain", lambda w: w.admin.domain("bmq.test.mem.priority"))
-simple("Admin.clusters", lambda w: w.admin.clusters())
-simple("Admin.command", lambda w: w.admin.command("HELP"))
-simple("Admin.query", lambda w: w.admin.query("HELP"))
-simple("Admin.purge_domain", lambda w: w.admin.purge_domain("bmq.test.mem.priority"))
-simple("Admin.reconfigure", refused(lambda w: w.admin.reconfigure("bmq.test.mem.priority")))
-simple("Admin.statistics", lambda w: w.admin.statistics())
-simple("Admin.topology", refused(lambda w: w.admin.topology("local")))
-simple("Admin.cluster_status", refused(lambda w: w.admin.cluster_status("local")))
-simple("Admin.gap", refused(lambda w: w.admin.gap()))
-simple("Admin.clear_caches", lambda w: w.admin.clear_caches())
-simple("Admin.cluster_storage", lambda w: w.admin.cluster_storage("local"))
-simple("QueueAdmin.standing", refused(lambda w: w.admin.queue(URI).standing()))
-simple("QueueAdmin.depth", lambda w: w.admin.queue(URI).depth())
-simple("QueueAdmin.internals", lambda w: w.admin.queue(URI).internals())
-simple("QueueAdmin.messages", lambda w: w.admin.queue(URI).messages())
+for name in ("queues", "domains", "clusters", "statistics", "clear_caches", "gap"):
+    simple(f"Admin.{name}", refused(lambda w, name=name: getattr(w.admin, name)()))
+for name, what in {
+    "domain": "bmq.test.mem.priority",
+    "purge_domain": "bmq.test.mem.priority",
+    "reconfigure": "bmq.test.mem.priority",
+    **dict.fromkeys(("command", "query"), "HELP"),
+    **dict.fromkeys(("topology", "cluster_status", "cluster_storage"), "local"),
+}.items():
+    simple(f"Admin.{name}", refused(lambda w, name=name, what=what: getattr(w.admin, name)(what)))
+for name in ("standing", "depth", "internals", "messages", "purge", "statistics"):
+    simple(f"QueueAdmin.{name}", refused(lambda w, name=name: getattr(w.admin.queue(URI), name)()))
 simple("QueueAdmin.all_messages", lambda w: exhausted(w.admin.queue(URI).all_messages()))
-simple("QueueAdmin.purge", lambda w: w.admin.queue(URI).purge())
-simple("QueueAdmin.statistics", lambda w: w.admin.queue(URI).statistics())
 
 
 async def exhausted(items: Any) -> None:

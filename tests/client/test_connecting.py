@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.address import Address, find_broker
-from bmq.client.dialer import Dialer
+from bmq.client.address import find_broker
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer
@@ -28,23 +27,6 @@ def closed_port() -> Iterator[Callable[[], int]]:
     """Ports that refuse connections, and stay reserved until the end of the test."""
     with contextlib.ExitStack() as held:
         yield lambda: held.enter_context(reserved_port())
-
-
-async def test_connect_is_awaitable_and_a_context_manager(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        assert session.state is bmq.SessionState.STARTED
-    assert session.state is bmq.SessionState.CLOSED
-    session = await bmq.connect(peer.uri)
-    assert session.state is bmq.SessionState.STARTED
-    await session.close()
-    assert peer.log == ["clientIdentity", "Disconnect"]
-
-
-async def test_refused_connection_fails_at_once_with_the_address(closed_port: Callable[[], int]) -> None:
-    uri = f"tcp://127.0.0.1:{closed_port()}"
-    with pytest.raises(bmq.ConnectionFailed, match=uri) as caught:
-        await bmq.connect(uri)
-    assert caught.value.retryable
 
 
 @pytest.mark.parametrize(
@@ -124,53 +106,10 @@ async def test_an_unexpected_answer_is_named(peer: Peer) -> None:
         await bmq.connect(peer.uri)
 
 
-async def test_a_connection_closed_during_the_handshake_fails(peer: Peer) -> None:
-    peer.hold.add("clientIdentity")
-    connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
-    await eventually(lambda: peer.connections and peer.connection.script.identity)
-    peer.cut()
-    with pytest.raises(bmq.ConnectionFailed, match="during the handshake"):
-        await connecting
-
-
 # several addresses
 
 
-async def test_addresses_of_a_name_are_tried_in_turn(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    async def resolve(_: Dialer, address: Address) -> list[str]:
-        asked.append(address.host)
-        return ["127.0.0.2", "127.0.0.3", "127.0.0.1"]  # the peer listens on the last one only
-
-    monkeypatch.setattr(Dialer, "_resolve", resolve)
-    async with bmq.connect(f"tcp://broker.example:{peer.port}") as session:
-        assert session.state is bmq.SessionState.STARTED
-    assert asked == ["broker.example"]
-
-
 # retrying
-
-
-async def test_a_broker_that_comes_up_later_is_found(closed_port: Callable[[], int]) -> None:
-    peer = Peer()
-    peer.port = closed_port()
-    uri = peer.uri
-    attempts = 0
-
-    def delays() -> Iterator[float]:
-        nonlocal attempts
-        while True:
-            attempts += 1
-            yield 0.001
-
-    connecting = asyncio.ensure_future(
-        bmq.connect(uri, retry_first_connect=True, reconnect_delays=delays).__aenter__()
-    )
-    await eventually(lambda: attempts > 3)
-    async with peer:
-        session = await connecting
-        await session.close()
 
 
 async def test_attempts_end_with_their_delays(closed_port: Callable[[], int]) -> None:

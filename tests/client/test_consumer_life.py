@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import bmq
 from bmq.client.buffer import ConsumerInput, ConsumerLife, ConsumerState
-from bmq.protocol.client.events import ConfirmedAgain
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
@@ -87,13 +86,3 @@ async def test_a_consumer_that_is_paused_while_it_opens_opens_when_it_is_resumed
         assert queue.consumers == [consumer]
         await queue.post(b"1")
         assert (await consumer.receive(timeout=30)).data == b"1"
-
-
-async def test_discarded_redeliveries_are_counted(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:
-            for subscription in queue._core.subscriptions.committed:
-                session._driver.handle(ConfirmedAgain(URI, subscription.owner, 2))
-            assert consumer.stats().confirmed_again == 2 * len(queue._core.subscriptions.committed) > 2
-            assert session.stats().confirmed_again == consumer.stats().confirmed_again

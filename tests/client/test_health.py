@@ -56,21 +56,6 @@ async def test_a_lost_connection_is_a_trouble_until_every_queue_is_reopened(peer
         assert session.health().since > lost.since
 
 
-async def test_suspended_queue_degrades_the_session_until_resumed_or_closed(peer: Peer) -> None:
-    host = bmq.health.HostHealth()
-    async with bmq.connect(peer.uri, host_health=host) as session:
-        queue = await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
-        host.set(False)
-        await eventually(lambda: session.health().degraded)
-        assert str(session.health()) == f"degraded: {URI} is suspended: the host is unhealthy"
-        host.set(True)
-        await eventually(lambda: not session.health().degraded)
-        host.set(False)
-        await eventually(lambda: session.health().degraded)
-        await queue.close()
-        assert str(session.health()) == "ready"
-
-
 async def test_queue_closed_by_a_failed_reopening_degrades_the_session_until_opened(peer: Peer) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
         await session.open_queue(URI, write=True)
@@ -139,32 +124,3 @@ async def test_sides_of_a_delayed_queue_are_reported_separately(peer: Peer, leav
 
 
 # what stands still
-
-
-async def test_moved_and_returned_messages_have_no_age(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(*range(10))
-        message = await queue.receive()
-        assert session.health().oldest_unconfirmed_seconds is not None
-        queue.confirm(message.guid)
-        await queue.close()
-        assert session.health().oldest_unconfirmed_seconds is None
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(*range(10, 20), q_id=1)
-        await queue.receive()
-        peer.cut()
-        await eventually(lambda: session.stats().reconnects == 1)
-        assert session.health().oldest_unconfirmed_seconds is None
-
-
-async def test_without_a_limit_only_the_silence_is_unknown(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, liveness=None) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("PUT")
-        post = queue.post_nowait(b"1")
-        health = session.health()
-        assert health.silent_seconds is None
-        assert health.oldest_unacked_seconds is not None
-        peer.answer("PUT")
-        await post

@@ -62,18 +62,6 @@ async def test_a_pending_post_is_found_by_its_guid(peer: Peer) -> None:
         assert len(peer.log) - peer.log.index("PUT") == 1
 
 
-@pytest.mark.parametrize("call", ["receive", "flush"])
-async def test_other_timeouts_have_no_guid(peer: Peer, call: str) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        peer.hold.add("PUT")
-        queue.post_nowait(b"1")
-        with pytest.raises(bmq.TimedOut) as timed_out:
-            await getattr(queue, call)(timeout=0.05)
-        assert timed_out.value.guid == ""
-        peer.answer("PUT")
-
-
 # exceptions
 
 

@@ -17,29 +17,6 @@ from tests.wire.messages import push_message
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-async def test_message_of_a_forgotten_subscription_goes_to_a_matching_consumer(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        first = await queue.subscribe("exists(a)")
-        stale = peer.connection.s_ids[0]
-        anything = await queue.subscribe()
-        for number in range(5):
-            await first.configure(f"exists(a{number})")
-        peer.connection.send(peer.connection.script.push(0, [(guid(1), b"plain")], (stale,)))
-        message = await anything.receive(30)
-        assert message.data == b"plain"
-        assert first.buffered == 0
-
-
-async def test_a_message_waits_for_the_first_subscription(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        peer.connection.send(peer.connection.script.push(0, [(guid(1), b"early")], (7,)))
-        await eventually(lambda: queue.unclaimed == 1)
-        async with queue.subscribe() as consumer:
-            assert (await consumer.receive(30)).data == b"early"
-
-
 def one_event(*pushed: bytes) -> bytes:
     """One PUSH event with the messages of several."""
     body = b"".join(event[HEADER_SIZE:] for event in pushed)

@@ -7,11 +7,9 @@ In a free-threaded interpreter the threads run at the same time.
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import bmq
-from bmq import _world
 from bmq.broker import Broker
 
 THREADS = 4
@@ -50,19 +48,3 @@ async def test_sessions_in_threads_exchange_messages_unharmed() -> None:
             )
             for number in range(COUNT)
         ]
-
-
-def test_no_two_threads_get_the_same_session_number() -> None:
-    numbers: list[list[int]] = [[] for _ in range(THREADS)]
-    start = threading.Barrier(THREADS)
-
-    def take(mine: list[int]) -> None:
-        start.wait()
-        mine.extend(next(_world.REAL.session_ids) for _ in range(2000))
-
-    threads = [threading.Thread(target=take, args=(mine,)) for mine in numbers]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert len({number for mine in numbers for number in mine}) == THREADS * 2000

@@ -49,19 +49,6 @@ async def test_a_value_waits_until_it_is_due() -> None:
             await orders.post(Order(1), delay=1, not_before=1.0)
 
 
-async def test_members_of_a_group_receive_values_of_their_keys() -> None:
-    async with Broker() as broker, bmq.connect(broker.uri) as session:
-        orders = (await session.open_queue(DOMAIN + "orders", read=True, write=True)).typed(Order)
-        async with orders.group(buckets=2) as group:
-            ack = orders.post_nowait(Order(7), key="customer")
-            message = await group.receive(20)
-            assert message.value == Order(7)
-            message.confirm()
-            assert group.receive_nowait() is None
-            assert group.stats().buckets == 2
-            await ack
-
-
 async def test_a_consumer_of_values_pauses_and_changes_its_filter() -> None:
     async with Broker() as broker, bmq.connect(broker.uri) as session:
         orders = (await session.open_queue(DOMAIN + "orders", read=True, write=True)).typed(Order)

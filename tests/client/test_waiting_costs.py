@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 import bmq
-from bmq.client._handlers import Handlers
 from tests.fakes.broker import Peer
 from tests.performance.server import counted
 from tests.waiting import eventually
@@ -68,38 +65,4 @@ async def test_many_tasks_flush_at_the_cost_of_each(peer: Peer) -> None:
             assert stuck.unacked == count
             peer.answer("PUT")
             await asyncio.gather(*pending)
-    assert costs[1] < costs[0] * 1.1
-
-
-@pytest.mark.parametrize("by_one_task", [False, True])
-async def test_many_handlers_end_at_the_cost_of_each(by_one_task: bool) -> None:
-    costs: list[float] = []
-    for count in (200, 800):
-        handlers, go_on = Handlers(), asyncio.Event()
-
-        async def hold(number: int, handlers: Handlers = handlers, go_on: asyncio.Event = go_on) -> None:
-            handlers.enter(number)
-            await go_on.wait()
-
-        async def hold_all(count: int = count, handlers: Handlers = handlers) -> None:
-            for number in range(count - 1):
-                handlers.enter(number)
-            await hold(count - 1, handlers)
-
-        if by_one_task:
-            tasks = [asyncio.create_task(hold_all())]
-        else:
-            tasks = [asyncio.create_task(hold(number)) for number in range(count)]
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(handlers.idle(None))
-        await asyncio.sleep(0)
-        with counted(own=True) as counter:
-            for number in range(count):
-                assert not closing.done()
-                handlers.leave(number)
-                await asyncio.sleep(0)
-            await closing
-        costs.append(counter.calls / count)
-        go_on.set()
-        await asyncio.gather(*tasks)
     assert costs[1] < costs[0] * 1.1

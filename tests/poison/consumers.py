@@ -18,7 +18,7 @@ from bmq.workers import Responder, Sweeper
 from tests.extras import TABLES
 from tests.poison.poisons import Poisonous, flood
 
-__all__ = ["CONSUMERS", "LIMIT", "Flooded", "Scene", "swallow"]
+__all__ = ["CONSUMERS", "LIMIT", "Flooded", "Order", "Scene", "beside", "swallow"]
 
 #: How many messages each consumer may have unconfirmed.
 LIMIT = 20

@@ -60,15 +60,6 @@ async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None
     (await queue.post_many(items)).raise_for_failures()
 
 
-@pytest.mark.parametrize("same", [True, False])
-async def test_impossible_dead_letter_queues_are_refused(
-    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, waiting: bmq.Queue, same: bool
-) -> None:
-    other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
-    with pytest.raises(bmq.UsageError, match="would return" if same else "writing"):
-        Mover(waiting, dead_letters=waiting if same else other)
-
-
 async def test_destination_outside_of_the_list_receives_no_message(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, waiting: bmq.Queue
 ) -> None:

@@ -22,6 +22,7 @@ import bmq.inbox
 from bmq.conventions import delay_queue_of, with_post_time
 from bmq.workers import Responder
 from tests.extras import TABLES
+from tests.poison.consumers import Order, beside
 from tests.poison.poisons import POISONS, Poisonous, a_message, flood
 from tests.waiting import eventually, until_depth
 from tests.workers.conftest import FakeClock
@@ -32,11 +33,6 @@ MANY, FEW = 2 * LIMIT + 1, 2
 TIMEOUT = 0.2
 LIFE = 1000.0
 GOOD, BUG, OUTAGE, REJECTED, SLOW, CANCELLED = range(6)
-
-
-@dataclass
-class Order:
-    amount: int
 
 
 # ---- ways to give up
@@ -388,16 +384,6 @@ UNREADABLE = [POISONS["no zlib"]] * MANY
 
 
 @asynccontextmanager
-async def beside(work: Awaitable[Any]) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-@asynccontextmanager
 async def mover(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
     app = bmq.App(scene.address)
     app.mover(delay_queue_of(scene.uri), dead_letters=letters, max_held=LIMIT)
@@ -433,9 +419,8 @@ async def taskiq(scene: Scene, letters: str | None, bad: list[Poisonous]) -> Asy
 
 
 @asynccontextmanager
-async def tables(
-    scene: Scene, letters: str | None, bad: list[Poisonous], **options: Any
-) -> AsyncIterator[None]:
+async def tables(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
+    options: dict[str, Any] = {}
     async with bmq.connect(scene.address) as session:
         queue = await session.open_queue(scene.uri, read=True, write=True, default_subscription=False)
         if letters is not None:
@@ -559,12 +544,3 @@ async def test_a_service_without_dead_letters_leaves_what_it_cannot_use(
     source = delay_queue_of(uri) if service is mover else uri
     await until_depth(bmq_broker.uri, source, 0 if put_aside else len(bad))
     await until_depth(bmq_broker.uri, letters, len(bad) if put_aside else 0)
-
-
-async def test_tables_confirm_what_they_are_told_to_discard(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, tmp_path: Path
-) -> None:
-    scene = Scene(bmq_session, bmq_broker.uri, bmq_queue_uri, None, tmp_path)
-    async with tables(scene, None, UNREADABLE, on_invalid="discard"):
-        pass
-    await until_depth(bmq_broker.uri, bmq_queue_uri, 0)

@@ -45,6 +45,16 @@ async def cancelled_inside() -> None:
     await future
 
 
+def cancelled() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    future.result()
+
+
+def problem() -> None:
+    raise bmq.RequestFailed("x", properties={"": 1})
+
+
 async def _generator() -> Any:
     yield b"one"
 
@@ -64,6 +74,8 @@ RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
     "a generator": (lambda: (each for each in ()), "TypeError"),
     "an async generator": (_generator, "TypeError"),
     "a coroutine": (cancelled_inside, "TypeError"),
+    "a cancellation": (cancelled, "CancelledError"),
+    "a problem with a bad name": (problem, "InvalidProperty"),
     "65 MiB": (lambda: bytes(65 * 2**20), "InvalidPayload"),
     "a message of text": (lambda: bmq.PutMessage("text"), "InvalidPayload"),  # type: ignore[arg-type]
     "a bad property": (lambda: bmq.PutMessage(b"x", {"a": 1.5}), "InvalidProperty"),  # type: ignore[dict-item]
@@ -89,16 +101,6 @@ async def test_a_result_that_cannot_be_posted_is_an_error_of_the_responder(
         with pytest.raises(bmq.RequestFailed) as caught:
             await queue.request(b"x", timeout=60)
     assert caught.value.type == kind
-
-
-async def test_a_cancellation_inside_the_responder_is_an_answer(bmq_broker: Any, queue: bmq.Queue) -> None:
-    async def bad(message: bmq.Message) -> None:
-        await cancelled_inside()
-
-    async with responding(bmq_broker.uri, queue.uri, bad):
-        with pytest.raises(bmq.RequestFailed) as caught:
-            await queue.request(b"x", timeout=60)
-    assert caught.value.type == "CancelledError"
 
 
 async def test_errors_of_a_responder_are_logged_once_per_kind(
@@ -150,17 +152,24 @@ async def test_a_responder_with_dead_letters_puts_bad_requests_there(
     await asyncio.wait([task])
 
 
-async def test_an_error_of_a_foreign_responder_is_truncated(bmq_connect: Any, queue: bmq.Queue) -> None:
-    other = await bmq_connect()
+async def failure_of_a_foreign_responder(
+    other: bmq.Session, queue: bmq.Queue, payload: bytes, **properties: str
+) -> bmq.RequestFailed:
     reader = await other.open_queue(queue.uri, read=True)
     asking = asyncio.create_task(queue.request(b"x", timeout=30))
     request = await reader.receive(timeout=10)
     replies = await other.open_queue(str(request.properties["bmq_reply_to"]), write=True)
-    await replies.post(b"x", properties={"bmq_request": request.guid, "bmq_error": "E: " + "x" * 100_000})
+    await replies.post(payload, properties={"bmq_request": request.guid, **properties})
     with pytest.raises(bmq.RequestFailed) as caught:
         await asking
-    assert caught.value.type == "E"
-    assert len(caught.value.detail) <= 1000
+    return caught.value
+
+
+async def test_an_error_of_a_foreign_responder_is_truncated(bmq_connect: Any, queue: bmq.Queue) -> None:
+    text = "E: " + "x" * 100_000
+    failure = await failure_of_a_foreign_responder(await bmq_connect(), queue, b"x", bmq_error=text)
+    assert failure.type == "E"
+    assert len(failure.detail) <= 1000
 
 
 @pytest.mark.parametrize(
@@ -170,21 +179,10 @@ async def test_an_error_of_a_foreign_responder_is_truncated(bmq_connect: Any, qu
 async def test_a_malformed_problem_of_a_foreign_responder_falls_back_to_the_property(
     bmq_connect: Any, queue: bmq.Queue, payload: bytes
 ) -> None:
-    other = await bmq_connect()
-    reader = await other.open_queue(queue.uri, read=True)
-    asking = asyncio.create_task(queue.request(b"x", timeout=30))
-    request = await reader.receive(timeout=10)
-    replies = await other.open_queue(str(request.properties["bmq_reply_to"]), write=True)
-    failure = {
-        "bmq_request": request.guid,
-        "bmq_error": "OutOfStock: none left",
-        "bmq_content_type": "application/problem+json",
-    }
-    await replies.post(payload, properties=failure)
-    with pytest.raises(bmq.RequestFailed) as caught:
-        await asking
-    assert (caught.value.type, caught.value.title, caught.value.detail) == ("OutOfStock", "", "none left")
-    assert not caught.value.retryable
+    kind = {"bmq_error": "OutOfStock: none left", "bmq_content_type": "application/problem+json"}
+    failure = await failure_of_a_foreign_responder(await bmq_connect(), queue, payload, **kind)
+    assert (failure.type, failure.title, failure.detail) == ("OutOfStock", "", "none left")
+    assert not failure.retryable
 
 
 async def test_the_members_of_a_huge_problem_are_bounded(bmq_broker: Any, queue: bmq.Queue) -> None:
@@ -197,15 +195,3 @@ async def test_the_members_of_a_huge_problem_are_bounded(bmq_broker: Any, queue:
     assert caught.value.title == "t" * 1000
     assert caught.value.detail == "?" + "d" * 999
     assert len(str(caught.value)) < 2000
-
-
-async def test_a_problem_whose_properties_cannot_be_posted_is_an_error_of_the_responder(
-    bmq_broker: Any, queue: bmq.Queue
-) -> None:
-    async def bad(message: bmq.Message) -> None:
-        raise bmq.RequestFailed("x", properties={"": 1})
-
-    async with responding(bmq_broker.uri, queue.uri, bad):
-        with pytest.raises(bmq.RequestFailed) as caught:
-            await queue.request(b"x", timeout=60)
-    assert caught.value.type == "InvalidProperty"
