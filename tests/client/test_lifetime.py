@@ -13,10 +13,12 @@ import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bmq
+from bmq.broker import Broker
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -251,3 +253,41 @@ async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:
         assert (await queue.receive(timeout=20)).data == b"2"
         message.confirm()
         await eventually(lambda: len(peer.connection.script.confirms) == 1)
+
+
+THREADS = 4
+COUNT = 100
+
+
+async def exchange(uri: str, thread: int) -> list[tuple[bytes, dict[str, Any]]]:
+    """Post messages whose properties have many schemas, and return what arrives."""
+    async with bmq.connect(uri) as session:
+        queue = await session.open_queue(f"bmq://bmq.test.mem.priority/{thread}", read=True, write=True)
+        for number in range(COUNT):
+            queue.post_nowait(
+                b"%d of %d" % (number, thread),
+                properties={f"p{number % 7}": number, "thread": thread, "text": "t" * (number % 5)},
+            )
+        arrived: list[tuple[bytes, dict[str, Any]]] = []
+        async for message in queue:
+            arrived.append((message.data, dict(message.properties)))
+            message.confirm()
+            if len(arrived) == COUNT:
+                return arrived
+    raise AssertionError
+
+
+async def test_sessions_in_threads_exchange_messages_unharmed() -> None:
+    async with Broker() as broker:
+        uri = broker.uri
+        results = await asyncio.gather(
+            *(asyncio.to_thread(asyncio.run, exchange(uri, thread)) for thread in range(THREADS))
+        )
+    for thread, arrived in enumerate(results):
+        assert arrived == [
+            (
+                b"%d of %d" % (number, thread),
+                {f"p{number % 7}": number, "thread": thread, "text": "t" * (number % 5)},
+            )
+            for number in range(COUNT)
+        ]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import google_crc32c
@@ -228,3 +229,28 @@ async def test_three_hundred_queues_are_opened_and_opened_again(peer: Peer) -> N
         acks = await asyncio.gather(*(queue.post_nowait(b"%d" % n) for n, queue in enumerate(queues)))
         assert {ack.status for ack in acks} == {bmq.AckStatus.SUCCESS}
         assert sorted(peer.posted) == list(range(300))
+
+
+@pytest.mark.statement("4.31")
+async def test_posts_without_a_connection_are_sent_later(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.0)) as session:
+        queue = await session.open_queue(URI, write=True)
+        for _ in range(3):
+            await queue.post(b"one at a time")
+        peer.hold.add("clientIdentity")
+        peer.cut()
+        await eventually(lambda: session.state is not bmq.SessionState.STARTED)
+        later = queue.post_nowait(b"later")
+        await eventually(lambda: len(peer.connections) > 1 and peer.connection.script.identity)
+        assert not later.done()
+        peer.answer("clientIdentity")
+        await later
+    assert len(peer.posted) == 4
+
+
+async def test_connect_to_first_ack_takes_three_round_trips(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"first")
+        assert peer.log == ["clientIdentity", "OpenQueue", "PUT"]
+    assert peer.log[3:] == ["CloseQueue", "Disconnect"]

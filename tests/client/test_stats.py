@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import pickle
 from dataclasses import FrozenInstanceError, asdict
+from typing import Any
 
 import pytest
 
 import bmq
+from bmq.stats import SessionStats
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 
@@ -216,3 +219,130 @@ def test_a_histogram_estimates_quantiles() -> None:
         times.quantile(2)
     with pytest.raises(bmq.UsageError, match="different buckets"):
         times - bmq.stats.Histogram()
+
+
+FIELDS = [
+    *("queues", "posted", "acknowledged", "refused", "retransmitted", "unacked"),
+    *("received", "confirmed", "redelivered", "unconfirmed", "buffered"),
+    *("bytes_sent", "bytes_received", "reconnects", "seconds_disconnected", "ack_seconds_p50"),
+]
+
+
+def records(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [each for each in caplog.records if each.name == "bmq.stats"]
+
+
+def values(record: logging.LogRecord) -> dict[str, str]:
+    pairs = record.getMessage().rpartition(": ")[2].split(" ")
+    return dict(pair.split("=") for pair in pairs)
+
+
+async def test_statistics_are_logged_at_the_interval_and_at_the_end(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bmq.stats")
+    async with bmq.connect(peer.uri, log_stats_every=0.01) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post_many([b"x"] * 3)
+        await eventually(lambda: records(caplog) and values(records(caplog)[-1])["acknowledged"] == "3")
+    first, last = records(caplog)[0], records(caplog)[-1]
+    assert first.getMessage().startswith(f"statistics of the session with {peer.uri}: queues=")
+    assert last.getMessage().startswith(
+        f"final statistics of the session with {peer.uri}: queues=0 posted=3 "
+    )
+    assert sum(each.getMessage().startswith("final") for each in records(caplog)) == 1
+    assert {each.levelno for each in records(caplog)} == {logging.INFO}
+    assert [list(values(each)) for each in (first, last)] == [FIELDS, FIELDS]
+    assert isinstance(last.statistics, SessionStats)
+    assert last.broker == peer.uri
+
+
+async def test_no_statistics_are_logged_by_default(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "bmq.stats")
+    async with bmq.connect(peer.uri):
+        pass
+    assert records(caplog) == []
+
+
+async def test_statistics_go_on_over_a_reconnect_and_end_with_a_lost_session(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bmq.stats")
+    session = await bmq.connect(
+        peer.uri, log_stats_every=0.01, reconnect_delays=lambda: itertools.repeat(0.0, 3)
+    )
+    peer.cut()
+    await eventually(lambda: records(caplog) and values(records(caplog)[-1])["reconnects"] == "1")
+    await peer.stop()
+    await eventually(lambda: session.state is bmq.SessionState.CLOSED)
+    # The record is written in the turn after the transition.
+    await eventually(lambda: records(caplog)[-1].getMessage().startswith("final "))
+    await session.close()
+    assert sum(each.getMessage().startswith("final") for each in records(caplog)) == 1
+
+
+def confirmed(peer: Peer) -> list[bytes]:
+    return [confirm.guid for confirm in peer.connection.script.confirms]
+
+
+async def test_consumers_with_messages_of_one_event_count_their_own(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True)
+        async with queue.subscribe("kind == 1") as ones, queue.subscribe("kind == 2") as twos:
+            connection = peer.connection
+            some = [(guid(1), b"one"), (guid(2), b"one")]
+            more = [(guid(3), b"two")]
+            one, two = connection.script.s_ids[0][-2:]
+            whole = connection.script.push(0, some, (one,))[8:] + connection.script.push(0, more, (two,))[8:]
+            connection.send((8 + len(whole)).to_bytes(4, "big") + b"\x44\x02\0\0" + whole)
+            await eventually(lambda: ones.buffered == 2 and twos.buffered == 1)
+            first, third, second = ones.receive_nowait(), twos.receive_nowait(), ones.receive_nowait()
+            for message in (first, third, second):
+                assert message is not None
+                message.confirm()
+                message.confirm()
+            assert (ones.stats().confirmed, ones.stats().unconfirmed) == (2, 0)
+            assert (twos.stats().confirmed, twos.stats().unconfirmed) == (1, 0)
+            assert (queue.stats().confirmed, queue.stats().confirm_seconds.count) == (3, 3)
+            await eventually(lambda: confirmed(peer) == [guid(1), guid(3), guid(2)])
+
+
+async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1, 2, 3)
+        first, second, third = [await queue.receive() for _ in range(3)]
+        first.confirm()
+        second.confirm()
+        await queue.close()
+        third.confirm()
+        assert not third.confirmed
+        assert third.stale
+        assert confirmed(peer) == [guid(1), guid(2)]
+        assert queue.stats().confirmed == 2
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_the_time_of_a_confirmation_is_its_own_while_nothing_can_be_sent(
+    peer: Peer, batch: bool
+) -> None:
+    async with bmq.connect(peer.uri) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(1, 2)
+        first, second = await queue.receive_many()
+        connection = queue._connection
+        connection.writable = False
+        first.confirm()
+        await eventually(lambda: second.age >= 0.06)
+        if batch:
+            queue.confirm(second)
+        else:
+            second.confirm()
+        times = queue.stats().confirm_seconds
+        assert sum(times.counts) == 2
+        below = sum(n for bound, n in zip(times.bounds, times.counts, strict=False) if bound <= 0.05)
+        assert below == 1
+        assert confirmed(peer) == []
+        connection.writable = True
+        connection.transmit()
+        await eventually(lambda: confirmed(peer) == [guid(1), guid(2)])

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.poison import (
-    Allowed,
-    Poison,
-    PoisonKind,
-    PutAside,
-    unreadable,
-)
+from bmq.client.poison import Allowed, Poison, PoisonKind, PutAside, queue_of, unreadable
 from bmq.wire.uri import QueueUri
 from tests.poison.poisons import POISONS, flood, post_raw
 from tests.waiting import eventually
@@ -28,6 +22,27 @@ logger = logging.getLogger("bmq.test")
 @pytest.fixture
 async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (7, PoisonKind.FORGED),
+        (b"bmq://bmq.test.mem.priority/a", PoisonKind.FORGED),
+        ("nonsense", PoisonKind.MISDIRECTED),
+        ("bmq://d/" + "x" * 100_000, PoisonKind.MISDIRECTED),
+        ("bmq://bmq.test.mem.priority/a?id=b", PoisonKind.MISDIRECTED),
+        ("bmq://bmq.other.domain/a", PoisonKind.MISDIRECTED),
+        ("bmq://bmq.test.mem.priority.~tier/a", PoisonKind.MISDIRECTED),
+    ],
+)
+async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: Any, kind: PoisonKind) -> None:
+    await queue.post(b"x", properties={"bmq_reply_to": value})
+    message = await queue.receive(timeout=10)
+    with pytest.raises(Poison) as caught:
+        queue_of(message, "bmq_reply_to", Allowed(None, OWN))
+    assert caught.value.kind is kind
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
