@@ -136,6 +136,16 @@ async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_qu
         assert queue.stats().confirm_seconds.count == 3
 
 
+async def test_discarded_messages_count_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        async with queue.subscribe("kind == 1", discard_unmatched=True) as ones:
+            await queue.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
+            await eventually(lambda: ones.buffered == 2 and queue.stats().confirmed == 2)
+            assert ones.stats().received == 2
+            assert (queue.stats().received, queue.stats().unconfirmed) == (4, 2)
+
+
 async def test_confirming_by_guid_is_counted(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True)
