@@ -33,6 +33,18 @@ def test_reading_properties_inflates_no_payload(new: bool) -> None:
     assert (dict(whole), payload) == (dict(properties), PAYLOAD)
 
 
+@pytest.mark.parametrize("size", [0, 3, 6, 20])
+def test_properties_that_are_cut_short_are_malformed(size: int) -> None:
+    area = encode_properties({"x": 1, "name": "n" * 2000}, new=False)
+    data, _ = join_application_data(bytes(5000), area[:size], new=False, compression=1)
+    with pytest.raises(bmq.ProtocolError):
+        dict(read_properties(data, 0, 1))
+    with pytest.raises(bmq.ProtocolError):
+        read_properties(b"no zlib", 0, 1)
+    with pytest.raises(bmq.ProtocolError):
+        read_properties(area, 1, 7)
+
+
 async def test_discarded_messages_are_not_decompressed() -> None:
     uri = f"{URI}-inflated"
     async with (

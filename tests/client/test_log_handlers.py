@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq._logging import Log
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -163,3 +164,21 @@ async def test_a_handler_may_post(peer: Peer) -> None:
         finally:
             logging.getLogger("bmq.trace").removeHandler(handler)
     assert "ERROR" not in peer.log
+
+
+async def test_many_lines_of_one_turn_reach_the_handlers() -> None:
+    """More lines than may wait for the next turn: each reaches the handlers once, and none is lost."""
+    count = 3000
+    logger = logging.getLogger("bmq.client.many")
+    seen: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        log = Log(logger.name, later=True)
+        for number in range(count):
+            log.warning("line %d", number)  # this event loop makes no turn meanwhile
+        await eventually(lambda: len(seen) == count)
+        assert set(seen) == {f"line {number}" for number in range(count)}
+    finally:
+        logger.removeHandler(handler)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 import bmq
+from bmq._signals import on_interrupts
 from tests.garbage import collect
 from tests.loops import LOOPS
 
@@ -122,6 +123,30 @@ def test_two_simultaneous_interrupts_count_as_one(before: str) -> None:
     out, err = program.communicate(timeout=30)
     assert (err, program.returncode) == ("", 0)
     assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", "interrupted"]
+
+
+def test_a_later_interrupt_ends_a_hung_loop() -> None:
+    now = 0.0
+    stops: list[float] = []
+
+    async def main() -> None:
+        nonlocal now
+        with on_interrupts(lambda: stops.append(now), lambda: now):
+            signal.raise_signal(signal.SIGINT)
+            now = 0.4
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert stops == [0.4], "two together are one"
+            now = 1.0
+            signal.raise_signal(signal.SIGINT)
+            now = 1.4
+            signal.raise_signal(signal.SIGINT)  # the loop has not turned, and the time is short
+            now = 2.0
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+    asyncio.run(main())
 
 
 def test_signal_handlers_of_the_application_stay() -> None:
