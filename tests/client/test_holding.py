@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import sys
 import tracemalloc
 import zlib
 from collections.abc import Awaitable, Callable, Iterable
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import encode_properties
 from tests.fakes.broker import Peer, guid
+from tests.performance.server import counted
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
@@ -402,22 +401,6 @@ async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
 # Costs.
 
 
-def calls(work: Callable[[], object]) -> int:
-    """Count function calls and resumed generators inside the block."""
-    count = 0
-
-    def note(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 async def _nobody(peer: Peer, session: bmq.Session) -> Callable[[int], None]:
     _, s_id = await idle(peer, session)
     return lambda n: take_in(session, push(peer, s_id, n, size=0))
@@ -471,7 +454,10 @@ async def test_held_messages_do_not_raise_the_cost_of_the_next(
         numbers = iter(range(10_000))
 
         def some(count: int) -> int:
-            return calls(lambda: [deliver(next(numbers)) for _ in range(count)])
+            with counted(own=True) as counter:
+                for _ in range(count):
+                    deliver(next(numbers))
+            return counter.calls
 
         some(20)  # caches filled by the first messages
         first = some(100)

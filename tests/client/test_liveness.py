@@ -3,110 +3,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import re
 import socket
-from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import pytest
 
 import bmq
 from bmq.events import ConnectionLost, SessionEvent
-from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/"
 LIVENESS = 0.2
 FAST: dict[str, Any] = {"liveness": LIVENESS, "reconnect_delays": lambda: itertools.repeat(0.001)}
-COUNT = 20
-
-
-class Party:
-    """A session with its own proxy and queue.
-
-    Attributes:
-        posting: whether the session posts.
-        receiving: whether the session receives.
-        happened: events of the session.
-        posted: outcomes of the posts.
-        received: payloads received and confirmed.
-    """
-
-    def __init__(self, name: str, broker: bmq.broker.Broker) -> None:
-        self.name = name
-        self.posting, self.receiving = name in ("posting", "both"), name in ("receiving", "both")
-        self.happened: list[SessionEvent] = []
-        self.posted: list[asyncio.Future[bmq.Ack]] = []
-        self.received: set[bytes] = set()
-        self.proxy = FaultProxy(broker.uri)
-        self._task: asyncio.Task[None] | None = None
-
-    async def begin(self, stack: AsyncExitStack) -> None:
-        await stack.enter_async_context(self.proxy)
-        self.session = await stack.enter_async_context(
-            bmq.connect(self.proxy.uri, on_event=self.happened.append, **FAST)
-        )
-        self.queue = await self.session.open_queue(
-            URI + self.name, read=self.receiving, write=self.posting or not self.receiving
-        )
-        if self.receiving:
-            self._task = asyncio.ensure_future(self._receive())
-            stack.callback(self._task.cancel)
-
-    async def _receive(self) -> None:
-        async for message in self.queue:
-            self.received.add(message.data)
-            message.confirm()
-
-    def post(self, number: int) -> None:
-        if self.posting:
-            self.posted.append(self.queue.post_nowait(b"%d" % number))
-
-    @property
-    def losses(self) -> list[str]:
-        return [event.reason for event in self.happened if isinstance(event, ConnectionLost)]
-
-
-@pytest.mark.parametrize("heartbeats", [0, 10], ids=["broker without heartbeats", "with heartbeats"])
-@pytest.mark.parametrize(
-    "direction", [None, *Direction], ids=lambda each: each.value if each else "both ways"
-)
-async def test_silent_link_is_dropped_without_loss(direction: Direction | None, heartbeats: int) -> None:
-    async with AsyncExitStack() as stack:
-        broker = await stack.enter_async_context(bmq.broker.Broker(max_missed_heartbeats=heartbeats))
-        parties = [Party(name, broker) for name in ("idle", "posting", "receiving", "both")]
-        for party in parties:
-            await party.begin(stack)
-        direct = await stack.enter_async_context(bmq.connect(broker.uri))
-        queues = {p.name: await direct.open_queue(URI + p.name, write=True) for p in parties}
-        links = [party.proxy.connections[0] for party in parties]
-        for number in range(2 * COUNT):
-            if number == COUNT:
-                for link in links:
-                    link.swallow(direction)
-            for party in parties:
-                party.post(number)
-                if party.receiving:
-                    await queues[party.name].post(b"other %d" % number)
-        await eventually(lambda: all(party.losses for party in parties))
-        for link in links:
-            link.cut()  # the broker's own TCP has given the old connections up
-        for party in parties:
-            await asyncio.gather(*party.posted)
-        expected = {b"other %d" % number for number in range(2 * COUNT)}
-        posted = {b"%d" % number for number in range(2 * COUNT)}
-        await eventually(lambda: parties[2].received == expected)
-        await eventually(lambda: parties[3].received == expected | posted)
-        await eventually(lambda: all(party.session.health().ready for party in parties))
-        for party in parties:
-            assert len(party.losses) == 1
-            (seconds,) = re.findall(
-                r"the broker (?:has been silent|has not answered) for (\S+) s", party.losses[0]
-            )
-            assert float(seconds) >= LIVENESS
 
 
 async def test_a_slow_application_does_not_drop_the_connection(peer: Peer) -> None:

@@ -111,16 +111,6 @@ async def test_a_loss_that_a_loop_reports_twice_is_reported_once(peer: Peer) -> 
     assert lost == [None]
 
 
-def test_a_refused_connection_is_reported_with_its_cause(windows: Run) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        with pytest.raises(bmq.ConnectionFailed, match="refused"):
-            await bmq.connect(f"tcp://127.0.0.1:{port}")
-
-    windows(main())
-
-
 @pytest.mark.parametrize(
     "error", [windows_error(64), windows_error(64, ConnectionResetError), windows_error(10053)], ids=repr
 )
