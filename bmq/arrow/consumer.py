@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, compress, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -53,19 +53,13 @@ class Receipt(NamedTuple):
 
     def part(self, start: int, stop: int) -> Receipt:
         """Return the receipt of a range of rows."""
-        return Receipt(self.guids[start:stop], _part(self.arrivals, start, stop), self.messages[start:stop])
+        rows = slice(start, stop)
+        return Receipt(self.guids[rows], _chosen(self.arrivals, rows), self.messages[rows])
 
     def where(self, wanted: Array) -> Receipt:
         """Return the receipt of the rows for which ``wanted``, a boolean for each row, is true."""
-        arrivals: list[tuple[int, Arrival]] = []
-        first = 0
-        for count, arrival in self.arrivals:
-            some = int(np.count_nonzero(wanted[first : first + count]))
-            if some:
-                arrivals.append((some, arrival))
-            first += count
-        messages = [each for each, is_wanted in zip(self.messages, wanted, strict=False) if is_wanted]
-        return Receipt(self.guids[wanted], arrivals, messages)
+        messages = [*compress(self.messages, wanted)]
+        return Receipt(self.guids[wanted], _chosen(self.arrivals, wanted), messages)
 
 
 class Taken(NamedTuple):
@@ -97,19 +91,15 @@ class Taken(NamedTuple):
 
     def part(self, start: int, stop: int) -> Taken:
         """Return a range of the messages."""
-        arrivals = _part(self.arrivals, start, stop)
-        return Taken(self.columns.part(start, stop), arrivals, self.messages[start:stop])
+        rows = slice(start, stop)
+        return Taken(self.columns.select(rows), _chosen(self.arrivals, rows), self.messages[rows])
 
 
-def _part(arrivals: list[tuple[int, Arrival]], start: int, stop: int) -> list[tuple[int, Arrival]]:
-    found: list[tuple[int, Arrival]] = []
-    first = 0
-    for count, arrival in arrivals:
-        some = min(stop, first + count) - max(start, first)
-        if some > 0:
-            found.append((some, arrival))
-        first += count
-    return found
+def _chosen(arrivals: list[tuple[int, Arrival]], rows: Array | slice) -> list[tuple[int, Arrival]]:
+    """Return the arrivals of some rows."""
+    arrival_of_row = np.repeat(np.arange(len(arrivals)), [count for count, _ in arrivals])[rows]
+    counts = np.bincount(arrival_of_row, minlength=len(arrivals)).tolist()
+    return [(count, arrival) for count, (_, arrival) in zip(counts, arrivals, strict=True) if count]
 
 
 class _Event(NamedTuple):
@@ -251,12 +241,8 @@ class ColumnLine(ReceiveBuffer):
                 break
             count += 1
         batch = [self.pop() for _ in range(count)]
-        arrivals: list[tuple[int, Arrival]] = []
-        for message in batch:
-            if arrivals and arrivals[-1][1] is arrival_of(message):
-                arrivals[-1] = arrivals[-1][0] + 1, arrival_of(message)
-            else:
-                arrivals.append((1, arrival_of(message)))
+        together = [[*some] for _, some in groupby(map(arrival_of, batch), key=id)]
+        arrivals = [(len(some), some[0]) for some in together]
         columns = PushColumns.of([push_of(message) for message in batch])
         return Taken(columns, arrivals, batch if self._message_by_message else [])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +37,6 @@ RecordBatch = Any
 _AREA = dtype_of(PROPERTIES_HEADER)
 _PROPERTY = dtype_of(PROPERTY_HEADER)
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
-_HEADER_SIZE2X = PROPERTIES_HEADER.size // 2
-_PROPERTY_SIZE2X = PROPERTY_HEADER.size // 2
 
 #: The wire format of property values of fixed size.
 FIXED: dict[PropertyType, str] = {
@@ -48,7 +46,18 @@ FIXED: dict[PropertyType, str] = {
     PropertyType.INT32: ">i4",
     PropertyType.INT64: ">i8",
 }
-_INTEGERS = (PropertyType.SHORT, PropertyType.INT32, PropertyType.INT64)
+#: The Arrow type of property values.
+_TYPES: dict[PropertyType, ArrowType] = {
+    PropertyType.BOOL: pa.bool_(),
+    PropertyType.CHAR: pa.binary(),
+    PropertyType.SHORT: pa.int16(),
+    PropertyType.INT32: pa.int32(),
+    PropertyType.INT64: pa.int64(),
+    PropertyType.STRING: pa.string(),
+    PropertyType.BINARY: pa.binary(),
+}
+#: The possible types of a property's column.
+_COLUMNS = {*_TYPES.values(), pa.int8()}
 # Messages in smaller groups are read singly. After this number of groups, all further messages are, too.
 _WORTH_IT = 16
 _KINDS = 64
@@ -56,9 +65,6 @@ _KINDS = 64
 _MOST_INFLATED = 256 * 1024 * 1024
 # The largest number of bytes that DEFLATE produces from one byte.
 _RATIO = 1032
-
-#: Convert a property's value, given its type; None if the value cannot be converted.
-_Convert = Callable[[Any, PropertyType], Any]
 
 
 class Decoded(NamedTuple):
@@ -78,9 +84,13 @@ class Decoded(NamedTuple):
 
     def readable(self) -> ArrowArray:
         """Return a boolean for each message: whether the message has no error."""
+        return to_arrow(self.valid())
+
+    def valid(self) -> Array:
+        """Return :meth:`readable` for numpy."""
         valid = np.ones(self.rows, bool)
         valid[list(self.errors)] = False
-        return to_arrow(valid)
+        return valid
 
 
 class _Alike(NamedTuple):
@@ -88,17 +98,11 @@ class _Alike(NamedTuple):
 
     Attributes:
         rows: the rows of the messages.
-        names: the properties' names, in wire order.
-        kinds: the properties' types.
-        starts: for each property, the starts of its values.
-        stops: for each property, the ends of its values.
+        properties: type, starts of the values and ends of the values, by name, in wire order.
     """
 
     rows: Array
-    names: list[str]
-    kinds: list[PropertyType]
-    starts: list[Array]
-    stops: list[Array]
+    properties: dict[str, tuple[PropertyType, Array, Array]]
 
 
 class _Single(NamedTuple):
@@ -138,7 +142,12 @@ class TableDecoder:
         self._wanted = None if properties is None else list(properties.items())
         self._payload = payload
         self._limit = limit
-        self._converts = [_conversion(name, kind) for name, kind in self._wanted or ()]
+        for name, kind in self._wanted or ():
+            if kind not in _COLUMNS:
+                raise UsageError(
+                    f"property {name!r} cannot be read as {kind}; possible types are bool, int8, int16, "
+                    "int32, int64, string and binary"
+                )
 
     def decode(self, columns: PushColumns) -> Decoded:
         """Read all messages, or fewer if compressed messages become very large."""
@@ -160,7 +169,7 @@ class TableDecoder:
             for row in np.sort(odd).tolist():
                 self._read_single(columns, row, singles, errors)
         if len(without):
-            alike.append(_Alike(without, [], [], [], []))
+            alike.append(_Alike(without, {}))
         singles.sort()
         payload = self._payloads(columns, payload_starts, singles, errors) if self._payload else None
         properties = self._properties(columns, alike, singles, errors)
@@ -239,14 +248,12 @@ class TableDecoder:
             return [_together(parts, MAP)]
         arrays: list[ArrowArray] = []
         types_of = [each.properties.types for each in singles] if self._wanted else []
-        for (name, kind), convert in zip(self._wanted, self._converts, strict=True):
-            parts = [(each.rows, _values(columns.buffer, each, name, kind, convert)) for each in alike]
-            if singles:
-                values = [
-                    convert(each.properties[name], types[name]) if name in types else None
-                    for each, types in zip(singles, types_of, strict=True)
-                ]
-                parts.append((_rows(singles), pa.array(values, kind)))
+        for name, kind in self._wanted:
+            parts = [(each.rows, _values(columns.buffer, each, name, kind)) for each in alike]
+            by_type: dict[PropertyType | None, list[_Single]] = {}
+            for single, types in zip(singles, types_of, strict=True):
+                by_type.setdefault(types.get(name), []).append(single)
+            parts += [(_rows(some), _single_values(some, name, own, kind)) for own, some in by_type.items()]
             arrays.append(_together(parts, kind))
         return arrays
 
@@ -303,6 +310,11 @@ def to_arrow(values: Array, valid: Array | None = None) -> ArrowArray:
 # where properties are
 
 
+def _index(wanted: Array) -> Array | slice:
+    """Return booleans as an index, which copies nothing if all are true."""
+    return slice(None) if bool(wanted.all()) else wanted
+
+
 def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[Array, Array]:
     """Find the size of each message's properties.
 
@@ -314,26 +326,21 @@ def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[
     Returns:
         The rows of regular messages, and the remaining rows.
     """
-    starts, stops = columns.starts[rows], columns.stops[rows]
-    room = stops - starts
-    fits = room > PROPERTIES_HEADER.size
-    if not bool(fits.all()):
-        good, odd = _measure(columns, rows[fits], payload_starts)
-        return good, np.concatenate([odd, rows[~fits]])
+    fits = columns.stops[rows] - columns.starts[rows] > PROPERTIES_HEADER.size
+    odd, rows = rows[~fits], rows[_index(fits)]
     if not len(rows):
-        return rows, rows
+        return rows, odd
+    starts = columns.starts[rows]
     headers = at_offsets(columns.buffer, _AREA, starts)
     lengths = column(headers, PROPERTIES_HEADER, "areaWords").astype(np.int64) * 4
     usual = (
-        (column(headers, PROPERTIES_HEADER, "headerSize2x") == _HEADER_SIZE2X)
-        & (column(headers, PROPERTIES_HEADER, "propertyHeaderSize2x") == _PROPERTY_SIZE2X)
+        (column(headers, PROPERTIES_HEADER, "headerSize2x") == PROPERTIES_HEADER.size // 2)
+        & (column(headers, PROPERTIES_HEADER, "propertyHeaderSize2x") == PROPERTY_HEADER.size // 2)
         & (lengths > PROPERTIES_HEADER.size)
-        & (lengths <= room)
+        & (lengths <= columns.stops[rows] - starts)
     )
     payload_starts[rows] = np.where(usual, starts + lengths, starts)
-    if bool(usual.all()):
-        return rows, rows[:0]
-    return rows[usual], rows[~usual]
+    return rows[_index(usual)], np.concatenate([odd, rows[~usual]])
 
 
 def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[list[_Alike], Array]:
@@ -351,21 +358,19 @@ def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[lis
     ids = columns.schema_ids[rows] & 0xFFFE | (columns.schema_ids[rows] == 1)
     found: list[_Alike] = []
     for number in np.unique(ids):
-        some = rows[ids == number] if not bool((ids == number).all()) else rows
-        for new in (False, True) if not number else (True,):
-            part = some if number else some[(columns.schema_ids[some] != 0) == new]
-            while len(part) >= _WORTH_IT and len(found) < _KINDS:
-                like = _like_first(columns, part, payload_starts, new=new)
-                if like is None:
-                    left.append(part[:1])
-                    part = part[1:]
-                    continue
-                group, part = like
-                if len(group.rows) < _WORTH_IT:
-                    left.append(group.rows)
-                    continue
+        part = rows[_index(ids == number)]
+        while len(part) >= _WORTH_IT and len(found) < _KINDS:
+            like = _like_first(columns, part, payload_starts, new=bool(number))
+            if like is None:
+                left.append(part[:1])
+                part = part[1:]
+                continue
+            group, part = like
+            if len(group.rows) < _WORTH_IT:
+                left.append(group.rows)
+            else:
                 found.append(group)
-            left.append(part)
+        left.append(part)
     return found, np.concatenate(left)
 
 
@@ -390,11 +395,8 @@ def _like_first(
     ends = payload_starts[rows]
     ends = ends - np.frombuffer(buffer, np.uint8)[ends - 1]
     counts = column(at_offsets(buffer, _AREA, starts), PROPERTIES_HEADER, "numProperties")
-    same = (counts == count) & (starts + base <= ends)
-    every = bool(same.all())
-    here = rows if every else rows[same]
-    if not every:
-        starts, ends = starts[same], ends[same]
+    same = _index((counts == count) & (starts + base <= ends))
+    here, starts, ends = rows[same], starts[same], ends[same]
     heads = at_offsets(
         buffer, np.dtype(f"V{PROPERTY_HEADER.size * count}"), starts + PROPERTIES_HEADER.size
     ).view(_PROPERTY)
@@ -427,54 +429,55 @@ def _like_first(
         equal = (raw.view(np.uint8).reshape(-1, len(name)) == np.frombuffer(name, np.uint8)).all(axis=1)
         if not bool(equal.all()):
             chosen = chosen[equal]
-    if len(chosen) < len(here):
-        value_starts = [each[chosen] for each in value_starts]
-        value_stops = [each[chosen] for each in value_stops]
-    group = _Alike(here[chosen], list(types), kinds, value_starts, value_stops)
-    if len(chosen) == len(rows):
-        return group, rows[:0]
-    return group, rows[~np.isin(rows, group.rows)]
+    found = zip(types.items(), value_starts, value_stops, strict=True)
+    some = chosen if len(chosen) < len(here) else slice(None)
+    group = _Alike(here[some], {name: (kind, start[some], stop[some]) for (name, kind), start, stop in found})
+    return group, rows[:0] if len(chosen) == len(rows) else rows[~np.isin(rows, group.rows)]
 
 
 # values
 
 
-def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType, convert: _Convert) -> ArrowArray:
+def _values(buffer: bytes, alike: _Alike, name: str, wanted: ArrowType) -> ArrowArray:
     """Return the values of a property."""
-    count = len(alike.rows)
-    if name not in alike.names:
-        return pa.nulls(count, wanted)
-    at = alike.names.index(name)
-    kind, starts, stops = alike.kinds[at], alike.starts[at], alike.stops[at]
-    types = pa.types
-    if kind in _INTEGERS:
+    if name not in alike.properties:
+        return pa.nulls(len(alike.rows), wanted)
+    kind, starts, stops = alike.properties[name]
+    if kind is PropertyType.BOOL:
+        return _cast(to_arrow(at_offsets(buffer, np.dtype(FIXED[kind]), starts) == 1), wanted)
+    if pa.types.is_integer(_TYPES[kind]):
         numbers = at_offsets(buffer, np.dtype(FIXED[kind]), starts)
-        if types.is_integer(wanted):
-            native = np.dtype(wanted.to_pandas_dtype())
-            if numbers.dtype.itemsize <= native.itemsize:
-                return to_arrow(numbers.astype(native))
-            numbers = numbers.astype(numbers.dtype.newbyteorder("="))
-            limits = np.iinfo(native)
-            fits = (numbers >= limits.min) & (numbers <= limits.max)
-            return to_arrow(numbers.astype(native), fits)
-        if types.is_string(wanted):
-            return to_arrow(numbers.astype(np.int64)).cast(pa.string())
-    elif kind is PropertyType.BOOL:
-        truths = to_arrow(at_offsets(buffer, np.dtype("u1"), starts) == 1)
-        if types.is_boolean(wanted):
-            return truths
-        if types.is_string(wanted):
-            return truths.cast(pa.string())
-    elif kind is PropertyType.STRING:
-        if types.is_string(wanted):
-            return _strings(pieces(buffer, starts, stops))
-    else:
-        raw = pieces(buffer, starts, stops)
-        if types.is_binary(wanted):
-            return raw
-        if types.is_string(wanted):
-            return pa.array([convert(each, kind) for each in raw.to_pylist()], wanted)
-    return pa.nulls(count, wanted)
+        return _cast(to_arrow(numbers.astype(numbers.dtype.newbyteorder("="))), wanted)
+    raw = pieces(buffer, starts, stops)
+    return _cast(_strings(raw) if kind is PropertyType.STRING else raw, wanted)
+
+
+def _single_values(
+    singles: list[_Single], name: str, kind: PropertyType | None, wanted: ArrowType
+) -> ArrowArray:
+    """Return the values of a property of one type; the type is None without the property."""
+    if kind is None:
+        return pa.nulls(len(singles), wanted)
+    values = [each.properties[name] for each in singles]
+    plain = [_repaired(value) if isinstance(value, str) else value for value in values]
+    return _cast(pa.array(plain, _TYPES[kind]), wanted)
+
+
+def _cast(values: ArrowArray, wanted: ArrowType) -> ArrowArray:
+    """Return the values of properties as the values of a column; null for a value that does not fit."""
+    own = values.type
+    if own == wanted:
+        return values
+    if pa.types.is_string(wanted):
+        if pa.types.is_binary(own):
+            return pa.array([_text(each) for each in values.to_pylist()], wanted)
+        return values.cast(wanted)
+    if not (pa.types.is_integer(own) and pa.types.is_integer(wanted)):
+        return pa.nulls(len(values), wanted)
+    numbers = np.frombuffer(values.buffers()[1], own.to_pandas_dtype(), len(values))
+    cut = numbers.astype(wanted.to_pandas_dtype())
+    fits = cut == numbers
+    return to_arrow(cut, None if bool(fits.all()) else fits)
 
 
 def _strings(raw: ArrowArray) -> ArrowArray:
@@ -486,15 +489,15 @@ def _strings(raw: ArrowArray) -> ArrowArray:
 
 def _maps(buffer: bytes, alike: _Alike, types: str) -> ArrowArray:
     """All properties of each message, as strings."""
-    more = _types_of(zip(alike.names, alike.kinds, strict=True), types)
-    rows, count = len(alike.rows), len(alike.names) + len(more)
+    more = _types_of([(name, kind) for name, (kind, _, _) in alike.properties.items()], types)
+    rows, count = len(alike.rows), len(alike.properties) + len(more)
     offsets = to_arrow(np.arange(rows + 1, dtype=np.int32) * np.int32(count))
     if not count:
         nothing = pa.nulls(0, pa.string())
         return pa.MapArray.from_arrays(offsets, nothing, nothing)
-    names = pa.array([*(_repaired(name) for name in alike.names), *(name for name, _ in more)], pa.string())
+    names = pa.array([*map(_repaired, alike.properties), *(name for name, _ in more)], pa.string())
     keys = names.take(to_arrow(np.tile(np.arange(count), rows)))
-    columns = [_values(buffer, alike, name, pa.string(), _text) for name in alike.names]
+    columns = [_values(buffer, alike, name, pa.string()) for name in alike.properties]
     values = pa.concat_arrays([*columns, *(pa.repeat(pa.scalar(text), rows) for _, text in more)])
     # The arrays are ordered by property; a map array needs them by message.
     order = np.arange(rows * count).reshape(count, rows).T.reshape(-1)
@@ -502,7 +505,7 @@ def _maps(buffer: bytes, alike: _Alike, types: str) -> ArrowArray:
 
 
 def _texts_of(properties: Properties, types: str) -> list[tuple[str, str]]:
-    texts = [(_repaired(name), _text(value, None)) for name, value in properties.items()]
+    texts = [(_repaired(name), _text(value)) for name, value in properties.items()]
     return texts + _types_of(properties.types.items(), types)
 
 
@@ -517,45 +520,12 @@ def _repaired(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _text(value: Any, _: object) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, bool):
         return "true" if value else "false"
     return _repaired(str(value))
-
-
-def _integer(bits: int) -> _Convert:
-    limit = 1 << (bits - 1)
-
-    def convert(value: Any, kind: PropertyType) -> int | None:
-        return value if kind in _INTEGERS and -limit <= value < limit else None
-
-    return convert
-
-
-def _boolean(value: Any, kind: PropertyType) -> bool | None:
-    return value if kind is PropertyType.BOOL else None
-
-
-def _bytes(value: Any, kind: PropertyType) -> bytes | None:
-    return value if isinstance(value, bytes) else None
-
-
-def _conversion(name: str, kind: ArrowType) -> _Convert:
-    types = pa.types
-    if types.is_signed_integer(kind):
-        return _integer(kind.bit_width)
-    if types.is_boolean(kind):
-        return _boolean
-    if types.is_string(kind):
-        return _text
-    if types.is_binary(kind):
-        return _bytes
-    raise UsageError(
-        f"property {name!r} cannot be read as {kind}; possible types are bool, int8, int16, int32, int64, "
-        "string and binary"
-    )
 
 
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +22,7 @@ from bmq.arrow.columns import Array, dtype_of, fill, rewrite
 from bmq.arrow.decoding import FIXED, to_arrow
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
-from bmq.wire.compression import DEFAULT_LEVEL
 from bmq.wire.constants import (
-    COMPRESSION_THRESHOLD,
     MAX_APPLICATION_DATA,
     MAX_PROPERTIES,
     MAX_PROPERTIES_AREA,
@@ -40,7 +39,7 @@ from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
 from bmq.wire.put import PutEvent, decode_puts
 
-__all__ = ["ApplicationData", "EncodedPosts", "Slice", "TableEncoder", "guids_in", "stream_of"]
+__all__ = ["EncodedPosts", "Slice", "TableEncoder", "guids_in", "stream_of"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -62,47 +61,53 @@ _HEADER_WORDS = PUT_HEADER.size // 4
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
+#: The types of columns that are encoded as another type, by name: old versions of pyarrow lack some.
+_FLAT = {
+    "large_string": pa.string(),
+    "string_view": pa.string(),
+    "large_binary": pa.binary(),
+    "binary_view": pa.binary(),
+}
+#: The type of the properties of a column.
+_KINDS = {
+    pa.bool_(): PropertyType.BOOL,
+    pa.int8(): PropertyType.SHORT,
+    pa.uint8(): PropertyType.SHORT,
+    pa.int16(): PropertyType.SHORT,
+    pa.uint16(): PropertyType.INT32,
+    pa.int32(): PropertyType.INT32,
+    pa.uint32(): PropertyType.INT64,
+    pa.int64(): PropertyType.INT64,
+    pa.uint64(): PropertyType.INT64,
+    pa.null(): PropertyType.STRING,
+    pa.string(): PropertyType.STRING,
+    pa.binary(): PropertyType.BINARY,
+}
 #: Property types that the Python type does not determine.
 _NARROW = {PropertyType.SHORT, PropertyType.INT32}
 
 
-class ApplicationData(NamedTuple):
-    """Application data of some rows, before compression, and the schemas of the properties.
+class Slice(NamedTuple):
+    """Some rows of a batch: the application data of messages, before compression.
 
     Attributes:
+        first: position of the first row.
+        batch: the rows themselves.
+        payload_bytes: size of the payloads in bytes.
         data: properties and payload of each row, a binary array without nulls.
         schemas: the distinct sets of property names, each sorted; () for none.
         schema_of: for each row, the index of its set in ``schemas``.
     """
 
+    first: int
+    batch: RecordBatch
+    payload_bytes: int
     data: ArrowArray
     schemas: list[tuple[str, ...]]
     schema_of: Array
 
-    def rows(self) -> list[bytes]:
-        """The application data of each row."""
-        rows: list[bytes] = self.data.to_pylist()
-        return rows
 
-
-class Slice(NamedTuple):
-    """Some rows of a batch.
-
-    Attributes:
-        first: position of the first row.
-        messages: the encoded rows.
-        payload_bytes: size of the payloads in bytes.
-        batch: the rows themselves.
-    """
-
-    first: int
-    messages: ApplicationData
-    payload_bytes: int
-    batch: RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
-class _Property:
+class _Property(NamedTuple):
     """A column that becomes a property.
 
     Attributes:
@@ -143,7 +148,6 @@ class TableEncoder:
         new: bool = True,
         name_row: Callable[[int], str] = "row {}".format,
     ) -> None:
-        self._schema = schema
         self._value = _find(schema, value)
         self._value_name = value
         self._new = new
@@ -161,26 +165,17 @@ class TableEncoder:
             kind = schema.field(at).type
             if pa.types.is_struct(kind):
                 nested += [
-                    _property(kind.field(i).name, kind.field(i).type, (at, i), f"{name}.{kind.field(i).name}")
-                    for i in range(kind.num_fields)
+                    _property(each.name, each.type, (at, field), f"{name}.{each.name}")
+                    for field, each in enumerate(kind)
                 ]
             else:
                 plain.append(_property(name, kind, (at,), name))
         # Several columns may have the same name: in each row the first non-null value counts.
         self._properties = plain + nested
-        count = len({each.name for each in self._properties})
-        if count > MAX_PROPERTIES:
+        if (count := len({each.name for each in self._properties})) > MAX_PROPERTIES:
             raise InvalidProperty(f"{count} properties; a message has at most {MAX_PROPERTIES}")
         if new:
             self._properties.sort(key=lambda each: each.raw)
-
-    def find(self, name: str) -> int:
-        """Return the index of a column.
-
-        Raises:
-            UsageError: there is no such column.
-        """
-        return _find(self._schema, name)
 
     def slices(self, batch: RecordBatch, first: int = 0) -> Iterator[Slice]:
         """Cut a batch into slices, each as large as an event, and encode the slices.
@@ -192,12 +187,9 @@ class TableEncoder:
         Raises:
             InvalidPayload, InvalidProperty: a row cannot be posted; the message names the row.
         """
-        total = batch.num_rows
-        if not total:
-            return
         ends = np.cumsum(self._sizes(batch))
         start = 0
-        while start < total:
+        while start < batch.num_rows:
             room = (int(ends[start - 1]) if start else 0) + MAX_BYTES - HEADER_SIZE
             stop = int(np.searchsorted(ends, room, side="right"))
             stop = max(start + 1, min(stop, start + MAX_MESSAGES))
@@ -209,28 +201,35 @@ class TableEncoder:
         """The approximate size of each row in bytes, never too small."""
         sizes = _lengths(batch.column(self._value)) + PUT_HEADER.size + PROPERTIES_HEADER.size + 8
         for each in self._properties:
-            values = _LARGEST if each.kind in FIXED else _lengths(_pick(batch, each.at))
+            fixed = FIXED.get(each.kind)
+            values = np.dtype(fixed).itemsize if fixed else _lengths(_pick(batch, each.at))
             sizes += PROPERTY_HEADER.size + len(each.raw) + values
         return sizes
 
     def _slice(self, batch: RecordBatch, first: int) -> Slice:
         payload = _flattened(batch.column(self._value))
-        self._check_payload(payload, first)
+        payload_sizes = _lengths(payload)
+        wrong = (payload_sizes == 0) | (payload_sizes > MAX_APPLICATION_DATA)
+        if wrong.any():
+            row = int(wrong.argmax())
+            what = f"has {int(payload_sizes[row]):,} bytes" if payload[row].is_valid else "is null"
+            raise InvalidPayload(
+                f"{self._name_row(first + row)}: column {self._value_name!r} {what}; a payload has 1 to "
+                f"{MAX_APPLICATION_DATA:,} bytes of string or binary: filter these rows out before posting"
+            )
         columns = self._columns(batch)
-        payload = pc.cast(payload, pa.binary()) if payload.type == pa.string() else payload
-        size = int(_lengths(payload).sum())
         try:
-            messages = _assemble(payload, columns, new=self._new)
+            data, schemas, schema_of = _assemble(payload, columns, new=self._new)
         except InvalidProperty as error:
             raise self._located(error, columns, first) from None
-        biggest = _lengths(messages.data)
-        if int(biggest.max()) > MAX_APPLICATION_DATA:
-            row = int(biggest.argmax())
+        sizes = _lengths(data)
+        if int(sizes.max()) > MAX_APPLICATION_DATA:
+            row = int(sizes.argmax())
             raise InvalidPayload(
-                f"{self._name_row(first + row)}: properties and payload take {int(biggest[row]):,} bytes; "
+                f"{self._name_row(first + row)}: properties and payload take {int(sizes[row]):,} bytes; "
                 f"a message has at most {MAX_APPLICATION_DATA:,} (64 MiB)"
             )
-        return Slice(first, messages, size, batch)
+        return Slice(first, batch, int(payload_sizes.sum()), data, schemas, schema_of)
 
     def _columns(self, batch: RecordBatch) -> list[tuple[_Property, ArrowArray]]:
         """The values of each property. Of columns with one name at most one is not null in a row."""
@@ -238,29 +237,13 @@ class TableEncoder:
         taken: dict[str, ArrowArray] = {}
         for each in self._properties:
             values = _flattened(_pick(batch, each.at))
-            there = taken.get(each.name)
-            if there is None:
-                taken[each.name] = values.is_valid()
-            else:
-                taken[each.name] = pc.or_(there, values.is_valid())
+            valid = values.is_valid()
+            if (there := taken.get(each.name)) is not None:
                 values = pc.if_else(there, pa.scalar(None, values.type), values)
+                valid = pc.or_(there, valid)
+            taken[each.name] = valid
             columns.append((each, values))
         return columns
-
-    def _check_payload(self, payload: ArrowArray, first: int) -> None:
-        if payload.null_count:
-            row, what = int(np.argmax(payload.is_null().to_numpy(zero_copy_only=False))), "is null"
-        else:
-            sizes = _lengths(payload)
-            wrong = (sizes == 0) | (sizes > MAX_APPLICATION_DATA)
-            if not wrong.any():
-                return
-            row = int(np.argmax(wrong))
-            what = f"has {int(sizes[row]):,} bytes"
-        raise InvalidPayload(
-            f"{self._name_row(first + row)}: column {self._value_name!r} {what}; a payload has 1 to "
-            f"{MAX_APPLICATION_DATA:,} bytes of string or binary: filter these rows out before posting"
-        )
 
     def _located(
         self, error: InvalidProperty, columns: list[tuple[_Property, ArrowArray]], first: int
@@ -291,38 +274,13 @@ def _find(schema: ArrowSchema, name: str) -> int:
 
 def _flat(kind: Any) -> Any:
     """The type of a column as encoded: not a dictionary, with 32-bit offsets."""
-    types = pa.types
-    if types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind):
         return _flat(kind.value_type)
-    text = str(kind)
-    if types.is_large_string(kind) or text == "string_view":
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_fixed_size_binary(kind) or text == "binary_view":
-        return pa.binary()
-    return kind
-
-
-def _is_view(kind: Any) -> bool:
-    return str(kind) in ("string_view", "binary_view")
-
-
-def _kind_of(kind: Any) -> PropertyType | None:
-    types = pa.types
-    kind = _flat(kind)
-    if types.is_null(kind) or types.is_string(kind):
-        return PropertyType.STRING
-    if types.is_boolean(kind):
-        return PropertyType.BOOL
-    if types.is_integer(kind):
-        bits = kind.bit_width if types.is_signed_integer(kind) else min(2 * kind.bit_width, 64)
-        return {8: PropertyType.SHORT, 16: PropertyType.SHORT, 32: PropertyType.INT32}.get(
-            bits, PropertyType.INT64
-        )
-    return PropertyType.BINARY if types.is_binary(kind) else None
+    return pa.binary() if pa.types.is_fixed_size_binary(kind) else _FLAT.get(str(kind), kind)
 
 
 def _property(name: str, kind: Any, at: tuple[int, ...], path: str) -> _Property:
-    found = _kind_of(kind)
+    found = _KINDS.get(_flat(kind))
     if found is None:
         raise UsageError(
             f"column {path!r} is of type {kind}, and a property must be boolean, an integer, string or "
@@ -348,13 +306,9 @@ def _lengths(column: ArrowArray) -> Array:
     """The length of each value in bytes, 0 for null."""
     if pa.types.is_dictionary(column.type):
         lengths = to_arrow(_lengths(column.dictionary)).take(column.indices)
-    elif pa.types.is_null(column.type):
-        return np.zeros(len(column), np.int64)
-    elif pa.types.is_fixed_size_binary(column.type):
-        return np.full(len(column), column.type.byte_width, np.int64)
-    elif _is_view(column.type):
-        lengths = pc.binary_length(column.cast(pa.large_binary()))
     else:
+        if str(column.type) in ("string_view", "binary_view", "null"):
+            column = column.cast(pa.large_binary())
         lengths = pc.binary_length(column)
     if lengths.null_count:
         lengths = lengths.fill_null(0)
@@ -362,13 +316,13 @@ def _lengths(column: ArrowArray) -> Array:
     return found.astype(np.int64)
 
 
-_LARGEST = 8
-
-
 def _assemble(
     payload: ArrowArray, columns: list[tuple[_Property, ArrowArray]], *, new: bool
-) -> ApplicationData:
-    """Put properties in front of payloads. A property that is null in a row has empty pieces there."""
+) -> tuple[ArrowArray, list[tuple[str, ...]], Array]:
+    """Put properties in front of payloads; return the last fields of :class:`Slice`.
+
+    A property that is null in a row has empty pieces there.
+    """
     count = len(payload)
     # Where each property is present: a boolean for each row, or True for all rows.
     there = [_valid(array) if array.null_count else np.True_ for _, array in columns]
@@ -416,7 +370,7 @@ def _assemble(
     elif any_present.any():
         pieces.varying(_ALL_PADDINGS.take(to_arrow(np.where(any_present, length & 3, len(PADDING)))))
     pieces.varying(payload)
-    return ApplicationData(pieces.join(), *_schemas(columns, there, count))
+    return pieces.join(), *_schemas(columns, there, count)
 
 
 def _schemas(
@@ -463,16 +417,12 @@ def _numbers(array: ArrowArray) -> Array:
     return numbers
 
 
-def _array_of(items: Sequence[bytes]) -> ArrowArray:
-    """Return a binary array, without pandas, which ``pa.array`` and ``pa.scalar`` import."""
-    ends = np.cumsum([0, *map(len, items)], dtype=np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(items))]
-    return pa.Array.from_buffers(pa.binary(), len(items), buffers)
-
-
-# The paddings, and the padding of a message without properties.
-_ALL_PADDINGS = _array_of([*PADDING, b""])
-_NOTHING = _array_of([b""])[0]
+# The paddings, and the padding of a message without properties. pa.array and pa.scalar would import pandas.
+_PADDING_ENDS = np.cumsum([0, *map(len, PADDING), 0], dtype=np.int32)
+_ALL_PADDINGS = pa.Array.from_buffers(
+    pa.binary(), len(PADDING) + 1, [None, pa.py_buffer(_PADDING_ENDS), pa.py_buffer(b"".join(PADDING))]
+)
+_NOTHING = _ALL_PADDINGS[len(PADDING)]
 
 
 class _RowPieces:
@@ -542,74 +492,59 @@ def _binary(items: Array, valid: Array | None = None) -> ArrowArray:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(items)])
 
 
-def _offsets(values: ArrowArray) -> Array:
-    """The start of each value of a binary array, and the end of the last value."""
-    raw = np.frombuffer(values.buffers()[1], np.int32)
-    return raw[values.offset : values.offset + len(values) + 1]
-
-
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EncodedPosts:
     """The messages of one PUT event, encoded except for the session's fields; created by ``encode_table``.
 
     Attributes:
+        body: the messages, as words.
+        ends: end of each message in the body.
+        guids: the GUIDs, as for :meth:`of`.
+        schemas: the distinct sets of property names.
+        schema_of: for each message, the index of its set in ``schemas``.
         payload_bytes: size of the payloads in bytes.
     """
 
-    __slots__ = ("_body", "_ends", "_guids", "_schema_of", "_schemas", "payload_bytes")
-
-    def __init__(
-        self,
-        body: Array,
-        ends: Array,
-        guids: Array | None,
-        schemas: list[tuple[str, ...]],
-        schema_of: Array,
-        payload_bytes: int,
-    ) -> None:
-        self._body = body
-        self._ends = ends
-        self._guids = guids
-        self._schemas = schemas
-        self._schema_of = schema_of
-        self.payload_bytes = payload_bytes
+    body: Array
+    ends: Array
+    guids: Array | None
+    schemas: list[tuple[str, ...]]
+    schema_of: Array
+    payload_bytes: int
 
     @classmethod
     def of(
         cls,
-        messages: ApplicationData,
+        some: Slice,
         rows: list[bytes],
-        payload_bytes: int,
-        *,
         guids: Array | None = None,
+        *,
         new: bool = True,
         compression: int = 0,
-        level: int = DEFAULT_LEVEL,
-        threshold: int = COMPRESSION_THRESHOLD,
+        **how: Any,
     ) -> EncodedPosts:
         """Encode messages.
 
         Args:
-            messages: the messages.
-            rows: their application data, ``messages.rows()``.
-            payload_bytes: size of the payloads in bytes.
+            some: the messages.
+            rows: their application data, ``some.data`` as a list.
             guids: a GUID for each message, as an array of items of 16 bytes; None lets the session make them.
             new: whether properties are in the new encoding.
             compression: the requested compression; payloads that would not shrink stay plain.
-            level: zlib's level.
-            threshold: minimum number of bytes to compress.
+            how: ``level`` and ``threshold``, as for :func:`bmq.wire.message.join_application_data`.
         """
-        data, schemas, schema_of = messages
+        data, schemas, schema_of = some.data, some.schemas, some.schema_of
         has_properties = np.array([bool(each) for each in schemas])[schema_of]
         kinds: Any = 0
         if compression:
-            packed = [
-                _compress(row, there, new, compression, level, threshold)
-                for row, there in zip(rows, has_properties.tolist(), strict=True)
-            ]
+            join: Any = partial(join_application_data, new=new, compression=compression, **how)
+            several = zip(rows, has_properties.tolist(), strict=True)
+            heads = [properties_length(row) if there else 0 for row, there in several]
+            packed = [join(row[at:], row[:at]) for row, at in zip(rows, heads, strict=True)]
             rows = [each for each, _ in packed]
             data, kinds = pa.array(rows, pa.binary()), np.array([kind for _, kind in packed])
         count = len(rows)
-        sizes = np.diff(_offsets(data)).astype(np.int64)
+        sizes = _lengths(data)
         words = (sizes >> 2) + (_HEADER_WORDS + 1)
         headers = np.zeros(count, _PUT)
         fill(
@@ -630,19 +565,19 @@ class EncodedPosts:
         body = np.frombuffer(joined.buffers()[2], ">u4", int(words.sum()))
         if not new:
             schemas = [()] * len(schemas)
-        return cls(body, np.cumsum(words), guids, schemas, schema_of, payload_bytes)
+        return cls(body, np.cumsum(words), guids, schemas, schema_of, some.payload_bytes)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def select(self, rows: Sequence[int]) -> EncodedPosts:
         """Return some of the messages (at least one), with their GUIDs."""
-        starts = np.concatenate(([0], self._ends[:-1]))
-        body = np.concatenate([self._body[starts[row] : self._ends[row]] for row in rows])
+        starts = np.concatenate(([0], self.ends[:-1]))
+        body = np.concatenate([self.body[starts[row] : self.ends[row]] for row in rows])
         chosen = np.array(rows)
-        words = (self._ends - starts)[chosen]
-        guids = None if self._guids is None else self._guids[chosen]
-        return EncodedPosts(body, np.cumsum(words), guids, self._schemas, self._schema_of[chosen], 0)
+        words = (self.ends - starts)[chosen]
+        guids = None if self.guids is None else self.guids[chosen]
+        return EncodedPosts(body, np.cumsum(words), guids, self.schemas, self.schema_of[chosen], 0)
 
     def bind(
         self,
@@ -657,24 +592,24 @@ class EncodedPosts:
             number: returns the schema id, in its wire form, for the names of properties.
             new_guids: returns the given number of GUIDs, concatenated.
         """
-        count = len(self._ends)
-        event = bytearray(HEADER_SIZE + self._body.nbytes)
+        count = len(self.ends)
+        event = bytearray(HEADER_SIZE + self.body.nbytes)
         event[:HEADER_SIZE] = pack_event_header(len(event), EventType.PUT)
-        np.frombuffer(event, ">u4", offset=HEADER_SIZE)[:] = self._body
+        np.frombuffer(event, ">u4", offset=HEADER_SIZE)[:] = self.body
         starts = np.full(count, HEADER_SIZE, np.int64)
-        starts[1:] += self._ends[:-1] * 4
+        starts[1:] += self.ends[:-1] * 4
         bound: dict[str, Any] = {"queueId": queue_id, "schemaId": self._schema_ids(number)}
-        guids = self._guids
+        guids = self.guids
         if guids is None:
             guids = np.frombuffer(new_guids(count), "V16")
             bound["messageGUID"] = guids
         rewrite(event, PUT_HEADER, starts, **bound)
         acks = np.zeros(count, _ACK)
         fill(acks, ACK_MESSAGE, messageGUID=guids, queueId=queue_id)
-        ends = memoryview((self._ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")
+        ends = memoryview((self.ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")
         # The last byte of each message is the number of its padding bytes.
         padded = len(event) - HEADER_SIZE - PUT_HEADER.size * count
-        size = padded - int(self._body.view(np.uint8)[self._ends * 4 - 1].sum())
+        size = padded - int(self.body.view(np.uint8)[self.ends * 4 - 1].sum())
         return PutEvent(bytes(event), ends, acks.tobytes(), size)
 
     def decoded(self) -> Iterator[tuple[bytes, dict[str, PropertyInput], bytes | None]]:
@@ -692,32 +627,23 @@ class EncodedPosts:
                 name: PropertyValue(types[name], value) if types[name] in _NARROW else value
                 for name, value in properties.items()
             }
-            yield payload, values, None if self._guids is None else put.guid
+            yield payload, values, None if self.guids is None else put.guid
 
     def _schema_ids(self, number: Callable[[tuple[str, ...]], int]) -> Array:
         """The schema id of each message. The first message with a new id introduces the id."""
-        ids = np.zeros(len(self._schemas), np.uint32)
+        ids = np.zeros(len(self.schemas), np.uint32)
         introduced: list[int] = []
         # Request ids in the order of first use, so that the introducing message comes first.
-        there, firsts = np.unique(self._schema_of, return_index=True)
+        there, firsts = np.unique(self.schema_of, return_index=True)
         for at in np.argsort(firsts):
-            names = self._schemas[there[at]]
+            names = self.schemas[there[at]]
             found = number(names) if names else 0
             if found & 1 and found > 1:
                 introduced.append(int(firsts[at]))
             ids[there[at]] = found if found == 1 else found & ~1
-        each = ids[self._schema_of]
+        each = ids[self.schema_of]
         each[introduced] |= 1
         return each
-
-
-def _compress(
-    row: bytes, has_properties: bool, new: bool, compression: int, level: int, threshold: int
-) -> tuple[bytes, int]:
-    length = properties_length(row) if has_properties else 0
-    return join_application_data(
-        row[length:], row[:length], new=new, compression=compression, level=level, threshold=threshold
-    )
 
 
 def stream_of(table: Any) -> Any:
@@ -728,9 +654,6 @@ def stream_of(table: Any) -> Any:
     """
     if isinstance(table, pa.RecordBatchReader):
         return table
-    if isinstance(table, pa.Table | pa.RecordBatch):
-        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-        return pa.RecordBatchReader.from_batches(table.schema, batches)
     if hasattr(table, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(table)
     if hasattr(table, "__arrow_c_array__"):
@@ -750,10 +673,8 @@ def guids_in(
     Raises:
         UsageError: a value is malformed, null, or all zeros.
     """
-    flat = _flattened(column)
-    values: list[Any] = flat.to_pylist()
     guids: list[bytes] = []
-    for at, value in enumerate(values):
+    for at, value in enumerate(_flattened(column).to_pylist()):
         guid: Any = value
         if isinstance(value, str) and len(value) == 32 and value == value.upper():
             try:
@@ -777,33 +698,22 @@ def encode_table(
     name_row: Callable[[int], str],
     *,
     new: bool,
-    compression: int,
-    level: int,
-    threshold: int,
+    **how: int,
 ) -> Iterator[EncodedPosts]:
     """Encode the rows of a table; see :meth:`bmq.Queue.encode_table` and :meth:`EncodedPosts.of`."""
     reader = stream_of(table)
     encoder = TableEncoder(reader.schema, value, properties, new=new, name_row=name_row)
-    at = encoder.find(guid) if isinstance(guid, str) else 0
+    at = _find(reader.schema, guid) if isinstance(guid, str) else 0
     first = 0
     for batch in reader:
-        for start, messages, payload_bytes, part in encoder.slices(batch, first):
-            rows = messages.rows()
+        for some in encoder.slices(batch, first):
+            rows: list[bytes] = some.data.to_pylist()
             guids: Any = None
             if isinstance(guid, str):
-                guids = guids_in(part.column(at), guid, start, name_row)
+                guids = guids_in(some.batch.column(at), guid, some.first, name_row)
             elif guid is not None:
                 guids = _checked_guids(guid(rows), len(rows))
-            yield EncodedPosts.of(
-                messages,
-                rows,
-                payload_bytes,
-                guids=guids,
-                new=new,
-                compression=compression,
-                level=level,
-                threshold=threshold,
-            )
+            yield EncodedPosts.of(some, rows, guids, new=new, **how)
         first += batch.num_rows
 
 

@@ -8,8 +8,9 @@ import this module.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class PushColumns:
 
     Attributes:
         buffer: bytes that contain the application data of all messages.
+        sub_ids: the distinct sets of subscription ids.
         starts: start of each message's data; never before the end of the previous message's data.
         stops: end of each message's data, without the padding.
         guids: the GUIDs, items of 16 bytes.
@@ -53,11 +55,11 @@ class PushColumns:
         schema_ids: 0 for the old property encoding, any different value for the new encoding.
         compressions: the CAT fields; a :class:`~bmq.wire.shape.Flaw` for an unreadable message.
         queue_ids: the qId of each message.
-        sub_ids: the distinct sets of subscription ids.
         sub_ids_of: for each message, the index of the message's set in ``sub_ids``.
     """
 
     buffer: bytes
+    sub_ids: list[tuple[int, ...]]
     starts: Array
     stops: Array
     guids: Array
@@ -65,7 +67,6 @@ class PushColumns:
     schema_ids: Array
     compressions: Array
     queue_ids: Array
-    sub_ids: list[tuple[int, ...]]
     sub_ids_of: Array
 
     @property
@@ -90,6 +91,7 @@ class PushColumns:
         which = [places[id(each[SUB_IDS])] for each in messages]
         return cls(
             b"".join([each[DATA] for each in messages]),
+            list(known.values()),
             stops - lengths,
             stops,
             np.frombuffer(b"".join([each[GUID] for each in messages]), "V16"),
@@ -97,7 +99,6 @@ class PushColumns:
             np.fromiter([each[4] for each in messages], np.uint16, count),
             np.fromiter([each[COMPRESSION] for each in messages], np.uint8, count),
             np.fromiter([each[0] for each in messages], np.int32, count),
-            list(known.values()),
             np.array(which, np.int64),
         )
 
@@ -106,42 +107,22 @@ class PushColumns:
         """Concatenate columns; at least one part is required."""
         if len(parts) == 1:
             return parts[0]
-        shifts = np.cumsum([0, *(len(part.buffer) for part in parts[:-1])])
-        first_ids = np.cumsum([0, *(len(part.sub_ids) for part in parts[:-1])])
-        return cls(
-            b"".join([part.buffer for part in parts]),
-            np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=True)]),
-            np.concatenate([part.stops + shift for part, shift in zip(parts, shifts, strict=True)]),
-            np.concatenate([part.guids for part in parts]),
-            np.concatenate([part.flags for part in parts]),
-            np.concatenate([part.schema_ids for part in parts]),
-            np.concatenate([part.compressions for part in parts]),
-            np.concatenate([part.queue_ids for part in parts]),
-            [ids for part in parts for ids in part.sub_ids],
-            np.concatenate([part.sub_ids_of + first for part, first in zip(parts, first_ids, strict=True)]),
-        )
+        starts, stops, *rows, sub_ids_of = map(np.concatenate, zip(*map(_rows, parts), strict=True))
+        counts = [part.count for part in parts]
+        shifts = np.repeat(np.cumsum([0, *(len(part.buffer) for part in parts[:-1])]), counts)
+        sub_ids_of += np.repeat(np.cumsum([0, *(len(part.sub_ids) for part in parts[:-1])]), counts)
+        sub_ids = [ids for part in parts for ids in part.sub_ids]
+        buffer = b"".join([part.buffer for part in parts])
+        made: list[Any] = [buffer, sub_ids, starts + shifts, stops + shifts, *rows, sub_ids_of]
+        return cls(*made)
 
     def part(self, start: int, stop: int) -> PushColumns:
         """Return the messages of these rows."""
-        return self._at(slice(start, stop))
+        return self.select(slice(start, stop))
 
-    def select(self, rows: Array) -> PushColumns:
+    def select(self, rows: Array | slice) -> PushColumns:
         """Return some of the messages; the rows must be ascending."""
-        return self._at(rows)
-
-    def _at(self, rows: Any) -> PushColumns:
-        return PushColumns(
-            self.buffer,
-            self.starts[rows],
-            self.stops[rows],
-            self.guids[rows],
-            self.flags[rows],
-            self.schema_ids[rows],
-            self.compressions[rows],
-            self.queue_ids[rows],
-            self.sub_ids,
-            self.sub_ids_of[rows],
-        )
+        return PushColumns(self.buffer, self.sub_ids, *[each[rows] for each in _rows(self)])
 
     def trimmed(self) -> PushColumns:
         """Return the same messages in a buffer without unused bytes."""
@@ -165,32 +146,24 @@ class PushColumns:
         if one_queue and len(self.sub_ids) == 1:
             return [(int(queue_ids[0]), self.sub_ids[0], self)]
         keys = queue_ids.astype(np.int64) << 32 | sub_ids_of
-        found, firsts, which = np.unique(keys, return_index=True, return_inverse=True)
+        _, firsts, which = np.unique(keys, return_index=True, return_inverse=True)
         return [
-            (
-                int(queue_ids[firsts[at]]),
-                self.sub_ids[int(sub_ids_of[firsts[at]])],
-                self.select(np.flatnonzero(which == at)),
-            )
-            for at in range(len(found))
+            (int(queue_ids[first]), self.sub_ids[sub_ids_of[first]], self.select(np.flatnonzero(which == at)))
+            for at, first in enumerate(firsts.tolist())
         ]
 
     def pushes(self) -> Iterator[Push]:
         """The messages as tuples."""
-        rows = zip(
-            self.queue_ids.tolist(),
-            [self.sub_ids[at] for at in self.sub_ids_of.tolist()],
-            self.guids.tolist(),
-            self.flags.tolist(),
-            self.schema_ids.tolist(),
-            self.compressions.tolist(),
-            self.starts.tolist(),
-            self.stops.tolist(),
-            strict=True,
-        )
-        buffer = self.buffer
-        for queue_id, ids, guid, flags, schema_id, compression, start, stop in rows:
-            yield queue_id, ids, guid, flags, schema_id, compression, buffer[start:stop]
+        buffer, sub_ids = self.buffer, self.sub_ids
+        rows = zip(*[each.tolist() for each in _rows(self)], strict=True)
+        for start, stop, guid, flags, schema_id, compression, queue_id, ids in rows:
+            yield queue_id, sub_ids[ids], guid, flags, schema_id, compression, buffer[start:stop]
+
+
+#: Returns the arrays with an item for each message.
+_rows: Callable[[PushColumns], tuple[Array, ...]] = attrgetter(
+    *[each.name for each in fields(PushColumns) if each.name not in ("buffer", "sub_ids")]
+)
 
 
 def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | None:
@@ -232,8 +205,10 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
     schema_ids = column(headers, PUSH_HEADER, "schemaId").astype(np.uint16)
     if int(header_words.min()) * 4 < _WITH_SCHEMA_ID:
         schema_ids[header_words.astype(np.int64) * 4 < _WITH_SCHEMA_ID] = 0
+    sub_ids, sub_ids_of = found
     return PushColumns(
         event,
+        sub_ids,
         starts,
         stops,
         np.ascontiguousarray(column(headers, PUSH_HEADER, "messageGUID")),
@@ -241,7 +216,7 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
         schema_ids,
         compressions.astype(np.uint8),
         column(headers, PUSH_HEADER, "queueId").astype(np.int32),
-        *found,
+        sub_ids_of,
     )
 
 

@@ -111,12 +111,7 @@ class Source:
         session: SessionOptions | None = None,
         **options: Unpack[TablesOptions],
     ) -> None:
-        try:
-            self._confirm = Confirm(confirm)
-        except Exception:  # any exception of a foreign type's lookup
-            raise UsageError(
-                f"confirm must be one of {', '.join(Confirm)}, not {_checks.shown(confirm)}"
-            ) from None
+        self._confirm = Confirm(_checks.one_of("confirm", confirm, map(str, Confirm)))
         max_messages = _checks.optional(_checks.integer, "max_messages", max_messages, 1)
         idle_timeout = _checks.timeout(idle_timeout, "idle_timeout")
         if self._confirm is not Confirm.NEXT:
@@ -132,9 +127,10 @@ class Source:
         self._tables: Tables | None = None
         self._drained = Drained()
         self._backlog: InitialBacklog | None = None
+        connection = {"credentials": credentials, "ssl": ssl, "server_hostname": server_hostname}
         try:
             tables = self._tables = self._thread.run(
-                self._open(uri, queue, expression, credentials, ssl, server_hostname, session, options)
+                self._open(uri, queue, expression, session, connection, options)
             )
         except BaseException:
             self.close()
@@ -146,15 +142,11 @@ class Source:
         uri: str,
         queue_uri: str,
         expression: ExpressionInput,
-        credentials: CredentialsSource | None,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
         options: SessionOptions | None,
+        connection: dict[str, Any],
         tables: TablesOptions,
     ) -> Tables:
-        self._session = session = await connect(
-            uri, credentials=credentials, ssl=ssl, server_hostname=server_hostname, options=options
-        )
+        self._session = session = await connect(uri, options=options, **connection)
         queue = await session.open_queue(queue_uri, read=True, default_subscription=False)
         self._drained = Drained(queue)
         letters = tables.get("dead_letters")
@@ -168,11 +160,9 @@ class Source:
             address = partial(
                 admin.connect,
                 uri,
-                credentials=credentials,
-                ssl=ssl,
-                server_hostname=server_hostname,
                 timeout=ANSWER_TIMEOUT,
                 process_name="bmq.arrow",
+                **connection,
             )
             self._backlog = InitialBacklog(address, [queue.uri], selects=expression is not None)
             made._consumer.backlog = self._backlog
@@ -197,23 +187,16 @@ class Source:
         while True:
             if self._confirm is Confirm.NEXT:
                 self.confirm()
-            batch = self._next()
+            if self._closed:
+                raise StateError("the source is closed")
+            batch = None if self._left == 0 else self._thread.run(self._receive())
             if batch is None:
                 break
+            if self._left is not None:
+                self._left -= batch.num_rows
             yield batch
         if self._confirm is Confirm.END:
             self.confirm()
-
-    def _next(self) -> RecordBatch | None:
-        """Return the next batch; None at the end."""
-        if self._closed:
-            raise StateError("the source is closed")
-        if self._left == 0:
-            return None
-        batch = self._thread.run(self._receive())
-        if self._left is not None and batch is not None:
-            self._left -= batch.num_rows
-        return batch
 
     async def _receive(self) -> RecordBatch | None:
         assert self._tables is not None
@@ -270,7 +253,7 @@ class Source:
 
     async def _end(self, session: Session) -> None:
         if self._tables is not None:
-            await self._tables._put_aside()
+            await self._tables._aside.close()
         await session.close(timeout=_PATIENCE)
 
     def __enter__(self) -> Source:

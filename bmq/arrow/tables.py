@@ -9,13 +9,10 @@ from collections.abc import AsyncIterator, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-import numpy as np
-
 from bmq import _checks
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.arrow.columns import Array
 from bmq.arrow.consumer import MAX_BYTES, ColumnConsumer, Receipt, Taken
 from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, pieces, to_arrow
 from bmq.client.dead_letters import described
@@ -68,8 +65,6 @@ class _RowBuffer:
         failures: messages to raise as errors, each with the following row.
     """
 
-    __slots__ = ("_batch", "_position", "_receipt", "failures")
-
     def __init__(
         self, batch: RecordBatch, receipt: Receipt, failures: deque[tuple[int, ProtocolError]]
     ) -> None:
@@ -110,145 +105,73 @@ class _Late:
     Meanwhile the broker counts them against the consumer's limits, so the limits are raised.
 
     Args:
-        options: limits of the consumer.
+        consumer: the consumer of the messages.
     """
 
-    def __init__(self, options: SubscriptionOptions) -> None:
-        self._usual = options.max_unconfirmed_messages, options.max_unconfirmed_bytes
+    def __init__(self, consumer: ColumnConsumer) -> None:
+        self._consumer = consumer
+        self._usual = consumer.options.max_unconfirmed_messages, consumer.options.max_unconfirmed_bytes
         self._receipts: list[Receipt] = []
-        self._count = self._size = 0
+        self._size = 0
 
     def add(self, receipt: Receipt, size: int) -> None:
         """Record messages with a total of ``size`` bytes."""
         self._receipts.append(receipt)
-        self._count += len(receipt.guids)
         self._size += size
 
-    def confirm(self, consumer: ColumnConsumer) -> None:
+    def confirm(self) -> None:
         """Confirm all messages."""
         for receipt in self._receipts:
-            consumer.line.confirm_taken(receipt)
+            self._consumer.line.confirm_taken(receipt)
         self._receipts.clear()
-        self._count = self._size = 0
+        self._size = 0
 
-    async def make_room(self, consumer: ColumnConsumer) -> None:
+    async def make_room(self) -> None:
         """Raise the limits if these messages take more than half of them.
 
         Raises:
             ConfigureQueueError, RequestTimeout, StateError: as for :meth:`bmq.Consumer.configure`.
         """
         # All messages may belong to one expression of several.
-        parts = len(consumer.expressions)
-        usage = self._count * parts, self._size * parts
-        if short(consumer, self._usual, *usage):
-            await widen(consumer, self._usual, *usage)
+        parts = len(self._consumer.expressions)
+        usage = sum(len(each.guids) for each in self._receipts) * parts, self._size * parts
+        if short(self._consumer, self._usual, *usage):
+            await widen(self._consumer, self._usual, *usage)
 
 
-class _RowMaker:
-    """Builds batches of received messages.
-
-    Attributes:
-        schema: columns.
-        max_rows: maximum number of rows in a batch.
-    """
-
-    def __init__(
-        self,
-        limit: int,
-        *,
-        errors: bool,
-        properties: Mapping[str, ArrowType] | ArrowSchema | None = None,
-        value: str = "value",
-        metadata: Iterable[str] | Mapping[str, str] = (),
-        max_rows: int = 10_000,
-    ) -> None:
-        kinds = _kinds(properties)
-        columns = _names(metadata)
-        if errors:
-            columns.setdefault("error", "error")
-        elif "error" in columns:
-            raise UsageError(
-                'the column "error" needs on_invalid="row": only then an unreadable message becomes a row'
-            )
-        unknown = [name for name in columns if name not in _METADATA]
-        if unknown:
-            raise UsageError(f"unknown metadata {', '.join(unknown)}; known names: {', '.join(_METADATA)}")
-        self.max_rows = max_rows
-        self._errors = errors
-        self._metadata = tuple(columns)
-        self._decoder = TableDecoder(kinds, limit=limit)
-        fields = [pa.field(value, pa.binary())]
-        if kinds is None:
-            fields.append(pa.field("properties", MAP))
-        else:
-            fields += [pa.field(name, kind) for name, kind in kinds.items()]
-        fields += [pa.field(column, _METADATA[name]) for name, column in columns.items()]
-        names = [field.name for field in fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise UsageError(
-                f"several columns are named {', '.join(twice)}: rename the payload's column with value=, "
-                "or omit the property or the metadata"
-            )
-        self.schema = pa.schema(fields)
-
-    def make(self, taken: Taken, now: float) -> tuple[RecordBatch, int, dict[int, ProtocolError]]:
-        """Build rows from the first messages; from all messages if possible.
-
-        Args:
-            taken: messages, at least one.
-            now: event loop's time when the messages were taken.
-
-        Returns:
-            The rows, the number of messages in the rows, and the errors of unreadable messages by position.
-            An unreadable message becomes a row only if the schema has a column for errors.
-        """
-        decoded = self._decoder.decode(taken.columns)
-        rows, errors, payload = decoded.rows, decoded.errors, decoded.payload
-        if rows < taken.columns.count:
-            taken = taken.part(0, rows)
-        columns = taken.columns
-        if errors and self._errors:
-            payload = pc.if_else(
-                decoded.readable(), payload, pieces(columns.buffer, columns.starts, columns.stops)
-            )
-        arrays = [payload, *decoded.properties]
-        arrays += [self._about(name, taken, now, errors) for name in self._metadata]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if errors and not self._errors:
-            batch = batch.filter(decoded.readable())
-        return batch, rows, errors
-
-    def _about(self, name: str, taken: Taken, now: float, errors: dict[int, ProtocolError]) -> Any:
-        columns = taken.columns
-        if name == "error":
-            texts: list[str | None] = [None] * columns.count
-            for row, error in errors.items():
-                texts[row] = described(error)
-            return pa.array(texts, pa.string())
-        if name == "guid":
-            return guid_texts(columns.guids)
-        if name == "redelivered":
-            return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
-        return to_arrow(taken.received_at(now)).cast(_METADATA[name])
-
-
-def _readable(rows: int, errors: Iterable[int]) -> Array:
-    """Return a boolean for each row: whether the row has no error."""
-    valid = np.ones(rows, bool)
-    valid[list(errors)] = False
-    return valid
-
-
-def _names(metadata: Iterable[str] | Mapping[str, str]) -> dict[str, str]:
+def _names(metadata: Iterable[str] | Mapping[str, str], *, errors: bool) -> dict[str, str]:
     """The column of each metadata field."""
     given: Any = metadata
     if isinstance(given, Mapping):
-        return {
+        columns = {
             _checks.text("the name of a metadatum", name): _checks.text("the name of a column", column)
             for name, column in _checks.mapping("metadata", cast("Mapping[str, str]", given)).items()
         }
-    return {name: name for name in _checks.texts("metadata", metadata)}
+    else:
+        columns = {name: name for name in _checks.texts("metadata", metadata)}
+    if errors:
+        columns.setdefault("error", "error")
+    elif "error" in columns:
+        raise UsageError(
+            'the column "error" needs on_invalid="row": only then an unreadable message becomes a row'
+        )
+    unknown = [name for name in columns if name not in _METADATA]
+    if unknown:
+        raise UsageError(f"unknown metadata {', '.join(unknown)}; known names: {', '.join(_METADATA)}")
+    return columns
+
+
+def _about(name: str, taken: Taken, now: float, errors: dict[int, ProtocolError]) -> Any:
+    """Return the column of a metadata field."""
+    columns = taken.columns
+    if name == "error":
+        texts = [described(errors[row]) if row in errors else None for row in range(columns.count)]
+        return pa.array(texts, pa.string())
+    if name == "guid":
+        return guid_texts(columns.guids)
+    if name == "redelivered":
+        return to_arrow((columns.flags & PushFlags.OUT_OF_ORDER) != 0)
+    return to_arrow(taken.received_at(now)).cast(_METADATA[name])
 
 
 def _kinds(properties: Any) -> dict[str, ArrowType] | None:
@@ -308,20 +231,29 @@ class Tables:
             if on_invalid != "skip":
                 raise UsageError(f"dead_letters cannot be combined with on_invalid={on_invalid!r}")
             dead_letters = check_dead_letters(dead_letters, queue)
-        self._fails, self._discards = on_invalid == "fail", on_invalid == "discard"
-        self._aside = PutAside("tables", dead_letters, logger, discard=self._discards)
+        self._on_invalid = on_invalid
+        self._aside = PutAside("tables", dead_letters, logger, discard=on_invalid == "discard")
         # Unreadable messages to confirm with the rows; None to confirm these at once.
         self._late: _Late | None = None
         self._lines = LogLimit(logger)
-        self._maker = _RowMaker(
-            limit,
-            errors=on_invalid == "row",
-            properties=properties,
-            value=value,
-            metadata=metadata,
-            max_rows=max_rows,
-        )
-        self.schema: ArrowSchema = self._maker.schema
+        self._max_rows = max_rows
+        kinds = _kinds(properties)
+        columns = _names(metadata, errors=on_invalid == "row")
+        self._metadata = tuple(columns)
+        self._decoder = TableDecoder(kinds, limit=limit)
+        fields = [
+            (value, pa.binary()),
+            *([("properties", MAP)] if kinds is None else kinds.items()),
+            *((column, _METADATA[name]) for name, column in columns.items()),
+        ]
+        names = [name for name, _ in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(
+                f"several columns are named {', '.join(twice)}: rename the payload's column with value=, "
+                "or omit the property or the metadata"
+            )
+        self.schema: ArrowSchema = pa.schema(fields)
         most = min(_BATCHES_UNCONFIRMED * max_rows, _checks.INT32_MAX)
         usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, limits_of(queue).priority)
         options = checked_limits(limits, usual)
@@ -390,16 +322,16 @@ class Tables:
             idle: whether an omitted message counts as an arrival and restarts the timeout.
         """
         consumer, line = self._consumer, self._consumer.line
-        most = self._maker.max_rows if max_rows is None else min(max_rows, self._maker.max_rows)
+        most = self._max_rows if max_rows is None else min(max_rows, self._max_rows)
         began, left = line.connection.loop.time(), timeout
         late: int | None = None
         while True:
-            if self._made is not None or self._rest is not None:
+            if self._begun:
                 if line.turn.clock() >= line.turn.until:
                     await line.turn.wait()
             else:
                 if self._late is not None:
-                    await self._late.make_room(consumer)
+                    await self._late.make_room()
                 await consumer.wait(left)
             before = self.buffered
             batch = self._hand_out(most)
@@ -437,13 +369,24 @@ class Tables:
 
     def _make(self, taken: Taken) -> _RowBuffer:
         """Build rows from messages, and remove unreadable messages."""
-        batch, rows, errors = self._maker.make(taken, self._consumer.line.connection.loop.time())
-        self._rest = taken.part(rows, taken.columns.count) if rows < taken.columns.count else None
-        if rows < taken.columns.count:
-            taken = taken.part(0, rows)
-        receipt, failures = taken.receipt(), deque[tuple[int, ProtocolError]]()
-        if batch.num_rows < rows:
-            valid = _readable(rows, errors)
+        now = self._consumer.line.connection.loop.time()
+        decoded = self._decoder.decode(taken.columns)
+        rows, errors, payload = decoded.rows, decoded.errors, decoded.payload
+        rest = None
+        if rows < taken.columns.count:  # more rows would become too large
+            rest, taken = taken.part(rows, taken.columns.count), taken.part(0, rows)
+        columns, receipt, failures = taken.columns, taken.receipt(), deque[tuple[int, ProtocolError]]()
+        as_rows = self._on_invalid == "row"
+        if errors and as_rows:
+            payload = pc.if_else(
+                decoded.readable(), payload, pieces(columns.buffer, columns.starts, columns.stops)
+            )
+        about = [_about(name, taken, now, errors) for name in self._metadata]
+        batch = pa.RecordBatch.from_arrays([payload, *decoded.properties, *about], schema=self.schema)
+        self._rest = rest
+        if errors and not as_rows:
+            batch = batch.filter(decoded.readable())
+            valid = decoded.valid()
             self._leave_out(taken, receipt.where(~valid), dict(sorted(errors.items())), failures)
             receipt = receipt.where(valid)
         return _RowBuffer(batch, receipt, failures)
@@ -457,7 +400,7 @@ class Tables:
     ) -> None:
         """Decide about unreadable messages."""
         uri = self._consumer.queue.uri
-        if self._fails:
+        if self._on_invalid == "fail":
             for place, (row, error) in enumerate(errors.items()):
                 guid = guid_to_text(taken.columns.guids[row].tobytes())
                 failure = ProtocolError(
@@ -495,7 +438,7 @@ class Tables:
                 await line.turn.wait()
                 if not self.buffered:
                     continue
-            batch = self._hand_out(self._maker.max_rows)
+            batch = self._hand_out(self._max_rows)
             if batch is not None:
                 return batch
 
@@ -513,7 +456,7 @@ class Tables:
         """
         confirmed = self._consumer.confirm(_checks.optional(_checks.integer, "rows", rows))
         if self._late is not None and not self._consumer.unconfirmed:
-            self._late.confirm(self._consumer)
+            self._late.confirm()
         return confirmed
 
     def release(self) -> None:
@@ -525,8 +468,8 @@ class Tables:
 
     def _confirm_late(self) -> None:
         """Confirm discarded messages together with the rows, for readers with later confirmations."""
-        if self._discards:
-            self._late = _Late(self._consumer.options)
+        if self._on_invalid == "discard":
+            self._late = _Late(self._consumer)
 
     async def open(self) -> Tables:
         """Send the subscription to the broker; ``async with`` and ``await`` do the same.
@@ -554,13 +497,9 @@ class Tables:
         """
         self._rest = self._made = None
         try:
-            await self._put_aside()
+            await self._aside.close()
         finally:
             await self._consumer.close()
-
-    async def _put_aside(self) -> None:
-        """Wait for a limited time for the acknowledgements of dead letters."""
-        await self._aside.close()
 
     def __await__(self) -> Generator[object, None, Tables]:
         return self.open().__await__()

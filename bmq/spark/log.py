@@ -137,6 +137,7 @@ def columns_of(rows: RecordBatch) -> PushColumns:
     bounds = offsets.astype(np.int64) - first
     return PushColumns(
         b"" if buffer is None else memoryview(buffer)[first:last].tobytes(),
+        [()],
         bounds[:-1],
         bounds[1:],
         guid_array(rows),
@@ -144,7 +145,6 @@ def columns_of(rows: RecordBatch) -> PushColumns:
         _numbers(rows.column(3), np.uint16),
         _numbers(rows.column(4), np.uint8),
         np.zeros(count, np.int32),
-        [()],
         np.zeros(count, np.int64),
     )
 

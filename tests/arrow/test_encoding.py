@@ -109,9 +109,8 @@ def as_columns(batch: Any, names: list[str], *, new: bool, compression: int = 0)
     encoder = TableEncoder(batch.schema, "value", names, new=new)
     (only,) = encoder.slices(batch)
     posts = EncodedPosts.of(
-        only.messages,
-        only.messages.rows(),
-        only.payload_bytes,
+        only,
+        only.data.to_pylist(),
         guids=np.frombuffer(b"".join(guids(batch.num_rows)), "V16"),
         new=new,
         compression=compression,
@@ -184,9 +183,9 @@ def slices_of(batch: Any, *names: str) -> list[Any]:
 
 def test_slices_respect_the_limits_of_rows_and_bytes() -> None:
     small = pa.record_batch({"value": [b"x"] * 10_000})
-    assert [len(each.messages.data) for each in slices_of(small)] == [MAX_MESSAGES, MAX_MESSAGES, 1808]
+    assert [len(each.data) for each in slices_of(small)] == [MAX_MESSAGES, MAX_MESSAGES, 1808]
     large = pa.record_batch({"value": [b"x" * 100_000] * 25 + [b"y" * 3_000_000] + [b"z"]})
-    sizes = [[len(row) for row in each.messages.rows()] for each in slices_of(large)]
+    sizes = [[len(row) for row in each.data.to_pylist()] for each in slices_of(large)]
     assert [len(each) for each in sizes] == [10, 10, 5, 1, 1]
     assert all(sum(each) < MAX_BYTES for each in sizes if len(each) > 1)
     assert [each.first for each in slices_of(large)] == [0, 10, 20, 25, 26]
@@ -198,7 +197,7 @@ def test_a_dictionary_is_decoded_slice_by_slice() -> None:
     batch = pa.record_batch({"value": value.take(pa.array([0] * 300))})
     seen = 0
     for each in TableEncoder(batch.schema, "value").slices(batch):
-        assert each.messages.rows() == [b"v" * 900_000]
+        assert each.data.to_pylist() == [b"v" * 900_000]
         seen += 1
     assert seen == 300
 
@@ -210,7 +209,7 @@ def test_batches_without_rows_are_skipped() -> None:
 def test_the_longest_value_fits() -> None:
     batch = pa.record_batch({"value": [b"x" * (60 << 20)], "p": ["y"]})
     (only,) = slices_of(batch, "p")
-    posts = EncodedPosts.of(only.messages, only.messages.rows(), only.payload_bytes)
+    posts = EncodedPosts.of(only, only.data.to_pylist())
     event = posts.bind(1, SchemaIds().number, lambda count: bytes(15) + b"1")
     (put,) = decode_puts(event.event, 8)
     assert put.data.endswith(b"x" * (60 << 20))
@@ -226,7 +225,7 @@ def test_each_field_of_a_struct_column_becomes_a_property() -> None:
     # A column takes precedence over a field of the same name, and the first struct over the second; null
     # never does.
     expected: list[dict[str, Any]] = [{"a": 1, "b": "own"}, {"a": "yes", "b": "y"}, {"b": 5}]
-    assert only.messages.rows() == [
+    assert only.data.to_pylist() == [
         encode_properties(each, new=True) + payload
         for each, payload in zip(expected, [b"1", b"2", b"3"], strict=True)
     ]
@@ -235,14 +234,14 @@ def test_each_field_of_a_struct_column_becomes_a_property() -> None:
 def test_field_name_keeps_its_dot() -> None:
     batch = pa.record_batch({"value": ["x"], "more": pa.array([{"trace.id": "1", "id": "2"}])})
     (only,) = slices_of(batch, "more")
-    assert only.messages.rows() == [encode_properties({"trace.id": "1", "id": "2"}, new=True) + b"x"]
+    assert only.data.to_pylist() == [encode_properties({"trace.id": "1", "id": "2"}, new=True) + b"x"]
 
 
 def test_selected_rows_keep_their_bytes() -> None:
     batch = pa.record_batch({"value": [f"{n}" * (n + 1) for n in range(20)], "p": [None, 1] * 10})
     (only,) = slices_of(batch, "p")
     given_guids = np.frombuffer(b"".join(guids(20)), "V16")
-    posts = EncodedPosts.of(only.messages, only.messages.rows(), only.payload_bytes, guids=given_guids)
+    posts = EncodedPosts.of(only, only.data.to_pylist(), guids=given_guids)
     whole = decode_puts(posts.bind(3, SchemaIds().number, lambda count: b"").event, 8)
     part = posts.select([1, 7, 8, 19])
     some = decode_puts(part.bind(3, SchemaIds().number, lambda count: b"").event, 8)
@@ -253,7 +252,7 @@ def test_selected_rows_keep_their_bytes() -> None:
 def test_the_first_message_alone_introduces_a_schema_id() -> None:
     batch = pa.record_batch({"value": ["x"] * 200, "p": [None, 1] * 100, "q": [5] * 200})
     (only,) = slices_of(batch, "p", "q")
-    posts = EncodedPosts.of(only.messages, only.messages.rows(), only.payload_bytes)
+    posts = EncodedPosts.of(only, only.data.to_pylist())
     ids = SchemaIds()
     for expected in ([3, 5, *[2, 4] * 99], [2, 4] * 100):
         event = posts.bind(1, ids.number, lambda count: bytes(range(1, 17)) * count)
@@ -348,7 +347,7 @@ def test_objects_other_than_tables_are_refused(table: object) -> None:
 def test_only_shrinking_rows_are_compressed() -> None:
     batch = pa.record_batch({"value": [b"x" * 5000, b"y"], "p": ["z", "z"]})
     (only,) = slices_of(batch, "p")
-    posts = EncodedPosts.of(only.messages, only.messages.rows(), only.payload_bytes, compression=1)
+    posts = EncodedPosts.of(only, only.data.to_pylist(), compression=1)
     one, other = decode_puts(posts.bind(1, SchemaIds().number, lambda count: b"g" * 16 * count).event, 8)
     area = encode_properties({"p": "z"}, new=True)
     assert (one.compression, other.compression) == (1, 0)

@@ -191,7 +191,9 @@ def test_unopenable_queue_is_reported_at_once() -> None:
             reader(broker.uri, "bmq://no.such.domain/q")
         with pytest.raises(bmq.UsageError, match="cannot be read as double"):
             reader(broker.uri, URI, properties={"a": pa.float64()})
-        with pytest.raises(bmq.UsageError, match="confirm must be one of next, end, never, not 'later'"):
+        with pytest.raises(
+            bmq.UsageError, match="confirm must be one of 'next', 'end', 'never', not 'later'"
+        ):
             reader(broker.uri, URI, confirm="later")
         with pytest.raises(bmq.UsageError, match="max_messages must be an integer from 1 to"):
             reader(broker.uri, URI, max_messages=0)

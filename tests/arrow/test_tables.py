@@ -169,7 +169,7 @@ async def test_waiting_messages_go_to_other_consumers_on_close(queue: bmq.Queue)
     """In the order of delivery, and in front of what comes later."""
     tables = await queue.tables()
     await eventually(lambda: tables.buffered == COUNT, 30)
-    tables._maker.max_rows = 10
+    tables._max_rows = 10
     await tables.receive()
     await tables.close()
     await queue.post(b"later")
