@@ -35,7 +35,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _world
 
-__all__ = ["SHARE", "Turn", "WaitingLine", "ended", "turn_of"]
+__all__ = ["SHARE", "Turn", "WaitingLine", "ended", "look_at", "turn_of"]
 
 # Tasks woken in one turn of the event loop.
 _MOST: Final = 1024
@@ -121,6 +121,12 @@ async def ended(future: asyncio.Future[Any]) -> None:
         await waiter
     finally:
         crowd.leave(waiter)
+
+
+def look_at(future: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a done future: asyncio logs the error if nobody waits for the future."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _disperse(future: asyncio.Future[Any]) -> None:

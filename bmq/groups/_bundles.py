@@ -24,7 +24,7 @@ from bmq.client.internals import hand_over
 from bmq.conventions import BUCKET
 from bmq.errors import Error
 from bmq.groups._expressions import bucket_expression, compiled
-from bmq.groups._lanes import WIDEST_BYTES, WIDEST_MESSAGES
+from bmq.groups._lanes import WIDEST
 from bmq.groups._protocol import divisors
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class Bundles:
             compiled(bucket_expression(self._key, divisor, remainder, self._expression)),
             # The largest classes first: most messages match early.
             priority=BUNDLES - divisor.bit_length(),
-            max_unconfirmed_messages=WIDEST_MESSAGES,
-            max_unconfirmed_bytes=WIDEST_BYTES,
+            **WIDEST,
         )
         self._open[each] = consumer
         self._member.spawn(self._serve(each, consumer))

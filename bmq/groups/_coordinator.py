@@ -25,6 +25,7 @@ import contextlib
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,13 +33,14 @@ import msgspec
 from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq._turn import look_at
 from bmq.client.internals import connect_beside, driver_of, drop_connection, give_up
 from bmq.conventions import GROUP_MEMBER as TO
 from bmq.conventions import GROUP_SENDER as FROM
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
-from bmq.groups._lanes import DISCONNECTED, WIDEST_BYTES, WIDEST_MESSAGES, BucketLane
+from bmq.groups._lanes import WIDEST, BucketLane, repeated
 from bmq.groups._protocol import (
     Action,
     AssignmentInput,
@@ -61,7 +63,6 @@ from bmq.protocol.client.core import SessionState
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
-    from bmq.client.posts import Ack
     from bmq.client.queue import Queue
     from bmq.client.session import Session
 
@@ -261,15 +262,9 @@ class Coordinator:
         member without buckets for two leases is a spare member.
         """
         now, assignments = self._loop.time(), self._member.assignments.values()
-        if now >= self._member.lease_until:
+        if assignments or now >= self._member.lease_until:
             self._spare_since = None
-            return False
-        if assignments:
-            self._spare_since = None
-            return all(
-                assignment.state in (AssignmentState.OPEN, AssignmentState.DRAINING)
-                for assignment in assignments
-            )
+            return now < self._member.lease_until and all(each.here for each in assignments)
         self._spare_since = self._spare_since if self._spare_since is not None else now
         return now - self._spare_since >= 2 * self._lease
 
@@ -285,7 +280,7 @@ class Coordinator:
             UsageError: the bucket is not owned.
         """
         assignment = self._member.assignments.get(bucket)
-        if assignment is None or assignment.state not in (AssignmentState.OPEN, AssignmentState.DRAINING):
+        if assignment is None or not assignment.here:
             raise UsageError(
                 f"bucket {bucket!r} is not owned by this member, which owns "
                 f"{sorted(self._member.assignments)}: ask for the fence of a bucket while handling its "
@@ -325,9 +320,7 @@ class Coordinator:
 
     def _bundle(self) -> None:
         """Ask for bundles of the present buckets."""
-        if self._bundling is not None:
-            self._bundling.cancel()
-            self._bundling = None
+        self._bundling = _cancelled(self._bundling)
         self.bundles.change(self._member.bundled)
 
     def done(self, effect: Effect, what: AssignmentInput) -> None:
@@ -366,26 +359,17 @@ class Coordinator:
 
     async def _begin(self, control: Queue) -> None:
         """Subscribe for the present connection."""
-
-        def subscribe(expression: str, priority: int) -> Consumer:
-            return control.subscribe(
-                expression,
-                priority=priority,
-                max_unconfirmed_messages=WIDEST_MESSAGES,
-                max_unconfirmed_bytes=WIDEST_BYTES,
-            )
-
         if node_of(self._member.who) != node_of(who := self._new_name()):
             self._member.who = who  # the connection is at another node than the former one
         who = self._member.who
-        mailbox = subscribe(f'{TO} == "{who}"', _MAILBOX)
-        own = subscribe(f'{FROM} == "{who}"', _OWN)
-        self._candidate = subscribe(_NOTHING, _CANDIDATE)
-        await asyncio.gather(mailbox.open(), own.open(), self._candidate.open())
+        mailbox = control.subscribe(f'{TO} == "{who}"', priority=_MAILBOX, **WIDEST)
+        own = control.subscribe(f'{FROM} == "{who}"', priority=_OWN, **WIDEST)
+        candidate = self._candidate = control.subscribe(_NOTHING, priority=_CANDIDATE, **WIDEST)
+        await asyncio.gather(mailbox.open(), own.open(), candidate.open())
         self._candidacy = Candidate(who)
         self._led_at, self._delivered_at, self._silent_at = self._loop.time(), None, None
         self._later(_FIRST_STAND * self._lease, self._step, CandidateInput.WAKE)
-        self._life = self._start(self._live((mailbox, own, self._candidate)))
+        self._life = self._start(self._live((mailbox, own, candidate)))
         self._alive = True
 
     async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
@@ -396,26 +380,17 @@ class Coordinator:
                 drop_connection(self._queue.session, why)
                 # At once: the session restores the subscriptions of this life otherwise, and there is no
                 # event of the data queue's session if that connection was lost earlier.
-                self._lost()
+                self.lost()
         self._lanes[0].fail(SessionClosed(f"the session of {self._control_uri} is over"))
 
-    async def run(self, watching: AsyncIterator[events.SessionEvent]) -> None:
-        """Begin a new life after each lost connection or suspension, until the session ends."""
-        uri, suspended = self._queue.uri, False
-        async for event in watching:
-            if isinstance(event, events.ConnectionLost):
-                self._lost()
-            elif isinstance(event, events.QueueSuspended) and event.queue_uri == uri:
-                suspended = True
-                self._lost()
-            elif isinstance(event, events.QueueResumed) and event.queue_uri == uri:
-                suspended = False
-            if suspended or self._queue.state in DISCONNECTED:
-                self._in_service.clear()
-            else:
-                self._in_service.set()
+    def serve(self, in_service: bool) -> None:
+        """Note whether the data queue is in service: a next life begins only then."""
+        if in_service:
+            self._in_service.set()
+        else:
+            self._in_service.clear()
 
-    def _lost(self) -> None:
+    def lost(self) -> None:
         """Forget all buckets, whose subscriptions must not be restored, and begin a new life later."""
         if self._alive:
             self._alive = False
@@ -561,9 +536,7 @@ class Coordinator:
             self._reporting = self._loop.call_soon(self._report)
 
     def _report(self) -> None:
-        if self._reporting is not None:
-            self._reporting.cancel()
-            self._reporting = None
+        self._reporting = _cancelled(self._reporting)
         if self._life is not None:
             now = self._reported_at = self._loop.time()
             self._reported_time = _world.time()
@@ -628,7 +601,7 @@ class Coordinator:
             return False
         why = f"{self._name} was silent for longer than take_over_after, and others have its buckets"
         drop_connection(self._queue.session, why)
-        self._lost()
+        self.lost()
         return True
 
     def _unled(self, seq: int, now: float) -> None:
@@ -674,9 +647,7 @@ class Coordinator:
         self._session = self._watching = self._control = self._life = None
         self._alive = False
         self._ask_no_more()
-        if self._reporting is not None:
-            self._reporting.cancel()
-            self._reporting = None
+        self._reporting = _cancelled(self._reporting)
         ending = [task for task in (life, watching) if task is not None]
         for task in ending:
             task.cancel()
@@ -702,13 +673,12 @@ class Coordinator:
         left = self._member.report(self._loop.time(), leaving=True)
         orders = self._answers([*self._taken(), left])
         # The leader itself cannot rely on reading its own report.
-        await control.post(encoded(left, self._text), properties=self._properties(left))
-        for order in orders:
-            properties = self._properties(order, order.who)
-            await control.post(encoded(order, self._text), properties=properties)
-        crown = self._leader.left()
+        crown = self._leader.left() if self._crown is not None else None
+        messages: list[Report | Order | Crown] = [left, *orders, *([] if crown is None else [crown])]
+        for what in messages:
+            properties = self._properties(what, what.who if isinstance(what, Order) else "")
+            await control.post(encoded(what, self._text), properties=properties)
         if crown is not None and self._crown is not None:
-            await control.post(encoded(crown, self._text), properties=self._properties(crown))
             self._crown.confirm()
         await control.close(at_once=True)
 
@@ -721,7 +691,7 @@ class Coordinator:
         ask = candidacy.fire(what, self._member.seq)
         if candidacy.state is before:
             return
-        self._no_later()
+        self._ending = _cancelled(self._ending)
         if ask is not None:
             self._asking = self._start(self._ask(ask))
         elif candidacy.state in (CandidateState.YIELDED, CandidateState.CANDIDATE, CandidateState.POSTED):
@@ -744,35 +714,20 @@ class Coordinator:
         """Call a function if the candidate is still in its state."""
         self._ending = self._loop.call_later(after, function, *arguments)
 
-    def _no_later(self) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-            self._ending = None
-
     async def _ask(self, ask: Request) -> None:
         """Change the candidate's subscription, however often the broker refuses."""
-        candidate, who, pause = self._candidate, self._member.who, 0.1
+        candidate, who = self._candidate, self._member.who
         assert candidate is not None
         expression = {
             Request.OPEN: f'{FROM} != "{who}"',
             Request.NARROW: f'{FROM} != "{who}" && {FROM} != ""',
             Request.CLOSE: _NOTHING,
         }[ask]
-        while True:
-            try:
-                await candidate.configure(expression)
-                break
-            except QueueClosed:
-                return
-            except Error as error:
-                logger.warning(
-                    "control queue %s: the request to %s failed, and is repeated: %s",
-                    self._control_uri,
-                    ask.value,
-                    error,
-                )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 5.0)
+        try:
+            where = f"control queue {self._control_uri}"
+            await repeated(partial(candidate.configure, expression), where, ask.value)
+        except QueueClosed:
+            return
         await self._catch_up()
         self._step(CandidateInput.ANSWERED)
 
@@ -781,7 +736,7 @@ class Coordinator:
         asking, self._asking = self._asking, None
         if asking is not None and asking is not asyncio.current_task():
             asking.cancel()
-        self._no_later()
+        self._ending = _cancelled(self._ending)
 
     async def _catch_up(self) -> None:
         """Handle what the candidate has received so far: a crown may be among the messages."""
@@ -824,9 +779,7 @@ class Coordinator:
     def _taken(self) -> list[Report]:
         """Return the reports collected so far, and collect no longer."""
         reports, self._gathered = self._gathered, []
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+        self._gathering = _cancelled(self._gathering)
         return reports
 
     async def _crowned(self, message: Message, crown: Crown) -> None:
@@ -930,7 +883,7 @@ class Coordinator:
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:
-            acked.add_done_callback(_seen)
+            acked.add_done_callback(look_at)  # the next report or order repeats the content
 
     async def _send_unsent(self, control: Queue) -> None:
         """Post the messages without room in turn, until none is left."""
@@ -949,11 +902,13 @@ class Coordinator:
 _background: set[asyncio.Task[None]] = set()
 
 
+def _cancelled(handle: asyncio.Handle | None) -> asyncio.TimerHandle | None:
+    """Cancel a handle, if any; return None."""
+    if handle is not None:
+        handle.cancel()
+    return None
+
+
 async def _ignoring(work: Awaitable[object]) -> None:
     with contextlib.suppress(Error):
         await work
-
-
-def _seen(done: asyncio.Future[Ack]) -> None:
-    if not done.cancelled():
-        done.exception()  # the next report or order repeats the content

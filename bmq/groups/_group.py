@@ -15,7 +15,7 @@ from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import timeout
-from bmq._turn import ended, turn_of
+from bmq._turn import ended, look_at, turn_of
 from bmq.client.message import Message
 from bmq.client.stats import members
 from bmq.conventions import BUCKET
@@ -33,8 +33,7 @@ from bmq.groups._expressions import (
 from bmq.groups._lanes import (
     DISCONNECTED,
     LOWEST,
-    WIDEST_BYTES,
-    WIDEST_MESSAGES,
+    WIDEST,
     BucketLane,
     Dispatcher,
     Hook,
@@ -61,6 +60,7 @@ logger = Log("bmq.groups")
 WINDOW_MESSAGES = 100_000
 WINDOW_BYTES = 2**30
 _LONGEST_NAME = 1000
+_OF_A_QUEUE = events.QueueSuspended, events.QueueResumed, events.QueueReopenFailed
 # Maximum time in seconds to wait until the broker sends a leaving member no more messages.
 _LETTING_GO = 1.0
 _CONTROL_NOTE = (
@@ -209,8 +209,7 @@ class Group:
         self._coordinator = Coordinator(
             queue, self._control_uri, self.member, weight, lease, self._bucket_lanes, bundles, take_over_after
         )
-        self._own = [lane.consumer for lane in self._lanes]
-        self._own += [lane.consumer for lane in self._stray_lanes]
+        self._own = [lane.consumer for lane in self._all_lanes()]
         self._own.append(self._coordinator.ceiling)
         self._joining: asyncio.Task[None] | None = None
         self._joined = False
@@ -243,12 +242,7 @@ class Group:
 
         def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
             if self._strays != "leave":
-                consumer = queue.subscribe(
-                    expression,
-                    priority=priority,
-                    max_unconfirmed_messages=WIDEST_MESSAGES,
-                    max_unconfirmed_bytes=WIDEST_BYTES,
-                )
+                consumer = queue.subscribe(expression, priority=priority, **WIDEST)
                 self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind, self._strays))
 
         for bucket in range(self.buckets):
@@ -266,6 +260,9 @@ class Group:
         # An inexact subscription would take messages of buckets that change hands.
         for each in rest if exact else ():
             stray(each, f"expression {str(wanted)!r} does not match", LOWEST)
+
+    def _all_lanes(self) -> list[Lane | StrayLane]:
+        return [*self._lanes, *self._stray_lanes]
 
     # state
 
@@ -296,12 +293,12 @@ class Group:
 
     def stats(self) -> GroupStats:
         """Return a snapshot: the member's buckets, and its messages by state."""
-        lanes = self._lanes
+        lanes, coordinator = self._lanes, self._coordinator
         in_hand = sum(lane.in_hand for lane in lanes)
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
-            settled=self._joined and self.queue.state not in DISCONNECTED and self._coordinator.settled,
+            settled=self._joined and self.queue.state not in DISCONNECTED and coordinator.settled,
             waiting=sum(lane.waiting for lane in lanes),
             in_hand=in_hand,
             handed_out=sum(lane.handed_out for lane in lanes),
@@ -310,9 +307,9 @@ class Group:
             unusable=MappingProxyType(dict(self._dispatcher.unusable)),
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
-            behind=self._coordinator.behind,
-            silent=self._coordinator.silent,
-            granted=self._coordinator.granted,
+            behind=coordinator.behind,
+            silent=coordinator.silent,
+            granted=coordinator.granted,
         )
 
     @property
@@ -426,11 +423,7 @@ class Group:
         Cancelling the call does not stop the join: the same caller may call again.
         """
         if not self._joined:
-            self._joiners += 1
-            try:
-                await self._join()
-            finally:
-                self._joiners -= 1
+            await self._join()
         if not (self._dispatcher.ready or self._over or self._dispatcher.error is not None):
             await self._dispatcher.wait()
 
@@ -452,38 +445,38 @@ class Group:
         next join, or until the queue is closed.
         """
         if not self._joined or self._over:
-            self._joiners += 1
             try:
                 await self._join()
             except asyncio.CancelledError:
-                if self._joiners == 1 and not self._dispatcher.awaited:
+                if not self._joiners and not self._dispatcher.awaited:
                     self._undo_join()
                 raise
-            finally:
-                self._joiners -= 1
         return self
 
     async def _join(self) -> None:
         """Wait until this member has joined; begin to join if necessary."""
-        while not self._joined or self._over:
-            if self._over:
-                raise QueueClosed(f"{self!r} has left the group")
-            if self._dispatcher.error is not None:
-                raise self._dispatcher.error
-            undoing = _undoing.get(self.queue)
-            if undoing is not None and not undoing.done():
-                await ended(undoing)
-                continue
-            if self._joining is None:
-                self._check_alone()
-                self._joining = asyncio.get_running_loop().create_task(self._open_all())
-            joining = self._joining
-            await ended(joining)
-            if self._joining is joining:
-                self._joining = None
-            if joining.cancelled():
-                continue
-            joining.result()
+        self._joiners += 1
+        try:
+            while not self._joined or self._over:
+                if self._over:
+                    raise QueueClosed(f"{self!r} has left the group")
+                if self._dispatcher.error is not None:
+                    raise self._dispatcher.error
+                undoing = _undoing.get(self.queue)
+                if undoing is not None and not undoing.done():
+                    await ended(undoing)
+                    continue
+                if self._joining is None:
+                    self._check_alone()
+                    self._joining = asyncio.get_running_loop().create_task(self._open_all())
+                joining = self._joining
+                await ended(joining)
+                if self._joining is joining:
+                    self._joining = None
+                if not joining.cancelled():
+                    joining.result()
+        finally:
+            self._joiners -= 1
 
     def _check_alone(self) -> None:
         if any(consumer not in self._own for consumer in self.queue.consumers):
@@ -493,11 +486,9 @@ class Group:
             )
 
     async def _open_all(self) -> None:
-        watching, coordinating = self.queue.session.events(), self.queue.session.events()
+        watching = self.queue.session.events()
         coordinator = self._coordinator
-        at_once = [lane.consumer for lane in self._lanes if not isinstance(lane, BucketLane)]
-        at_once += [lane.consumer for lane in self._stray_lanes]
-        at_once.append(coordinator.ceiling)
+        at_once = [consumer for consumer in self._own if self._bucket_of.get(consumer) is None]
         opening: list[Awaitable[object]] = [consumer.open() for consumer in at_once]
         opening.append(coordinator.connect())
         results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
@@ -514,17 +505,12 @@ class Group:
         # No wait from here on: this member has either joined or not.
         self._joined = True
         members[self.queue] = weakref.ref(self)
-        logger.info(
-            "%s joins the group of %s: %d buckets, weight %g",
-            self.member,
-            self.queue.uri,
-            self.buckets,
-            self.weight,
-        )
-        serving = [lane.run() for lane in self._lanes] + [lane.run() for lane in self._stray_lanes]
-        self._running = [self._dispatcher.spawn(work) for work in (*serving, self._watch(watching))]
-        self._running.append(self._dispatcher.spawn(coordinator.run(coordinating)))
-        self._running += [self._dispatcher.spawn(lane.serve()) for lane in self._bucket_lanes]
+        what = "%s joins the group of %s: %d buckets, weight %g"
+        logger.info(what, self.member, self.queue.uri, self.buckets, self.weight)
+        serving = [lane.run() for lane in self._all_lanes()]
+        serving.append(self._watch(watching))
+        serving += [lane.serve() for lane in self._bucket_lanes]
+        self._running = [self._dispatcher.spawn(work) for work in serving]
 
     def _undo_join(self) -> None:
         """Take the subscriptions back in the background."""
@@ -547,8 +533,7 @@ class Group:
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
-        if not undoing.cancelled():
-            undoing.exception()  # the next join gets the error
+        look_at(undoing)  # the next join gets the error
 
     async def _pause_all(self) -> None:
         """Withdraw the subscriptions; waiting messages return to the queue."""
@@ -577,7 +562,7 @@ class Group:
         if self._dispatcher.error is None:
             self._dispatcher.error = error
         self._stopping = asyncio.get_running_loop().create_task(self._end())
-        self._stopping.add_done_callback(_look_at)
+        self._stopping.add_done_callback(look_at)
         self._dispatcher.wake()
 
     async def _end(self) -> None:
@@ -607,7 +592,7 @@ class Group:
             if self._joining is not None:
                 self._joining.cancel()
             self._closing = asyncio.get_running_loop().create_task(self._leave())
-            self._closing.add_done_callback(_look_at)
+            self._closing.add_done_callback(look_at)
             # Closing by this task does not wait for the message in this task's hands.
             with contextlib.suppress(Error):
                 await self._close_queue()
@@ -636,10 +621,7 @@ class Group:
         finally:
             if earlier:
                 await asyncio.wait(earlier)
-            try:
-                await self._stop_serving()
-            finally:
-                await self._coordinator.close()  # no bucket is here any more: others may have them
+            await self._end()  # no bucket is here any more: others may have them
 
     def __await__(self) -> Generator[object, None, Group]:
         return self.open().__await__()
@@ -656,22 +638,25 @@ class Group:
 
     async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
         """Lose all buckets when the broker gives them to other members."""
-        uri = self.queue.uri
+        uri, suspended = self.queue.uri, False
         async for event in watching:
-            if isinstance(event, events.ConnectionLost) or (
-                isinstance(event, events.QueueSuspended) and event.queue_uri == uri
-            ):
+            if isinstance(event, _OF_A_QUEUE) and event.queue_uri != uri:
+                continue
+            if isinstance(event, events.ConnectionLost | events.QueueSuspended):
+                suspended = suspended or isinstance(event, events.QueueSuspended)
                 self._lose_all(Reason.DISCONNECTED)
-            elif isinstance(event, events.QueueReopenFailed) and event.queue_uri == uri:
+                self._coordinator.lost()
+            elif isinstance(event, events.QueueResumed):
+                suspended = False
+            elif isinstance(event, events.QueueReopenFailed):
                 self._ended_without_leaving(event.error)
                 return
+            self._coordinator.serve(not suspended and self.queue.state not in DISCONNECTED)
         self._ended_without_leaving(QueueClosed(f"queue {uri} is closed"))
 
     def _lose_all(self, reason: Reason) -> None:
-        for lane in self._lanes:
+        for lane in self._all_lanes():
             lane.lose(reason)
-        for stray in self._stray_lanes:
-            stray.lose()
 
 
 def _control_uri(data: str, control: str | None) -> str:
@@ -697,9 +682,3 @@ def _control_uri(data: str, control: str | None) -> str:
             "appId"
         )
     return f"{data}.group"
-
-
-def _look_at(task: asyncio.Task[None]) -> None:
-    """Retrieve the error of a task without a waiting caller."""
-    if not task.cancelled():
-        task.exception()

@@ -16,11 +16,13 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq._turn import WaitingLine
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed
 from bmq.groups._events import Full, Gained, GroupEvent, Lost, Reason
@@ -35,14 +37,14 @@ if TYPE_CHECKING:
 __all__ = [
     "DISCONNECTED",
     "LOWEST",
-    "WIDEST_BYTES",
-    "WIDEST_MESSAGES",
+    "WIDEST",
     "BucketLane",
     "Dispatcher",
     "Hook",
     "Lane",
     "StrayLane",
     "Strays",
+    "repeated",
 ]
 
 logger = Log("bmq.groups")
@@ -65,8 +67,8 @@ Strays: TypeAlias = Literal["hold", "leave"] | Callable[["Message"], Awaitable[N
 
 #: Below all subscriptions, except for idle readers' placeholders. Sweepers have the same priority.
 LOWEST: Final = -(2**30) + 1
-WIDEST_MESSAGES: Final = 2**31 - 1
-WIDEST_BYTES: Final = 2**62
+#: The widest window of a subscription.
+WIDEST: Final[dict[str, Any]] = {"max_unconfirmed_messages": 2**31 - 1, "max_unconfirmed_bytes": 2**62}
 
 # Messages of one bucket handed out before the next bucket has a turn.
 _TURN: Final = 64
@@ -128,7 +130,7 @@ class Dispatcher:
         self._warned = False
         self._ready: deque[Lane] = deque()
         self._left_of_turn = _TURN
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters = WaitingLine()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # ready lanes
@@ -174,26 +176,20 @@ class Dispatcher:
     @property
     def awaited(self) -> bool:
         """Whether a receiver waits."""
-        return bool(self._waiters)
+        return len(self._waiters) > 0
 
     async def wait(self) -> None:
         """Wait until :meth:`wake` is called."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        waiter = self._waiters.join()
         try:
             await waiter
         finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif self._ready:
+            if self._waiters.leave(waiter) and self._ready:
                 self.wake()  # the wake-up may be for the next caller
 
     def wake(self) -> None:
         """Wake all receivers."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake(len(self._waiters))
 
     # tasks
 
@@ -467,7 +463,7 @@ class BucketLane(Lane):
             await self._open(effect)
         elif effect.do is Action.SHUT:
             await self.coordinator.bundles.without(self.bucket)
-            await self._repeat(effect, self._close_window)
+            await self._repeat(effect, partial(self.consumer.configure, max_unconfirmed_messages=0))
             while self.waiting or self.in_hand:  # noqa: ASYNC110 - a confirmation is no event
                 await asyncio.sleep(_LOOK_EVERY)
             await self._put_down(Reason.MOVED)
@@ -488,18 +484,11 @@ class BucketLane(Lane):
         if self.coordinator.state(self.bucket, effect.fence) is AssignmentState.OPEN:
             self._dispatcher.tell(Gained(self.bucket))
             self._before = self.consumer.stats().received
-            await self._repeat(effect, self._open_window)
+            # A real broker passes over the messages behind a full window, and continues with newer ones: a
+            # window that is never full keeps the order. The session's limits on buffered messages bound the
+            # memory.
+            await self._repeat(effect, partial(self.consumer.configure, **WIDEST))
             self.allow()
-
-    async def _open_window(self) -> None:
-        # A real broker passes over the messages behind a full window, and continues with newer ones: a window
-        # that is never full keeps the order. The session's limits on buffered messages bound the memory.
-        await self.consumer.configure(
-            max_unconfirmed_messages=WIDEST_MESSAGES, max_unconfirmed_bytes=WIDEST_BYTES
-        )
-
-    async def _close_window(self) -> None:
-        await self.consumer.configure(max_unconfirmed_messages=0)
 
     async def _put_down(self, reason: Reason) -> None:
         if not self._loaded:
@@ -511,23 +500,15 @@ class BucketLane(Lane):
 
     async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
         """Send a request until the broker agrees: a bucket is stuck without the answer."""
-        pause = 0.1
-        while self.coordinator.state(self.bucket, effect.fence) is not AssignmentState.GONE:
-            try:
-                await request()
-                return
-            except QueueClosed:
-                raise asyncio.CancelledError from None
-            except Error as error:
-                logger.warning(
-                    "bucket %d of %s: the request to %s failed, and is repeated: %s",
-                    self.bucket,
-                    self.consumer.queue.uri,
-                    effect.do.value,
-                    error,
-                )
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 5.0)
+
+        def wanted() -> bool:
+            return self.coordinator.state(self.bucket, effect.fence) is not AssignmentState.GONE
+
+        try:
+            where = f"bucket {self.bucket} of {self.consumer.queue.uri}"
+            await repeated(request, where, effect.do.value, wanted)
+        except QueueClosed:
+            raise asyncio.CancelledError from None
 
     async def finish(self) -> None:
         """Drop the bucket if loaded, after the actions have ended.
@@ -606,9 +587,39 @@ class StrayLane:
                 return
         self.held += 1
 
-    def lose(self) -> None:
+    def lose(self, reason: Reason) -> None:
         """Forget held strays: the broker delivers all strays again."""
         self.held = 0
+
+
+async def repeated(
+    request: Callable[[], Awaitable[object]],
+    where: str,
+    what: str,
+    wanted: Callable[[], bool] = lambda: True,
+) -> None:
+    """Send a request until the broker agrees, while it is wanted.
+
+    Args:
+        request: sends the request.
+        where: receiver of the request, for the log.
+        what: name of the request, for the log.
+        wanted: whether the request is still wanted.
+
+    Raises:
+        QueueClosed: the queue is closed.
+    """
+    pause = 0.1
+    while wanted():
+        try:
+            await request()
+            return
+        except QueueClosed:
+            raise
+        except Error as error:
+            logger.warning("%s: the request to %s failed, and is repeated: %s", where, what, error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 5.0)
 
 
 async def _called(hook: Hook | None, bucket: int) -> None:

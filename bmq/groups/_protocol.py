@@ -68,6 +68,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
@@ -263,6 +264,11 @@ class Assignment(Machine):
         self.behind = behind
         self.raised = raised
 
+    @property
+    def here(self) -> bool:
+        """Whether messages are handed out."""
+        return self.state in (_S.OPEN, _S.DRAINING)
+
     def _open(self) -> Action:
         return Action.OPEN
 
@@ -318,23 +324,6 @@ class Member:
         leader: name of the leader of the latest order; "" if none.
     """
 
-    __slots__ = (
-        "_fence",
-        "_lease",
-        "_limit",
-        "_sent",
-        "_take_over",
-        "_term",
-        "_was",
-        "_weight",
-        "assignments",
-        "leader",
-        "lease_until",
-        "seen",
-        "seq",
-        "who",
-    )
-
     def __init__(
         self, who: str, weight: float = 1.0, lease: float = 5.0, take_over: float | None = None
     ) -> None:
@@ -342,12 +331,11 @@ class Member:
         self.assignments: dict[int, Assignment] = {}
         self.lease_until = float("-inf")
         self.seen = (0, 0)
-        self._was = ""
+        self.seq = 0
+        self.leader = self._was = ""
         self._weight = weight
         self._lease = lease
         self._take_over = take_over
-        self.seq = 0
-        self.leader = ""
         # On all connections: the first fence above those in the orders, the first one that no leader has
         # reserved (0 if unknown), and the highest term.
         self._fence = 1
@@ -479,9 +467,7 @@ class Member:
     def hands_out(self, bucket: int, now: float) -> bool:
         """Whether a message of the bucket may be handed out now."""
         assignment = self.assignments.get(bucket)
-        return (
-            assignment is not None and assignment.state in (_S.OPEN, _S.DRAINING) and now < self.lease_until
-        )
+        return assignment is not None and assignment.here and now < self.lease_until
 
     def _fire(self, bucket: int, what: AssignmentInput) -> list[Effect]:
         assignment = self.assignments[bucket]
@@ -622,44 +608,44 @@ class Phase(Enum):
     LEADING = "buckets are assigned"
 
 
+@dataclass(slots=True)
 class _Known:
     """A member, as known to the leader."""
 
-    __slots__ = ("heard", "seq", "weight")
-
-    def __init__(self, seq: int, weight: float, heard: float) -> None:
-        self.seq = seq
-        self.weight = weight
-        self.heard = heard
+    seq: int
+    weight: float
+    heard: float
 
 
+@dataclass(slots=True)
 class _Owner:
-    """The newest ownership of a bucket."""
+    """The newest ownership of a bucket.
 
-    __slots__ = ("fence", "granted", "number", "recalled", "who")
+    Attributes:
+        number: the first order that contained, or lacked, the bucket.
+    """
 
-    def __init__(self, who: str, fence: int, granted: bool, number: int) -> None:
-        self.who = who
-        self.fence = fence
-        self.granted = granted
-        # The first order that contained, or lacked, the bucket.
-        self.number = number
-        self.recalled = False
+    who: str
+    fence: int
+    number: int
+    granted: bool = False
+    recalled: bool = False
 
 
+@dataclass(slots=True)
 class _Behind:
-    """A silent member whose subscription to a bucket may stand."""
+    """A silent member whose subscription to a bucket may stand.
 
-    __slots__ = ("gone", "over", "since", "who")
+    Attributes:
+        since: when the member was heard last.
+        over: whether the bucket was taken over.
+        gone: whether the connection seems to be over: mail for the member came back.
+    """
 
-    def __init__(self, who: str, since: float, *, over: bool = False) -> None:
-        self.who = who
-        # When the member was heard last.
-        self.since = since
-        # Whether the bucket was taken over.
-        self.over = over
-        # Whether the connection seems to be over: mail for the member came back.
-        self.gone = False
+    who: str
+    since: float
+    over: bool = False
+    gone: bool = False
 
 
 class Leader:
@@ -687,28 +673,6 @@ class Leader:
         owners: the newest ownership of each bucket.
     """
 
-    __slots__ = (
-        "_in_turn",
-        "_lease",
-        "_left_at",
-        "_number",
-        "_raised",
-        "_take_over",
-        "_who",
-        "awaited",
-        "behind",
-        "deposed",
-        "deposed_at",
-        "fence",
-        "former",
-        "known",
-        "limit",
-        "owners",
-        "phase",
-        "term",
-        "until",
-    )
-
     def __init__(self, buckets: int, lease: float = 5.0, take_over: float | None = None) -> None:
         self.phase = Phase.NONE
         self.term = 0
@@ -720,16 +684,10 @@ class Leader:
         self._number = 0
         self.awaited: frozenset[str] | None = None
         self.until = 0.0
-        self.known: dict[str, _Known] = {}
-        self.owners: dict[int, _Owner] = {}
         self._who = self.deposed = self.former = ""
         self.deposed_at = 0.0
         self._take_over = take_over
-        self.behind: dict[int, _Behind] = {}
-        # Buckets whose next owner is above the silent one.
-        self._raised: set[int] = set()
-        # The broker's node with the messages of the last owner, by bucket, until the next owner has them.
-        self._left_at: dict[int, str] = {}
+        self._forget()
 
     # the crown
 
@@ -791,11 +749,13 @@ class Leader:
         self.deposed = ""
 
     def _forget(self) -> None:
-        self.known = {}
-        self.owners = {}
-        self.behind = {}
-        self._raised = set()
-        self._left_at = {}
+        self.known: dict[str, _Known] = {}
+        self.owners: dict[int, _Owner] = {}
+        self.behind: dict[int, _Behind] = {}
+        # Buckets whose next owner is above the silent one.
+        self._raised: set[int] = set()
+        # The broker's node with the messages of the last owner, by bucket, until the next owner has them.
+        self._left_at: dict[int, str] = {}
 
     def outranked(self, term: int) -> None:
         """Forget the members if an order of a higher term has arrived: its sender receives all reports."""
@@ -847,14 +807,13 @@ class Leader:
                 if owner is not None:
                     changed[owner.who] = None
                 # An ownership that an earlier leader has not granted is never granted: a newer one may exist.
-                owner = _Owner(report.who, fence, state == "OPEN", 0)
-                owner.recalled = state != "OPEN"
-                self.owners[bucket] = owner
-            if owner.who == report.who and owner.fence == fence:
-                self._stands_behind(bucket, report, now)
-                if state == "OPEN":
-                    self._left_at.pop(bucket, None)
-            if owner.who == report.who and owner.fence == fence and not owner.recalled:
+                owner = self.owners[bucket] = _Owner(report.who, fence, 0, state == "OPEN", state != "OPEN")
+            if owner.who != report.who or owner.fence != fence:
+                continue
+            self._stands_behind(bucket, report, now)
+            if state == "OPEN":
+                self._left_at.pop(bucket, None)
+            if not owner.recalled:
                 if owner.number == 0 and state != "OPEN":
                     # The report that named the ownership of an earlier leader was old: the member has given
                     # the bucket back meanwhile, and another member may have a newer fence.
@@ -907,16 +866,11 @@ class Leader:
         changed: dict[str, None] = {}
         for bucket, behind in self.behind.items() if self._take_over is not None else ():
             owner = self.owners.get(bucket)
-            if (
-                not behind.over
-                and until >= behind.since + (self._take_over or 0)
-                and owner is not None
-                and not owner.recalled
-                and self.fence < self.limit
-            ):
+            due = not behind.over and until >= behind.since + (self._take_over or 0)
+            if due and owner and not owner.recalled and self.fence < self.limit:
                 behind.over = True
                 self._raised.add(bucket)
-                self.owners[bucket] = _Owner(owner.who, self.fence, False, self._number + 1)
+                self.owners[bucket] = _Owner(owner.who, self.fence, self._number + 1)
                 self.fence += 1
                 changed[owner.who] = None
         return changed
@@ -1017,12 +971,7 @@ class Leader:
         opened: dict[str, list[_Owner]] = {who: [] for who in share}
         for bucket in self._in_turn:
             owner = self.owners.get(bucket)
-            if (
-                owner is not None
-                and not owner.recalled
-                and owner.who in share
-                and bucket not in self._left_at
-            ):
+            if owner and not owner.recalled and owner.who in share and bucket not in self._left_at:
                 opened[owner.who].append(owner)
         for who, owners in opened.items():
             for owner in owners[: max(0, held[who] - share[who])]:
@@ -1042,7 +991,7 @@ class Leader:
             if chosen is None:
                 continue
             has[chosen] += 1
-            self.owners[bucket] = _Owner(chosen, self.fence, False, self._number + 1)
+            self.owners[bucket] = _Owner(chosen, self.fence, self._number + 1)
             self.fence += 1
             changed[chosen] = None
         return changed
@@ -1050,9 +999,14 @@ class Leader:
     def _orders(self, members: Mapping[str, None]) -> list[Order]:
         """Return the orders for these members, all with the next number."""
         self._number += 1
-        return [self._order(who, self._wanted(who)) for who in members if who in self.known]
+        return [self._order(who) for who in members if who in self.known]
 
-    def _order(self, who: str, wanted: dict[int, tuple[int, bool]]) -> Order:
+    def _order(self, who: str) -> Order:
+        wanted = {
+            bucket: (owner.fence, owner.granted)
+            for bucket, owner in sorted(self.owners.items())
+            if owner.who == who and not owner.recalled
+        }
         behind = {
             bucket: silent.who
             for bucket in wanted
@@ -1061,13 +1015,6 @@ class Leader:
         raised = tuple(bucket for bucket in wanted if bucket in self._raised)
         seq = self.known[who].seq
         return Order(who, self.term, self._number, seq, wanted, self.limit, self._who, behind, raised)
-
-    def _wanted(self, who: str) -> dict[int, tuple[int, bool]]:
-        return {
-            bucket: (owner.fence, owner.granted)
-            for bucket, owner in sorted(self.owners.items())
-            if owner.who == who and not owner.recalled
-        }
 
 
 @lru_cache(maxsize=64)
