@@ -12,9 +12,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import fields, replace
+from dataclasses import fields
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from bmq._version import install
@@ -43,9 +44,10 @@ from bmq.protocol.client.core import SessionState
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
-    from bmq.client.health import HandlerReport
     from bmq.client.queue import Queue
     from bmq.client.session import Session
+
+T = TypeVar("T")
 
 __all__ = ["OTHER", "SessionCollector", "Source", "exposition"]
 
@@ -102,24 +104,26 @@ _BY_SESSION = {
     "oldest_unacked_seconds": ("bmq_oldest_unacked_seconds", "Age of the oldest post without outcome"),
     "oldest_unconfirmed_seconds": ("bmq_oldest_unconfirmed_seconds", "Age of the oldest unconfirmed message"),
 }
-_BY_HANDLER = (
-    ("bmq_blocked_handlers", "Handlers that handle no message before a retry or a confirmation"),
-    ("bmq_failing_seconds", "Time since the first failure of a handler without a success since then"),
-    ("bmq_oldest_in_hand_seconds", "Time that a handler has been at its oldest message, as seen by scrapes"),
-)
-_BY_GROUP = {
+# Of handlers, and of groups.
+_NOW = {
+    "blocked": ("bmq_blocked_handlers", "Handlers that handle no message before a retry or a confirmation"),
+    "failing": (
+        "bmq_failing_seconds",
+        "Time since the first failure of a handler without a success since then",
+    ),
+    "in_hand": (
+        "bmq_oldest_in_hand_seconds",
+        "Time that a handler has been at its oldest message, as seen by scrapes",
+    ),
     "owned": ("bmq_group_buckets", "Buckets that this member of a group owns"),
     "behind": ("bmq_group_waiting_buckets", "Owned buckets that may wait for a silent former owner"),
     "silent": ("bmq_group_silent_members", "Members that are silent, as known to the group's leader"),
     "granted": ("bmq_group_granted_seconds", "Time since the group's leader answered this member"),
 }
-_AGES = ("silent_seconds", "oldest_unacked_seconds", "oldest_unconfirmed_seconds")
-_SESSIONS = "bmq_sessions", "Sessions by state"
 
 _COUNTERS = {
     each.name for stats in (QueueStats, SessionStats) for each in fields(stats) if each.metadata["counter"]
 }
-_HISTOGRAMS = ("ack_seconds", "confirm_seconds")
 
 
 class SessionCollector(Collector):
@@ -160,11 +164,10 @@ class SessionCollector(Collector):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[Session, SessionStats] = {}
         self._queues: dict[Queue, tuple[str, QueueStats]] = {}
-        # By queue, the values of its handlers. By consumer, the oldest message in hand, and when it was seen.
-        self._handlers: dict[str, tuple[float, float, float]] = {}
+        # By queue and name, the values of its handlers and groups. By consumer, the oldest message in hand,
+        # and when it was seen.
+        self._now: dict[str, dict[str, float]] = {}
         self._in_hand: WeakKeyDictionary[Consumer, tuple[object, float]] = WeakKeyDictionary()
-        # By the label of the queue.
-        self._groups: dict[str, Any] = {}
         self._total = _Counters()
         self._other = _Counters()
         self._labels: dict[str, _Counters] = {}
@@ -203,24 +206,15 @@ class SessionCollector(Collector):
                 "a SessionCollector for another thread must be created in the event loop of its sessions"
             )
         answer: Future[list[Metric]] = Future()
-
-        def collect() -> None:
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(self._collect())
-                except BaseException as error:
-                    answer.set_exception(error)
-
         try:
-            loop.call_soon_threadsafe(collect)
+            loop.call_soon_threadsafe(_complete, answer, self._collect)
             return answer.result(_PATIENCE)
         except TimeoutError:
             answer.cancel()
-            return self._last
         except RuntimeError:
             if not loop.is_closed():
                 raise
-            return self._last
+        return self._last
 
     def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format; for ``bmq.App(metrics=...)``.
@@ -242,27 +236,27 @@ class SessionCollector(Collector):
 
     def _collect(self) -> list[Metric]:
         with self._lock:
-            return self._collected()
-
-    def _collected(self) -> list[Metric]:
-        self._count()
-        now: dict[str, dict[str, int]] = {}
-        for label, stats in self._queues.values():
-            own = now.setdefault(label, {})
-            for name in _BY_QUEUE:
-                if name not in _COUNTERS:
-                    own[name] = own.get(name, 0) + getattr(stats, name)
-        labels = dict(self._labels)
-        if self._other.values or OTHER in now:
-            labels[OTHER] = self._other
-        self._last = [
-            *(_family(name, *how, labels, now) for name, how in _BY_QUEUE.items()),
-            *(self._of_sessions(name, *how) for name, how in _BY_SESSION.items()),
-            self._states(),
-            *(self._of_handlers(place, *how) for place, how in enumerate(_BY_HANDLER)),
-            *(self._of_groups(name, *how) for name, how in _BY_GROUP.items()),
-        ]
-        return self._last
+            self._count()
+            levels: dict[str, Counter[str]] = {}
+            for label, stats in self._queues.values():
+                own = levels.setdefault(label, Counter())
+                own.update({name: getattr(stats, name) for name in _BY_QUEUE if name not in _COUNTERS})
+            labels = dict(self._labels)
+            if self._other.values or OTHER in levels:
+                labels[OTHER] = self._other
+            now = {uri: values for uri, values in self._now.items() if uri in self._labels}
+            states = Counter(stats.state for stats in self._sessions.values())
+            by_state = {each.name.lower(): states[each] for each in SessionState if each.name != "CLOSED"}
+            self._last = [
+                *(_family(name, *how, labels, levels) for name, how in _BY_QUEUE.items()),
+                *(self._of_sessions(name, *how) for name, how in _BY_SESSION.items()),
+                _gauge("bmq_sessions", "Sessions by state", by_state, "state"),
+                *(
+                    _gauge(*how, {uri: values[name] for uri, values in now.items() if name in values})
+                    for name, how in _NOW.items()
+                ),
+            ]
+            return self._last
 
     def _count(self) -> None:
         """Add the counts since the last collection."""
@@ -286,83 +280,68 @@ class SessionCollector(Collector):
         """
         from bmq.client.internals import driver_of
 
-        self._handlers = {}
-        self._groups = {}
+        self._now = {}
         here = asyncio.get_running_loop()
         loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
         for session in sessions:
             loops.setdefault(driver_of(session).loop, []).append(session)
-        answers: list[tuple[list[Session], Future[list[_Read]]]] = []
+        answers: list[Future[list[_Read]]] = []
         for loop, some in loops.items():
             answer: Future[list[_Read]] = Future()
-            answers.append((some, answer))
-            if loop is here or loop.is_closed():
-                self._read_here(some, answer)
-                continue
+            answers.append(answer)
+            read = partial(_complete, answer, partial(self._read_here, some))
             try:
-                loop.call_soon_threadsafe(self._read_here, some, answer)
-            except RuntimeError:  # the loop has just been closed
-                self._read_here(some, answer)
+                if loop is not here:
+                    loop.call_soon_threadsafe(read)
+                    continue
+            except RuntimeError:  # the loop is closed
+                pass
+            read()
         found: list[_Read] = []
         until = _world.monotonic() + _PATIENCE
-        for _, answer in answers:
+        for answer in answers:
             try:
                 found += answer.result(max(until - _world.monotonic(), 0))
             except TimeoutError:
                 answer.cancel()
         return found
 
-    def _read_here(self, sessions: list[Session], answer: Future[list[_Read]]) -> None:
+    def _read_here(self, sessions: list[Session]) -> list[_Read]:
         """Read the statistics of sessions of the running event loop."""
-        if not answer.set_running_or_notify_cancel():
-            return
-        try:
-            found: list[_Read] = []
-            self._read_handlers(sessions)
-            for session in sessions:
-                known = [queue for queue in list(self._queues) if queue.session is session]
-                queues = [
-                    (queue, queue.stats(), queue.closed) for queue in dict.fromkeys([*known, *session.queues])
-                ]
-                found.append((session, session.stats(), queues))
-                self._groups |= {
-                    queue.uri: group.stats()
-                    for queue, _, closed in queues
-                    if not closed
-                    and (member := members.get(queue)) is not None
-                    and (group := member()) is not None
-                }
-            answer.set_result(found)
-        except BaseException as error:
-            answer.set_exception(error)
+        found: list[_Read] = []
+        for session in sessions:
+            self._read_handlers(session)
+            known = [queue for queue in list(self._queues) if queue.session is session]
+            queues = [
+                (queue, queue.stats(), queue.closed) for queue in dict.fromkeys([*known, *session.queues])
+            ]
+            found.append((session, session.stats(), queues))
+            for queue, _, closed in queues:
+                group = None if closed or queue not in members else members[queue]()
+                if group is not None:
+                    stats = group.stats()
+                    self._now.setdefault(queue.uri, {}).update(
+                        owned=stats.owned, behind=stats.behind, silent=stats.silent
+                    )
+                    if stats.granted is not None:
+                        self._now[queue.uri]["granted"] = stats.granted
+        return found
 
-    def _read_handlers(self, sessions: list[Session]) -> None:
+    def _read_handlers(self, session: Session) -> None:
         """Read the state of all handlers."""
         from bmq.client.internals import driver_of
 
         now = _world.monotonic()
-        found: list[tuple[Consumer, Callable[[], HandlerReport]]] = [
-            each for session in sessions for each in driver_of(session).health.handlers.items()
-        ]
-        for consumer, handler in found:
+        for consumer, handler in list(driver_of(session).health.handlers.items()):
             how = handler()
             message, seen = self._in_hand.get(consumer, (None, now))
             seen = seen if how.oldest is message else now
             self._in_hand[consumer] = how.oldest, seen
-            before = self._handlers.get(consumer.queue.uri, (0.0, 0.0, 0.0))
+            values = self._now.setdefault(consumer.queue.uri, {})
+            values["blocked"] = values.get("blocked", 0) + how.blocked
+            values["failing"] = max(values.get("failing", 0.0), how.failing_seconds)
             age = now - seen if how.oldest is not None else 0.0
-            self._handlers[consumer.queue.uri] = (
-                before[0] + how.blocked,
-                max(before[1], how.failing_seconds),
-                max(before[2], age),
-            )
-
-    def _of_handlers(self, place: int, metric: str, what: str) -> Metric:
-        family = GaugeMetricFamily(metric, what, labels=["queue"])
-        for uri, values in self._handlers.items():
-            if uri in self._labels:
-                family.add_metric([uri], values[place])
-        return family
+            values["in_hand"] = max(values.get("in_hand", 0.0), age)
 
     def _count_queues(self, queues: list[tuple[Queue, QueueStats, bool]]) -> list[QueueStats]:
         """Add the counts of a session's queues; return the counts of queues with labels."""
@@ -390,24 +369,8 @@ class SessionCollector(Collector):
         if name in _COUNTERS:
             return CounterMetricFamily(metric, what, value=self._total.values.get(name, 0))
         values = [getattr(stats, name) or 0 for stats in self._sessions.values()]
-        value = max(values, default=0) if name in _AGES else sum(values)
+        value = max(values, default=0) if name.endswith("_seconds") else sum(values)
         return GaugeMetricFamily(metric, what, value=value)
-
-    def _of_groups(self, name: str, metric: str, what: str) -> Metric:
-        family = GaugeMetricFamily(metric, what, labels=["queue"])
-        for uri, stats in self._groups.items():
-            value = getattr(stats, name)
-            if uri in self._labels and value is not None:
-                family.add_metric([uri], value)
-        return family
-
-    def _states(self) -> Metric:
-        family = GaugeMetricFamily(*_SESSIONS, labels=["state"])
-        states = [stats.state for stats in self._sessions.values()]
-        for state in SessionState:
-            if state is not SessionState.CLOSED:
-                family.add_metric([state.name.lower()], states.count(state))
-        return family
 
 
 def exposition(*sessions: Source, max_queues: int = 50) -> bytes:
@@ -443,33 +406,26 @@ class _Counters:
         for name in [name for name in _BY_QUEUE if name in _COUNTERS]:
             rest[name] = getattr(whole, name)
             for part in parts:
-                rest[name] = _difference(rest[name], getattr(part, name))
+                rest[name] = _plus(rest[name], getattr(part, name), -1)
         if any(value.count if isinstance(value, Histogram) else value for value in rest.values()):
             for name, value in rest.items():
                 self._add(name, value)
 
     def _add(self, name: str, more: Any) -> None:
         now = self.values.get(name)
-        self.values[name] = more if now is None else _sum(now, more)
+        self.values[name] = more if now is None else _plus(now, more)
 
 
-def _sum(a: Any, b: Any) -> Any:
+def _plus(a: Any, b: Any, sign: int = 1) -> Any:
+    """Return the sum of two counters of one field, or with ``sign=-1`` the difference."""
     if isinstance(a, Histogram):
-        counts = tuple(one + other for one, other in zip(a.counts, b.counts, strict=True))
-        return Histogram(a.bounds, counts, a.sum + b.sum)
-    if isinstance(a, Mapping):
-        return dict(Counter(cast("Mapping[AckStatus, int]", a)) + Counter(cast("Mapping[AckStatus, int]", b)))
-    return a + b
-
-
-def _difference(a: Any, b: Any) -> Any:
-    if isinstance(a, Histogram):
-        rest: Histogram = a - b
+        counts = tuple(one + sign * other for one, other in zip(a.counts, b.counts, strict=True))
         # Never below 0 by rounding: Prometheus takes a falling counter for a restart.
-        return replace(rest, sum=max(0.0, rest.sum) if rest.count else 0.0)
+        return Histogram(a.bounds, counts, max(0.0, a.sum + sign * b.sum) if any(counts) else 0.0)
     if isinstance(a, Mapping):
-        return dict(Counter(cast("Mapping[AckStatus, int]", a)) - Counter(cast("Mapping[AckStatus, int]", b)))
-    return a - b
+        one, other = Counter(cast("Mapping[AckStatus, int]", a)), Counter(cast("Mapping[AckStatus, int]", b))
+        return dict(one + other if sign > 0 else one - other)
+    return a + sign * b
 
 
 def _session_of(source: Source) -> Session | None:
@@ -483,11 +439,27 @@ def _session_of(source: Source) -> Session | None:
     return None if session is None or session.state is SessionState.CLOSED else session
 
 
+def _complete(answer: Future[T], function: Callable[[], T]) -> None:
+    """Answer with the result of a function, unless nobody waits any more."""
+    if answer.set_running_or_notify_cancel():
+        try:
+            answer.set_result(function())
+        except BaseException as error:
+            answer.set_exception(error)
+
+
+def _gauge(metric: str, what: str, values: Mapping[str, float], label: str = "queue") -> Metric:
+    family = GaugeMetricFamily(metric, what, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], value)
+    return family
+
+
 def _family(
-    name: str, metric: str, what: str, labels: dict[str, _Counters], now: dict[str, dict[str, int]]
+    name: str, metric: str, what: str, labels: dict[str, _Counters], levels: dict[str, Counter[str]]
 ) -> Metric:
     """Return a metric of all queues."""
-    if name in _HISTOGRAMS:
+    if name in ("ack_seconds", "confirm_seconds"):
         histograms = HistogramMetricFamily(metric, what, labels=["queue"])
         for queue, counters in labels.items():
             value: Histogram = counters.values.get(name, Histogram())
@@ -502,8 +474,9 @@ def _family(
             for status, count in by_status.items():
                 refused.add_metric([queue, status.name], count)
         return refused
-    family = (CounterMetricFamily if name in _COUNTERS else GaugeMetricFamily)(metric, what, labels=["queue"])
+    if name not in _COUNTERS:
+        return _gauge(metric, what, {queue: levels.get(queue, Counter())[name] for queue in labels})
+    family = CounterMetricFamily(metric, what, labels=["queue"])
     for queue, counters in labels.items():
-        count = counters.values.get(name, 0) if name in _COUNTERS else now.get(queue, {}).get(name, 0)
-        family.add_metric([queue], count)
+        family.add_metric([queue], counters.values.get(name, 0))
     return family
