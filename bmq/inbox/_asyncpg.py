@@ -87,23 +87,18 @@ class AsyncpgInbox(Inbox[Any]):
         )
         return {(row[0], row[1]) for row in rows}
 
-    async def _stored(self, connection: Any, keys: Sequence[RowKey]) -> list[tuple[RowKey, bytes]]:
-        found: list[tuple[RowKey, bytes]] = []
-        for key in keys:
-            outputs = await connection.fetchval(f"SELECT outputs FROM {self._table} WHERE {self._own}", *key)
-            if outputs is not None:
-                found.append((key, outputs))
+    async def _stored(self, connection: Any, key: RowKey) -> bytes | None:
+        found: bytes | None = await connection.fetchval(
+            f"SELECT outputs FROM {self._table} WHERE {self._own}", *key
+        )
         return found
 
     async def _store(self, connection: Any, key: RowKey, outputs: bytes | None) -> None:
         await connection.execute(f"UPDATE {self._table} SET outputs = $3 WHERE {self._own}", *key, outputs)
 
-    async def _delete(self, connection: Any, keys: Sequence[RowKey]) -> int:
-        gone = [
-            await connection.fetchval(f"DELETE FROM {self._table} WHERE {self._own} RETURNING 1", *key)
-            for key in keys
-        ]
-        return len([each for each in gone if each is not None])
+    async def _delete(self, connection: Any, key: RowKey) -> bool:
+        gone = await connection.fetchval(f"DELETE FROM {self._table} WHERE {self._own} RETURNING 1", *key)
+        return gone is not None
 
     async def _purge(self, connection: Any, now: int, keep: int, limit: int) -> int:
         rows = await connection.fetch(

@@ -28,19 +28,18 @@ polls for the posts (the unconfirmed message already says which posts are missin
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
+import msgspec
+
 from bmq import _checks, _world
-from bmq._json import orjson
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
@@ -48,14 +47,14 @@ from bmq.admin.client import Admin
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.dead_letters import described, origin_of
 from bmq.client.message import Message
-from bmq.client.posts import PutMessage
+from bmq.client.posts import PutMessage, wrong_size
 from bmq.codecs import Codec, Shape
 from bmq.conventions import ATTEMPTS, BUCKET, DEATHS, DUE, ERROR, ORIGIN, derived_guid, is_guid
-from bmq.errors import InvalidPayload, UsageError
+from bmq.errors import UsageError
 from bmq.subscriptions import tag_properties
-from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
+from bmq.wire.constants import Compression
 from bmq.wire.keys import Key, key_bucket
-from bmq.wire.message import split_application_data
+from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers import PartlyFailed
@@ -84,16 +83,14 @@ _OF_RETRIES: Final = (ATTEMPTS, DEATHS, DUE, ERROR, ORIGIN)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _within_the_middleware(dependency: F) -> F:
-    """Let an app check at its start that handlers with a dependency have the middleware."""
-    setattr(dependency, "bmq_needs", "inbox.middleware")  # noqa: B010
-    return dependency
+def _dependency(**marks: object) -> Callable[[F], F]:
+    """Mark a dependency for the checks at an app's start and at the registration of handlers."""
 
+    def mark(function: F) -> F:
+        vars(function).update(marks)
+        return function
 
-def _in_the_event_loop(dependency: F) -> F:
-    """Let the registration refuse a dependency for handlers in threads."""
-    setattr(dependency, "bmq_in_loop", True)  # noqa: B010
-    return dependency
+    return mark
 
 
 #: A row's key: (consumer, GUID).
@@ -172,9 +169,9 @@ class Transaction(Generic[C]):
                 "post() belongs to an open transaction: call it inside 'async with inbox.once(...)'"
             )
         canonical = QueueUri.parse(uri).canonical
-        given: Mapping[str, PropertyInput] = {}
-        if properties is not None:
-            given = _checks.mapping("properties", properties)
+        given: Mapping[str, PropertyInput] = (
+            {} if properties is None else _checks.mapping("properties", properties)
+        )
         if isinstance(value, PutMessage):
             if given or tags or any(each is not None for each in (guid, compression, key, delay)):
                 raise UsageError(
@@ -207,18 +204,15 @@ class Transaction(Generic[C]):
         if message.key is not None:
             sent[BUCKET] = key_bucket(message.key)
         area = encode_properties(sent, new=True)
-        if not data or len(area) + len(data) > MAX_APPLICATION_DATA:
-            raise InvalidPayload(
-                f"payload and properties have 1 to {MAX_APPLICATION_DATA:,} bytes together, and the payload "
-                f"at least one, not {len(area):,} and {len(data):,}"
-            )
+        if not data:
+            raise wrong_size(0)
         wait = _checks.timeout(message.delay, "delay")
         consumer, guids = self._keys[0][0], [guid for _, guid in self._keys]
         output = _Output(
             canonical,
             message.guid or derived_guid(*guids, consumer, "output", str(len(self.outputs))),
             bool(area),
-            base64.b64encode(area + data).decode(),
+            join_application_data(data, area)[0],
             None if compression is None else int(compression),
             None if wait is None else _world.time() + wait,
         )
@@ -232,15 +226,14 @@ def _shape_of(kind: type[Any], codec: str) -> Shape[Any]:
     return Shape(kind, codec)
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(msgspec.Struct, frozen=True):
     """A message to post after the commit.
 
     Attributes:
         uri: the queue.
         guid: the message's GUID.
         has_properties: whether ``data`` begins with properties, in the new encoding.
-        data: properties and payload, in Base64.
+        data: properties and payload.
         compression: number of the compression; None for the queue's default.
         due: due time in seconds since 1970; None for no delay.
     """
@@ -248,14 +241,14 @@ class _Output:
     uri: str
     guid: str
     has_properties: bool
-    data: str
+    data: bytes
     compression: int | None
     due: float | None
 
     def message(self) -> PutMessage:
         """Return the message to post."""
         properties, data = split_application_data(
-            base64.b64decode(self.data), has_properties=self.has_properties, schema_id=1, compression=0
+            self.data, has_properties=self.has_properties, schema_id=1, compression=0
         )
         return PutMessage(
             data,
@@ -330,7 +323,7 @@ class Inbox(ABC, Generic[C]):
         except _Undo:
             pass
         async with self._begin() as connection:
-            kept = await self._delete(connection, [_PROBE])
+            kept = await self._delete(connection, _PROBE)
         if kept:
             raise UsageError(
                 "the database kept a row after a rollback: the connection commits each statement. Remove "
@@ -432,9 +425,8 @@ class Inbox(ABC, Generic[C]):
         async with self._begin() as connection:
             # Sorted: two batches that share messages wait for each other in one order.
             new = await self._insert(connection, sorted(first), _now())
-            known = [key for key in first if key not in new]
-            if known:
-                outputs += await self._stored(connection, known)
+            stored = [(key, await self._stored(connection, key)) for key in first if key not in new]
+            outputs += [(key, text) for key, text in stored if text is not None]
             if new:
                 fresh = {key: message for key, message in first.items() if key in new}
                 transaction = Transaction(connection, fresh)
@@ -457,11 +449,11 @@ class Inbox(ABC, Generic[C]):
                     failed = {self._key_of(messages[index]) for index in partly.failed} & fresh.keys()
                     if failed == fresh.keys():
                         raise partly
-                    if failed:
-                        await self._delete(connection, sorted(failed))
+                    for key in sorted(failed):
+                        await self._delete(connection, key)
                     fresh = {key: message for key, message in fresh.items() if key not in failed}
                 if transaction.outputs:
-                    text = orjson.dumps(transaction.outputs)
+                    text = msgspec.json.encode(transaction.outputs)
                     await self._store(connection, next(iter(fresh)), text)
                     outputs.append((next(iter(fresh)), text))
         if outputs:
@@ -477,7 +469,7 @@ class Inbox(ABC, Generic[C]):
         """Post the messages of committed transactions, and mark the transactions."""
         for key, text in outputs:
             session = messages[key].consumer.queue.session
-            for output in [_Output(**each) for each in orjson.loads(text)]:
+            for output in msgspec.json.decode(text, type=list[_Output]):
                 queue = await session.open_output(output.uri)
                 (await queue.post_many([output.message()])).raise_for_failures()
         async with self._begin() as connection:
@@ -529,7 +521,7 @@ class Inbox(ABC, Generic[C]):
             finally:
                 attempt.messages, attempt.value = given, values
 
-    @_within_the_middleware
+    @_dependency(bmq_needs="inbox.middleware")
     async def transaction(self) -> Transaction[C]:
         """Return the transaction of the running attempt: a dependency, for :class:`bmq.Depends`.
 
@@ -543,8 +535,7 @@ class Inbox(ABC, Generic[C]):
             )
         return current
 
-    @_in_the_event_loop
-    @_within_the_middleware
+    @_dependency(bmq_needs="inbox.middleware", bmq_in_loop=True)  # not for handlers in threads
     async def connection(self) -> C:
         """Return the connection of :meth:`transaction`: a dependency, for :class:`bmq.Depends`.
 
@@ -578,7 +569,7 @@ class Inbox(ABC, Generic[C]):
         if not is_guid(key[1]):
             raise UsageError(f"guid must be 32 upper-case hexadecimal digits, not {guid!r:.100}")
         async with self._begin() as connection:
-            return bool(await self._delete(connection, [key]))
+            return await self._delete(connection, key)
 
     async def purge(self) -> int:
         """Delete the GUIDs older than ``keep``; a started inbox does so by itself, at least hourly.
@@ -672,16 +663,16 @@ class Inbox(ABC, Generic[C]):
         """Insert keys, in their order; return the keys that were missing. Wait for other transactions."""
 
     @abstractmethod
-    async def _stored(self, connection: C, keys: Sequence[RowKey]) -> list[tuple[RowKey, bytes]]:
-        """Return the keys with unposted messages, and the messages."""
+    async def _stored(self, connection: C, key: RowKey) -> bytes | None:
+        """Return the unposted messages of a key; None without any."""
 
     @abstractmethod
     async def _store(self, connection: C, key: RowKey, outputs: bytes | None) -> None:
         """Set the unposted messages of a key."""
 
     @abstractmethod
-    async def _delete(self, connection: C, keys: Sequence[RowKey]) -> int:
-        """Delete keys; return their number."""
+    async def _delete(self, connection: C, key: RowKey) -> bool:
+        """Delete a key; return whether it was there."""
 
     @abstractmethod
     async def _purge(self, connection: C, now: int, keep: int, limit: int) -> int:

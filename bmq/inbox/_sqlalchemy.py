@@ -184,19 +184,14 @@ class SqlAlchemyInbox(Inbox[C]):
             if await self._count(connection, self._insertion, consumer=key[0], guid=key[1], now=now)
         }
 
-    async def _stored(self, connection: C, keys: Sequence[RowKey]) -> list[tuple[RowKey, bytes]]:
-        found: list[tuple[RowKey, bytes]] = []
-        for key in keys:
-            outputs = (await connection.execute(self._selection, _own(key))).scalar_one_or_none()
-            if outputs is not None:
-                found.append((key, outputs))
-        return found
+    async def _stored(self, connection: C, key: RowKey) -> bytes | None:
+        return (await connection.execute(self._selection, _own(key))).scalar_one_or_none()
 
     async def _store(self, connection: C, key: RowKey, outputs: bytes | None) -> None:
         await connection.execute(self._storing, {**_own(key), "new_outputs": outputs})
 
-    async def _delete(self, connection: C, keys: Sequence[RowKey]) -> int:
-        return sum([await self._count(connection, self._deletion, **_own(key)) for key in keys])
+    async def _delete(self, connection: C, key: RowKey) -> bool:
+        return bool(await self._count(connection, self._deletion, **_own(key)))
 
     async def _purge(self, connection: C, now: int, keep: int, limit: int) -> int:
         return await self._count(connection, self._purging_old, now=now, keep=keep, most=limit)
