@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -13,7 +14,7 @@ from bmq import _checks, _world
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq._turn import turn_of
+from bmq._turn import look_at, turn_of
 from bmq.admin.client import Admin
 from bmq.client.dead_letters import described
 from bmq.client.message import Message
@@ -169,8 +170,9 @@ class Mover:
         self._posted: set[asyncio.Future[Ack]] = set()
         # Messages that a destination has and has not finished, by their GUIDs in the delay queue.
         self._passing: dict[str, _Item] = {}
-        # Messages that wait for their destination.
+        # Messages that wait for their destination; and refused ones, each with its next attempt.
         self._waiting = 0
+        self._timers: dict[_Item, asyncio.TimerHandle] = {}
         #: How many messages were passed on.
         self.moved = 0
 
@@ -180,7 +182,7 @@ class Mover:
         return self._due.held + self._elsewhere()
 
     def _elsewhere(self) -> int:
-        return self._waiting + self._aside.pending
+        return self._waiting + len(self._timers) + self._aside.pending
 
     @property
     def put_aside(self) -> int:
@@ -214,8 +216,8 @@ class Mover:
         finally:
             if watching is not None:
                 watching.cancel()
-            for output in self._outputs.values():
-                output.close()
+            for timer in self._timers.values():
+                timer.cancel()
             for task in self._serving:
                 task.cancel()
             if ending := self._serving | self._closing:
@@ -237,8 +239,7 @@ class Mover:
         output = self._outputs.get(uri)
         if output is None:
             self._forget()
-            output = self._outputs[uri] = _Output(uri)
-            output.familiar = uri == self._own.removesuffix(DELAY_QUEUE_SUFFIX)
+            output = self._outputs[uri] = _Output(uri, uri == self._own.removesuffix(DELAY_QUEUE_SUFFIX))
         item = _Item(message, post)
         if output.queue is not None and not output.waiting and not output.queue.closed:
             if not self._posted_now(item, output, output.queue):
@@ -335,7 +336,7 @@ class Mover:
                 self._open[output.uri] = output
                 output.shared = any(each.writable and each.uri == output.uri for each in session.queues)
                 opening = asyncio.create_task(session.open_output(output.uri), name=f"opening {output.uri}")
-                opening.add_done_callback(_seen)
+                opening.add_done_callback(look_at)
                 # A slow opening does not delay other openings.
                 await asyncio.wait([opening], timeout=_OPENING)
             queue = output.queue = await opening
@@ -345,12 +346,8 @@ class Mover:
                 if opening is not None:
                     opening.cancel()
         output.familiar = True
-        self._accepted(output)
-        return queue
-
-    def _accepted(self, output: _Output) -> None:
-        """Note that the broker knows the destination."""
         output.refused_since = output.given_up = None
+        return queue
 
     def _not_opened(self, output: _Output, error: Error) -> None:
         """Note that a destination could not be opened; after a while give its messages up."""
@@ -382,7 +379,7 @@ class Mover:
             self._aside.take(item.message, Poison(PoisonKind.OVERSIZED, described(error)))
             return True
         self._posted.add(future)
-        output.unacked += 1
+        output.unsettled += 1
         future.add_done_callback(partial(self._outcome, item, output))
         return True
 
@@ -394,7 +391,7 @@ class Mover:
 
     def _outcome(self, item: _Item, output: _Output, future: asyncio.Future[Ack]) -> None:
         self._posted.discard(future)
-        output.unacked -= 1
+        output.unsettled -= 1
         error = None if future.cancelled() else future.exception()
         if self._queue.closed or future.cancelled():
             return
@@ -419,8 +416,8 @@ class Mover:
             self._aside.take(item.message, Poison(PoisonKind.MISDIRECTED, described(error)))
             return
         pause = _UNSURE if unsure else _REFUSED
-        self._waiting += 1
-        output.later(item, pause, self._again)
+        output.unsettled += 1
+        self._timers[item] = asyncio.get_running_loop().call_later(pause, self._again, item, output)
         self._log.warning(
             ("refused", error.status),
             "%s; trying again in %g s (similar lines are suppressed for a minute)",
@@ -429,7 +426,8 @@ class Mover:
         )
 
     def _again(self, item: _Item, output: _Output) -> None:
-        self._waiting -= 1
+        del self._timers[item]
+        output.unsettled -= 1
         self._wait(item, output)
 
     def _later(self, output: _Output, error: BaseException) -> None:
@@ -487,17 +485,12 @@ async def _closed(queue: Queue) -> None:
         logger.info("a destination queue was not closed cleanly: %s", error)
 
 
-def _seen(opening: asyncio.Task[Queue]) -> None:
-    """Retrieve an error for which no caller waits."""
-    if not opening.cancelled():
-        opening.exception()
-
-
 def _now() -> float:
     """The event loop's time, which nobody can set, unlike the time of day."""
     return asyncio.get_running_loop().time()
 
 
+@dataclass(slots=True, eq=False)
 class _Item:
     """A message on its way.
 
@@ -507,24 +500,22 @@ class _Item:
         refused_since: time of the first refusal by the broker; None without a refusal.
     """
 
-    __slots__ = ("message", "post", "refused_since")
-
-    def __init__(self, message: Message, post: PutMessage) -> None:
-        self.message = message
-        self.post = post
-        self.refused_since: float | None = None
+    message: Message
+    post: PutMessage
+    refused_since: float | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Output:
     """A destination. Times are times of the event loop.
 
     Attributes:
         uri: the queue.
+        familiar: whether the queue was open before, or is the delay queue's own destination.
         queue: the open queue; None if not open.
         shared: whether the session had opened the queue before.
-        familiar: whether the queue was open before, or is the delay queue's own destination.
         waiting: messages not posted yet.
-        unacked: number of posts without an outcome.
+        unsettled: number of posts without an outcome, or refused and to be repeated.
         task: posts the waiting messages; None without waiting messages.
         failures: number of failures since the last accepted message.
         until: time of the next attempt.
@@ -532,50 +523,19 @@ class _Output:
         given_up: reason to put messages aside at once, until the next attempt.
     """
 
-    __slots__ = (
-        "_timers",
-        "failures",
-        "familiar",
-        "given_up",
-        "queue",
-        "refused_since",
-        "shared",
-        "task",
-        "unacked",
-        "until",
-        "uri",
-        "waiting",
-    )
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self.queue: Queue | None = None
-        self.shared = self.familiar = False
-        self.waiting: deque[_Item] = deque()
-        self.unacked = 0
-        self.task: asyncio.Task[None] | None = None
-        self.failures = 0
-        self.until = 0.0
-        self.refused_since: float | None = None
-        self.given_up: Poison | None = None
-        self._timers: dict[_Item, asyncio.TimerHandle] = {}
+    uri: str
+    familiar: bool
+    queue: Queue | None = None
+    shared: bool = False
+    waiting: deque[_Item] = field(default_factory=deque[_Item])
+    unsettled: int = 0
+    task: asyncio.Task[None] | None = None
+    failures: int = 0
+    until: float = 0.0
+    refused_since: float | None = None
+    given_up: Poison | None = None
 
     @property
     def idle(self) -> bool:
         """Whether no message is on its way to the destination."""
-        return not (self.waiting or self.unacked or self._timers or self.task)
-
-    def later(self, item: _Item, seconds: float, then: Callable[[_Item, _Output], None]) -> None:
-        """Call a function with a message in some seconds."""
-
-        def now() -> None:
-            del self._timers[item]
-            then(item, self)
-
-        self._timers[item] = asyncio.get_running_loop().call_later(seconds, now)
-
-    def close(self) -> None:
-        """Cancel the pending timers."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        return not (self.waiting or self.unsettled or self.task)
