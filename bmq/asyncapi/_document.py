@@ -163,15 +163,19 @@ class _Builder:
             key = _add(self._operations, name, operation)
             for role, letters in (("dead letters", options.policy.then), ("quarantine", options.quarantine)):
                 if isinstance(letters, DeadLetter) and responder is None:
-                    self._letters(
-                        f"{key}.{role.replace(' ', '-')}", name, role, letters.uri, message, servers
-                    )
+                    channel = self._channel(letters.uri, servers)
+                    sent = [self._linked(channel, message.rpartition("/")[2])]
+                    self._sending(f"{key}.{role.replace(' ', '-')}", channel, name, role, sent)
             for output, results in registry.outputs_of(each):
-                self._output(f"{key}.output", name, str(output.uri), results, servers)
+                channel = self._channel(str(output.uri), servers)
+                sent = self._results(channel, results, name)
+                self._sending(f"{key}.output", channel, name, "output", sent)
         for sweeper in registry.sweepers:
-            self._housekeeping("sweep", sweeper.queue, "Messages without a matching subscription", servers)
+            what = "Messages without a matching subscription"
+            self._housekeeping("sweep", "sweeper", sweeper.queue, what, servers)
         for uri in registry.waiting:
-            self._housekeeping("move", str(uri), "Delayed messages until they are due", servers)
+            what = "Delayed messages until they are due"
+            self._housekeeping("move", "mover", str(uri), what, servers)
 
     def _brokers(self, broker: str | None) -> list[str]:
         """Add the brokers of an app; return references."""
@@ -238,13 +242,7 @@ class _Builder:
         names: dict[str, str] = {}
         for old in definitions:
             source = _closure(old, definitions)
-            wanted = _OTHERS.sub("-", old).strip("-")
-            name, number = wanted, 1
-            while name in self._sources and self._sources[name] != source:
-                number += 1
-                name = f"{wanted}-{number}"
-            self._sources[name] = source
-            names[old] = name
+            names[old] = _add(self._sources, old, source)
         for old, definition in definitions.items():
             self._schemas[names[old]] = _rewritten(definition, names)
         made: dict[str, Any] = _rewritten(schema, names)
@@ -269,43 +267,29 @@ class _Builder:
         members[message] = {"$ref": f"#/components/messages/{message}"}
         return f"{channel}/messages/{message}"
 
-    def _letters(self, key: str, handler: str, role: str, uri: str, message: str, servers: list[str]) -> None:
-        """Add the queue for messages that a handler gives up."""
-        channel = self._channel(uri, servers)
-        letter = self._linked(channel, message.rpartition("/")[2])
-        operation = {
-            "action": "send",
-            "channel": {"$ref": channel},
-            "title": f"{handler}, {role}",
-            "messages": [{"$ref": letter}],
-            "x-bmq": {"role": role},
-        }
-        _add(self._operations, key, operation)
-
     def _results(self, channel: str, results: Results, handler: str) -> list[str]:
         """Add a message for each kind of results to a queue; return the references."""
         return [self._message(channel, shape, {}, handler) for shape in results.kinds]
 
-    def _output(self, key: str, handler: str, uri: str, results: Results, servers: list[str]) -> None:
-        """Add a queue for the results of a handler."""
-        channel = self._channel(uri, servers)
+    def _sending(self, key: str, channel: str, handler: str, role: str, messages: list[str]) -> None:
+        """Add the operation of a handler that sends messages to a queue."""
         operation = {
             "action": "send",
             "channel": {"$ref": channel},
-            "title": f"{handler}, output",
-            "messages": [{"$ref": each} for each in self._results(channel, results, handler)],
-            "x-bmq": {"role": "output"},
+            "title": f"{handler}, {role}",
+            "messages": [{"$ref": each} for each in messages],
+            "x-bmq": {"role": role},
         }
         _add(self._operations, key, operation)
 
-    def _housekeeping(self, verb: str, uri: str, summary: str, servers: list[str]) -> None:
+    def _housekeeping(self, verb: str, role: str, uri: str, summary: str, servers: list[str]) -> None:
         channel = self._channel(uri, servers)
         operation = {
             "action": "receive",
             "channel": {"$ref": channel},
             "title": f"{verb} {uri.rpartition('/')[2]}",
             "summary": summary,
-            "x-bmq": {"role": "sweeper" if verb == "sweep" else "mover"},
+            "x-bmq": {"role": role},
         }
         _add(self._operations, f"{verb}.{channel.rpartition('/')[2]}", operation)
 
