@@ -170,16 +170,13 @@ async def post_encoded(w: World) -> None:
     await w.queue.post_encoded(w.queue.encode_table(pa.table({"value": [b"1", b"2"]})))
 
 
-@recipe("Queue.request")
-async def request(w: World) -> None:
+async def requested(queue: Any, value: object) -> None:
     with pytest.raises(TimeoutError):
-        await w.queue.request(b"1", timeout=0.005)
+        await queue.request(value, timeout=0.005)
 
 
-@recipe("TypedQueue.request")
-async def typed_request(w: World) -> None:
-    with pytest.raises(TimeoutError):
-        await w.typed.request(1, timeout=0.005)
+simple("Queue.request", lambda w: requested(w.queue, b"1"))
+simple("TypedQueue.request", lambda w: requested(w.typed, 1))
 
 
 # receiving
@@ -228,25 +225,24 @@ simple("TypedMessage.__aenter__", with_a_message(lambda w: confirmed(w.typed.rec
 simple("Queue.configure", lambda w: w.queue.configure(priority=3))
 
 
-@recipe("TypedBatch.__aenter__")
-async def typed_batch(w: World) -> None:
-    await w.typed.post(1)
-    async for batch in w.typed.batches():
-        async with batch:
+async def batch(queue: Any) -> None:
+    async for each in queue.batches():
+        async with each:
             break
 
 
-@recipe("MessageBatch.__aenter__")
-async def message_batch(w: World) -> None:
-    await w.queue.post(b"1")
-    async for batch in w.queue.batches():
-        async with batch:
-            break
+simple("MessageBatch.__aenter__", with_a_message(lambda w: batch(w.queue)))
+simple("TypedBatch.__aenter__", with_a_message(lambda w: batch(w.typed)))
 
 
-def of_consumer(call: Callable[[Any], Awaitable[Any]], typed: bool = False) -> Recipe:
+def of_consumer(
+    call: Callable[[Any], Awaitable[Any]],
+    make: Callable[[World], Any] = lambda w: w.queue.subscribe(priority=1),
+) -> Recipe:
+    """A call of a consumer, or of tables, open and with a message."""
+
     async def consume(w: World) -> None:
-        consumer = (w.typed if typed else w.queue).subscribe(priority=1)
+        consumer = make(w)
         try:
             await consumer.open()
             w.queue.post_nowait(b"1").add_done_callback(ignore)
@@ -255,6 +251,14 @@ def of_consumer(call: Callable[[Any], Awaitable[Any]], typed: bool = False) -> R
             await consumer.close()
 
     return consume
+
+
+def of_typed_consumer(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
+    return of_consumer(call, lambda w: w.typed.subscribe(priority=1))
+
+
+def of_tables(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
+    return of_consumer(call, lambda w: w.queue.tables(priority=1))
 
 
 async def entered(thing: Any) -> None:
@@ -272,9 +276,7 @@ async def opened(thing: Any) -> None:
     await thing
 
 
-for typed, prefix in ((False, ""), (True, "Typed")):
-    of = partial(of_consumer, typed=typed)
-    name = f"{prefix}Consumer"
+for name, of in (("Consumer", of_consumer), ("TypedConsumer", of_typed_consumer)):
     simple(f"{name}.__aenter__", of(entered))
     simple(f"{name}.__await__", of(opened))
     recipe(f"{name}.open", f"{name}.close")(of(lambda c: c.open()))
@@ -434,19 +436,6 @@ async def exhausted(items: Any) -> None:
 
 
 # tables
-
-
-def of_tables(call: Callable[[Any], Awaitable[Any]]) -> Recipe:
-    async def use(w: World) -> None:
-        tables = w.queue.tables(priority=1)
-        try:
-            await tables.open()
-            w.queue.post_nowait(b"1").add_done_callback(ignore)
-            await call(tables)
-        finally:
-            await tables.close()
-
-    return use
 
 
 simple("Tables.__aenter__", of_tables(entered))
