@@ -15,7 +15,6 @@ The union has few classes if the leader assigns buckets in the order of :func:`b
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +23,7 @@ from bmq.client.internals import hand_over
 from bmq.conventions import BUCKET
 from bmq.errors import Error
 from bmq.groups._expressions import bucket_expression, compiled
-from bmq.groups._lanes import WIDEST
+from bmq.groups._lanes import WIDEST, ignoring_errors
 from bmq.groups._protocol import divisors
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ class Bundles:
         self._member.spawn(self._serve(each, consumer))
 
     def _end(self, each: Class) -> None:
-        task = self._member.spawn(_closed(self._open.pop(each)))
+        task = self._member.spawn(ignoring_errors(self._open.pop(each).close()))
         self._closing[task] = each
         task.add_done_callback(self._closing.pop)
 
@@ -135,11 +134,6 @@ class Bundles:
         if type(key) is not int or (self._key is None and key < 0):
             return None
         return self._buckets[key % len(self._buckets)]
-
-
-async def _closed(consumer: Consumer) -> None:
-    with contextlib.suppress(Error):  # a late answer is awaited with the next request
-        await consumer.close()
 
 
 def members(each: Class, buckets: int) -> range:

@@ -40,7 +40,7 @@ from bmq.conventions import GROUP_SENDER as FROM
 from bmq.conventions import derived_guid
 from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
-from bmq.groups._lanes import WIDEST, BucketLane, repeated
+from bmq.groups._lanes import WIDEST, BucketLane, ignoring_errors, repeated
 from bmq.groups._protocol import (
     Action,
     AssignmentInput,
@@ -291,11 +291,8 @@ class Coordinator:
     @property
     def behind(self) -> int:
         """How many buckets may have to wait for a silent former owner."""
-        return sum(
-            1
-            for assignment in self._member.assignments.values()
-            if assignment.behind and not (assignment.alone or assignment.raised)
-        )
+        assignments = self._member.assignments.values()
+        return sum(bool(each.behind) and not (each.alone or each.raised) for each in assignments)
 
     @property
     def silent(self) -> int:
@@ -428,7 +425,7 @@ class Coordinator:
                 return
 
     def _background(self, work: Awaitable[object]) -> None:
-        task = self._loop.create_task(_ignoring(work))
+        task = self._loop.create_task(ignoring_errors(work))
         _background.add(task)
         task.add_done_callback(_background.discard)
 
@@ -907,8 +904,3 @@ def _cancelled(handle: asyncio.Handle | None) -> asyncio.TimerHandle | None:
     if handle is not None:
         handle.cancel()
     return None
-
-
-async def _ignoring(work: Awaitable[object]) -> None:
-    with contextlib.suppress(Error):
-        await work

@@ -163,11 +163,9 @@ class Group:
         member = _checks.optional(_checks.text, "member", member, longest=_LONGEST_NAME)
         max_unconfirmed_messages = _checks.integer("max_unconfirmed_messages", max_unconfirmed_messages)
         max_unconfirmed_bytes = _checks.integer("max_unconfirmed_bytes", max_unconfirmed_bytes)
-        for name, hook in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-            if hook is not None:
-                _checks.function(name, hook, 1)
-        if on_event is not None:
-            _checks.function("on_event", on_event, 1, plain=True)
+        _checks.optional(_checks.function, "on_assigned", on_assigned, 1)
+        _checks.optional(_checks.function, "on_revoked", on_revoked, 1)
+        _checks.optional(_checks.function, "on_event", on_event, 1, plain=True)
         lease = _checks.seconds("lease", lease, positive=True)
         take_over_after = _checks.optional(_checks.seconds, "take_over_after", take_over_after, positive=True)
         if take_over_after is not None and take_over_after < 3 * lease:

@@ -12,6 +12,7 @@ application may still be at work on it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections import Counter, deque
@@ -44,6 +45,7 @@ __all__ = [
     "Lane",
     "StrayLane",
     "Strays",
+    "ignoring_errors",
     "repeated",
 ]
 
@@ -620,6 +622,12 @@ async def repeated(
             logger.warning("%s: the request to %s failed, and is repeated: %s", where, what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, 5.0)
+
+
+async def ignoring_errors(work: Awaitable[object]) -> None:
+    """Wait for a request whose answer does not matter."""
+    with contextlib.suppress(Error):
+        await work
 
 
 async def _called(hook: Hook | None, bucket: int) -> None:

@@ -786,12 +786,10 @@ class Leader:
         """Process a report; return the orders to be sent."""
         if self.phase not in (Phase.COLLECTING, Phase.LEADING):
             return []
-        if report.was:
-            self._remove(report.was)
-            self._returned(report.was)
+        for who in filter(None, (report.was, report.who if report.leaving else "")):
+            self._remove(who)
+            self._returned(who)
         if report.leaving:
-            self._remove(report.who)
-            self._returned(report.who)
             self._heard(report.was, report.who)
             return self._orders(self._assign())
         known = self.known.get(report.who)
