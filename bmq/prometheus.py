@@ -92,29 +92,17 @@ _BY_SESSION = {
     "bytes_received": ("bmq_network_received_bytes", "Bytes read from connections"),
     "reconnects": ("bmq_reconnects", "Times that a connection was restored"),
     "seconds_disconnected": ("bmq_disconnected_seconds", "Time without a connection, after the first"),
-    "repeated_subscriptions": (
-        "bmq_repeated_subscriptions",
-        "Subscriptions repeated because no message arrived",
-    ),
+    "repeated_subscriptions": ("bmq_repeated_subscriptions", "Subscriptions repeated for lack of messages"),
     "revived_messages": ("bmq_revived_messages", "Messages that arrived right after a repeated subscription"),
-    "silent_seconds": (
-        "bmq_silent_seconds",
-        "Time since the last data from the broker, the longest of all sessions",
-    ),
+    "silent_seconds": ("bmq_silent_seconds", "Longest time of a session without data from the broker"),
     "oldest_unacked_seconds": ("bmq_oldest_unacked_seconds", "Age of the oldest post without outcome"),
     "oldest_unconfirmed_seconds": ("bmq_oldest_unconfirmed_seconds", "Age of the oldest unconfirmed message"),
 }
 # Of handlers, and of groups.
 _NOW = {
     "blocked": ("bmq_blocked_handlers", "Handlers that handle no message before a retry or a confirmation"),
-    "failing": (
-        "bmq_failing_seconds",
-        "Time since the first failure of a handler without a success since then",
-    ),
-    "in_hand": (
-        "bmq_oldest_in_hand_seconds",
-        "Time that a handler has been at its oldest message, as seen by scrapes",
-    ),
+    "failing": ("bmq_failing_seconds", "Time since a handler's first failure without a later success"),
+    "in_hand": ("bmq_oldest_in_hand_seconds", "Time of a handler at its oldest message, seen by scrapes"),
     "owned": ("bmq_group_buckets", "Buckets that this member of a group owns"),
     "behind": ("bmq_group_waiting_buckets", "Owned buckets that may wait for a silent former owner"),
     "silent": ("bmq_group_silent_members", "Members that are silent, as known to the group's leader"),
