@@ -135,8 +135,7 @@ class Mover:
         clock: Callable[[], float] = _world.time,
     ) -> None:
         _checks.choice("queue", queue, Queue)
-        if admin is not None:
-            _checks.choice("admin", admin, Admin)
+        _checks.optional(_checks.choice, "admin", admin, Admin)
         longest, grace = _checks.timeout(longest, "longest"), _checks.seconds("grace", grace)
         self._queue = queue
         own = QueueUri.parse(queue.uri)
