@@ -366,7 +366,6 @@ class App(Registrar, Generic[S]):
         hand_back_every: float | None = 60.0,
         max_unconfirmed_messages: int = 100_000,
         max_unconfirmed_bytes: int = 256 * 1024 * 1024,
-        by: str | None = None,
     ) -> Sweeper:
         """Put aside or hold the unclaimed messages of a queue, while the app runs.
 
@@ -378,7 +377,6 @@ class App(Registrar, Generic[S]):
             hand_back_every: seconds until held messages return to the queue.
             max_unconfirmed_messages: limit of held messages.
             max_unconfirmed_bytes: limit of held bytes.
-            by: property for the counts of ``stats().by``.
 
         Returns:
             The sweeper, with counts from ``stats()``.
@@ -394,7 +392,6 @@ class App(Registrar, Generic[S]):
             hand_back_every=hand_back_every,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
-            by=by,
         )
         self._registry.sweepers.append(sweeper)
         return sweeper

@@ -30,6 +30,7 @@ from bmq.workers._invoker import Invoker
 from bmq.workers._options import (
     ConsumerOptions,
     HandlerOptions,
+    check_elsewhere,
     for_group,
     lane_of,
 )
@@ -319,8 +320,7 @@ async def _open_dead_letters(source: Queue | Consumer, letters: DeadLetter) -> Q
     origin = source if isinstance(source, Queue) else source.queue
     if not isinstance(letters.queue, str):
         return check_dead_letters(letters.queue, origin)
-    if QueueUri.parse(letters.uri).canonical == QueueUri.parse(origin.uri).canonical:
-        raise UsageError(f"dead letters of {origin.uri} would return to it; name another queue for them")
+    check_elsewhere(QueueUri.parse(origin.uri), QueueUri.parse(letters.uri))
     return await origin.session.open_output(letters.queue)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import sys
@@ -82,12 +81,10 @@ class State(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        known = sorted(vars(self))
-        close = difflib.get_close_matches(name, known, 1)
-        meant = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'nothing yet'}."
         raise AttributeError(
-            f"app.state has no {name!r}: {meant} Set the names in a function of app.on_startup; with "
-            "bmq.App(state=...) and a class of your own, type checkers find such names",
+            f"app.state has no {name!r}: it has {', '.join(sorted(vars(self))) or 'nothing yet'}. Set the "
+            "names in a function of app.on_startup; with bmq.App(state=...) and a class of your own, type "
+            "checkers find such names",
             name=name,
             obj=self,
         )

@@ -250,10 +250,7 @@ class Invoker:
         del self._late[task]
         if call.error is not None:
             raise call.error
-        if inspect.isawaitable(call.result):
-            if inspect.iscoroutine(call.result):
-                call.result.close()
-            raise UsageError(f"{self.name} ran in a thread and returned an awaitable: make it 'async def'")
+        refuse_awaitable(self.name, call.result)
         return call.result
 
     def afterwards(self, closing: Callable[[], Awaitable[None]]) -> bool:
@@ -291,4 +288,6 @@ def refuse_awaitable(name: str, result: object) -> None:
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
-        raise UsageError(f"{name} returned an awaitable that nothing awaits: write 'return await ...'")
+        raise UsageError(
+            f"{name} returned an awaitable that nothing awaits: make it 'async def', with 'return await ...'"
+        )

@@ -46,6 +46,7 @@ __all__ = [
     "OnError",
     "OnUndecodable",
     "ResponderOptions",
+    "check_elsewhere",
     "for_group",
     "lane_of",
     "member_of",
@@ -213,8 +214,7 @@ class HandlerOptions:
                 raise UsageError(
                     f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
                 )
-            if dead_letters.canonical == uri.canonical:
-                raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
+            check_elsewhere(uri, dead_letters)
         self.check_quarantine(uri)
         self.definition  # noqa: B018  # raises if a limit is out of range
         return uri
@@ -229,10 +229,7 @@ class HandlerOptions:
         if self.quarantine is None:
             return
         letters = _checks.choice("quarantine", self.quarantine, DeadLetter)
-        if QueueUri.parse(letters.uri).canonical == uri.canonical:
-            raise UsageError(
-                f"messages of {uri} in quarantine would return to it; name another queue for them"
-            )
+        check_elsewhere(uri, QueueUri.parse(letters.uri))
         if uri.app_id:
             raise UsageError(
                 f"quarantine posts messages again, and a post to {uri} would reach every application of the "
@@ -296,6 +293,16 @@ class HandlerOptions:
         """Return the function for a message's key, or None."""
         key = self.key
         return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
+
+
+def check_elsewhere(uri: QueueUri, letters: QueueUri) -> None:
+    """Check that dead letters of a queue go to another queue.
+
+    Raises:
+        UsageError: the dead letters would return to the queue.
+    """
+    if letters.canonical == uri.canonical:
+        raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
 
 
 def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:

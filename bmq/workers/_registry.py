@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from bmq.workers._options import (
     GroupOf,
     HandlerOptions,
     ResponderOptions,
+    check_elsewhere,
     for_group,
 )
 from bmq.workers._results import PUBLISHING, KeyOf, Output, Publisher, Respond, Responder, Results
@@ -127,9 +127,8 @@ class Registry:
     def copy(self) -> Registry:
         """Return a register with the same entries."""
         made = Registry()
-        made.handlers, made.sweepers = [*self.handlers], [*self.sweepers]
-        made.startup, made.shutdown = [*self.startup], [*self.shutdown]
-        made.waiting, made.published = {**self.waiting}, [*self.published]
+        for name, entries in vars(self).items():
+            setattr(made, name, entries.copy())
         return made
 
     def add(self, new: Registration) -> None:
@@ -738,8 +737,7 @@ class Registrar(ABC):
             letters = None
             if dead_letters is not None:
                 letters = target.uri_of(dead_letters)
-                if QueueUri.parse(letters).canonical == uri.canonical:
-                    raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
+                check_elsewhere(uri, QueueUri.parse(letters))
             lookahead, _, max_held, max_held_bytes = bounds
             target.registry.add_delay_queue(
                 uri, DelayQueue(allow, letters, longest, lookahead, max_held, max_held_bytes)
@@ -753,7 +751,6 @@ class Registrar(ABC):
 _SCHEME: Final = "bmq://"
 # The registrations of a router with a relative prefix are checked with this domain.
 _STAND_IN: Final = "bmq://router/"
-_RELATIVE: Final = re.compile(r"[-a-zA-Z0-9_.]*\Z")
 
 
 class Router(Registrar):
@@ -906,16 +903,15 @@ def _checked_prefix(prefix: object) -> str:
         InvalidURI: no queue URI or queue name can begin with the prefix.
     """
     text = _checks.text("prefix", prefix)
-    if not _is_whole(text):
-        if not _RELATIVE.match(text):
-            raise InvalidURI(
-                f"prefix must be a domain such as bmq://bmq.test.mem.priority/, or the beginning of a queue "
-                f"name, which consists of letters, digits, '-', '_' and '.'; not {text!r}"
-            )
-        return text
-    if "/" not in text[len(_SCHEME) :]:
+    if _is_whole(text) and "/" not in text[len(_SCHEME) :]:
         raise InvalidURI(f"prefix {text!r} must end the domain with '/': {text + '/'!r}")
-    uri = QueueUri.parse(text + ("q" if text.endswith("/") else ""))
-    if uri.app_id or "?" in text:
+    if "?" in text:
         raise InvalidURI(f"prefix {text!r} must not contain an application: ?id= belongs to the queue name")
+    try:
+        QueueUri.parse((text if _is_whole(text) else _STAND_IN + text) + "q")
+    except InvalidURI as error:
+        raise InvalidURI(
+            "prefix must be a domain such as bmq://bmq.test.mem.priority/, or the beginning of a queue name, "
+            f"not {text!r}: {error}"
+        ) from None
     return text

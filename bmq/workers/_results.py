@@ -245,13 +245,9 @@ class Output:
                 "confirmed: omit ack"
             )
         results = Results(self.handler, self.codec, batch=batch)
-        if results.empty:
-            raise UsageError(
-                f"{name} returns None, and publish_to({str(self.uri)!r}) posts its results: annotate the "
-                "result with its type, as in '-> Order', or omit publish_to"
-            )
-        if results.unknown:
-            problem = results.problem or "the annotation of the result does not name a type"
+        if results.empty or results.unknown:
+            problem = "the result is None" if results.empty else results.problem
+            problem = problem or "the annotation of the result does not name a type"
             example = "list[{}]" if batch else "{}"
             if inspect.isasyncgenfunction(target_of(self.handler)):
                 example = "AsyncIterator[{}]"
@@ -323,13 +319,14 @@ class Publisher:
     async def _post_batch(self, attempt: Attempt, call_next: CallNext) -> Any:
         messages = attempt.messages
         try:
-            result: object = await self._called(attempt, call_next)
+            result: Any = await self._called(attempt, call_next)
         except PartlyFailed as error:
             raise UsageError(
                 f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "
                 "messages: return the exceptions in the list of results, instead of results"
             ) from error
-        results = _listed(result)
+        is_list = isinstance(cast("object", result), Sequence)
+        results: Sequence[Any] = result if is_list else ()
         if len(results) != len(messages):
             raise UsageError(
                 f"{attempt.handler} must return a list with one result for each of the {len(messages)} "
@@ -404,11 +401,6 @@ async def _post_one(queue: Queue, item: PutMessage) -> None:
         key=item.key,
         delay=item.delay,
     )
-
-
-def _listed(result: object) -> Sequence[object]:
-    """Return the results of a batch; empty if the handler returned no list."""
-    return cast("Sequence[object]", result) if isinstance(result, Sequence) else ()
 
 
 # ---- Responders: handlers whose result is posted to the requester

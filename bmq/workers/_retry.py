@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 from bmq import _checks
 from bmq._checks import INT32_MAX
@@ -350,22 +350,10 @@ def check_no_retry(no_retry: object) -> None:
     Raises:
         UsageError: the value is of another kind.
     """
-    given: Any = no_retry
-    if isinstance(no_retry, tuple):
-        good = all(_is_exception(kind) for kind in cast("tuple[object, ...]", no_retry))
-    else:
-        good = _is_exception(no_retry) if isinstance(no_retry, type) else callable(no_retry)
-    if not good:
-        raise UsageError(
-            "no_retry must be an exception type, a tuple of them, or a function of an exception, not "
-            f"{_checks.shown(given)}"
-        )
-    if not isinstance(no_retry, type | tuple):
+    if callable(no_retry) and not isinstance(no_retry, type):
         _checks.function("no_retry", no_retry, 1, plain=True)
-
-
-def _is_exception(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseException)
+    else:
+        _checks.exceptions("no_retry", no_retry)
 
 
 def never(no_retry: NoRetryOn, error: BaseException) -> bool:

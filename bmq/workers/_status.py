@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
 
 from bmq import _checks, _world
@@ -187,43 +188,30 @@ class Statuses(tuple[SubscriberStatus, ...]):
     __slots__ = ()
 
     def __str__(self) -> str:
-        rows = [_HEAD, *[_row(each) for each in self]]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+        rows = [tuple(_COLUMNS), *(tuple(str(cell(each)) for cell in _COLUMNS.values()) for each in self)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         rows.insert(1, tuple("-" * width for width in widths))
         return "\n".join(
             "  ".join(
-                cell.ljust(width) if i < _TEXTS else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+                cell.ljust(width) if index < _TEXTS else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
         )
 
 
-_HEAD = (
-    "subscriber",
-    "subscription",
-    "status",
-    "waiting",
-    "unconfirmed",
-    "failing",
-    "left",
-    "handled",
-    "given up",
-)
+_COLUMNS: dict[str, Callable[[SubscriberStatus], object]] = {
+    "subscriber": lambda each: each.handler or each.queue,
+    "subscription": lambda each: each.subscription or "(everything)",
+    "status": lambda each: each.state.value,
+    "waiting": attrgetter("waiting"),
+    "unconfirmed": attrgetter("unconfirmed"),
+    "failing": attrgetter("failing"),
+    "left": attrgetter("left"),
+    "handled": attrgetter("handled"),
+    "given up": attrgetter("given_up"),
+}
 _TEXTS = 3
-
-
-def _row(status: SubscriberStatus) -> tuple[str, ...]:
-    numbers = (
-        status.waiting,
-        status.unconfirmed,
-        status.failing,
-        status.left,
-        status.handled,
-        status.given_up,
-    )
-    name = status.handler or status.queue
-    return (name, status.subscription or "(everything)", status.state.value, *map(str, numbers))
 
 
 def status(*consumers: Consumer) -> Statuses:

@@ -9,11 +9,8 @@ application until a consumer takes them. A sweeper is such a consumer.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from bmq import _checks
 from bmq._logging import Log
@@ -23,7 +20,7 @@ from bmq.client.in_hand import Feeding
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import Error, ProtocolError, TimedOut, UsageError
+from bmq.errors import Error, TimedOut, UsageError
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Sweeper", "SweeperStats"]
@@ -33,8 +30,6 @@ logger = Log("bmq.workers")
 #: Below the usual priorities, and above the idle subscriptions of writers.
 _LOWEST: Final = -(2**30) + 1
 _AT_ONCE = 1000
-#: Maximum number of distinct counted property values; further values count as None.
-_MOST_VALUES = 1000
 
 
 class Unclaimed(Exception):
@@ -51,8 +46,6 @@ class SweeperStats:
         put_aside: messages posted to another queue and confirmed.
         failed: messages refused in the other queue; the sweeper holds these messages instead.
         handed_back: messages returned to the queue; repeated returns of a message count each time.
-        by: number of received messages by value of the property ``by``. None counts messages without the
-            property, and all values beyond the first 1,000.
     """
 
     held: int = 0
@@ -60,7 +53,6 @@ class SweeperStats:
     put_aside: int = 0
     failed: int = 0
     handed_back: int = 0
-    by: Mapping[Any, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Sweeper:
@@ -90,8 +82,6 @@ class Sweeper:
             return messages only when the sweeper ends.
         max_unconfirmed_messages: limit of held messages. A full sweeper does not sweep.
         max_unconfirmed_bytes: limit of held bytes.
-        priority: priority of the subscription; by default the lowest.
-        by: property for the counts of :class:`SweeperStats`.
 
     Raises:
         UsageError: an argument is out of range, or ``put_aside`` is the queue itself.
@@ -106,23 +96,18 @@ class Sweeper:
         hand_back_every: float | None = 60.0,
         max_unconfirmed_messages: int = 100_000,
         max_unconfirmed_bytes: int = 256 * 1024 * 1024,
-        priority: int = _LOWEST,
-        by: str | None = None,
     ) -> None:
         hand_back_every = _checks.timeout(hand_back_every, "hand_back_every", positive=True)
-        by = _checks.optional(_checks.text, "by", by, empty=False)
         self._uri = QueueUri.parse(queue)
         if put_aside is not None:
             _check_aside(self._uri, put_aside)
         self._put_aside = put_aside
         self._every = hand_back_every
         self._subscription = Subscription(
-            priority=_checks.integer("priority", priority, -(2**30), 2**30),
+            priority=_LOWEST,
             max_unconfirmed_messages=max_unconfirmed_messages,
             max_unconfirmed_bytes=max_unconfirmed_bytes,
         )
-        self._by = by
-        self._values: Counter[Any] = Counter()
         # GUIDs and sizes of the held messages.
         self._held: dict[str, int] = {}
         self._done = self._failed = self._handed_back = 0
@@ -141,7 +126,6 @@ class Sweeper:
             put_aside=self._done,
             failed=self._failed,
             handed_back=self._handed_back,
-            by=MappingProxyType(dict(self._values)),
         )
 
     async def run(self, session: Session) -> None:
@@ -209,9 +193,6 @@ class Sweeper:
             if reconnects != (reconnects := session.stats().reconnects):
                 self._held.clear()  # the broker redelivers all held messages to any consumer
             messages = list(batch)
-            if self._by is not None:
-                for message in messages:
-                    self._count(message, self._by)
             if aside is None:
                 self._keep(messages, consumer)
             else:
@@ -270,16 +251,6 @@ class Sweeper:
                 extra={"queue": self.queue},
             )
             self._keep(kept, consumer)
-
-    def _count(self, message: Message, name: str) -> None:
-        try:
-            value = message.properties.get(name)
-        except ProtocolError:
-            value = None
-        if value in self._values or len(self._values) < _MOST_VALUES:
-            self._values[value] += 1
-        else:
-            self._values[None] += 1
 
 
 def _check_aside(uri: QueueUri, aside: Queue | str) -> None:

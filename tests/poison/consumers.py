@@ -363,7 +363,7 @@ async def _mover(scene: Scene) -> AsyncIterator[Flooded]:
 async def _sweeper(scene: Scene) -> AsyncIterator[Flooded]:
     queue = await scene.session.open_queue(scene.uri, write=True)
     letters = await scene.open(scene.letters, default_subscription=None)
-    sweeper = Sweeper(scene.uri, put_aside=scene.letters, max_unconfirmed_messages=LIMIT, by="n")
+    sweeper = Sweeper(scene.uri, put_aside=scene.letters, max_unconfirmed_messages=LIMIT)
     async with (
         bmq.connect(scene.address) as session,
         beside(sweeper.run(session)),

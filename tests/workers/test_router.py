@@ -196,7 +196,7 @@ def test_a_failed_inclusion_changes_nothing() -> None:
         ("bmq://", "must end the domain with '/'"),
         ("bmq:///", "the domain is missing"),
         ("bmq://d/q?id=a", "must not contain an application"),
-        ("bmq://d/q?", "the only possible query"),
+        ("bmq://d/q?", "must not contain an application"),
         ("bmq://d/a/", "the queue name 'a/q'"),
         ("bmq://d d/", "the domain 'd d'"),
         ("tcp://localhost:30114/", "prefix must be a domain such as bmq://"),
