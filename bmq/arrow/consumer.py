@@ -97,7 +97,7 @@ class Taken(NamedTuple):
 
 def _chosen(arrivals: list[tuple[int, Arrival]], rows: Array | slice) -> list[tuple[int, Arrival]]:
     """Return the arrivals of some rows."""
-    arrival_of_row = np.repeat(np.arange(len(arrivals)), [count for count, _ in arrivals])[rows]
+    arrival_of_row = np.arange(len(arrivals)).repeat([count for count, _ in arrivals])[rows]
     counts = np.bincount(arrival_of_row, minlength=len(arrivals)).tolist()
     return [(count, arrival) for count, (_, arrival) in zip(counts, arrivals, strict=True) if count]
 

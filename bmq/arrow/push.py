@@ -108,9 +108,9 @@ class PushColumns:
         if len(parts) == 1:
             return parts[0]
         starts, stops, *rows, sub_ids_of = map(np.concatenate, zip(*map(_rows, parts), strict=True))
-        counts = [part.count for part in parts]
-        shifts = np.repeat(np.cumsum([0, *(len(part.buffer) for part in parts[:-1])]), counts)
-        sub_ids_of += np.repeat(np.cumsum([0, *(len(part.sub_ids) for part in parts[:-1])]), counts)
+        counts = [len(part.starts) for part in parts]
+        shifts = np.cumsum([0, *[len(part.buffer) for part in parts[:-1]]]).repeat(counts)
+        sub_ids_of += np.cumsum([0, *[len(part.sub_ids) for part in parts[:-1]]]).repeat(counts)
         sub_ids = [ids for part in parts for ids in part.sub_ids]
         buffer = b"".join([part.buffer for part in parts])
         made: list[Any] = [buffer, sub_ids, starts + shifts, stops + shifts, *rows, sub_ids_of]
