@@ -47,6 +47,6 @@ async def test_tables_make_few_calls(server: Server, session: bmq.Session) -> No
             rows += batch.num_rows
             if rows == COUNT:
                 break
-        await server.until(lambda: server.confirm_count == COUNT)
+    await server.until(lambda: server.confirm_count == COUNT)
     # About a hundred calls for an event of two hundred messages; a single message takes ten calls.
     assert counter.calls / COUNT < 2

@@ -347,6 +347,8 @@ def test_messages_have_the_properties_and_the_schema_of_their_type(document: dic
     assert {"ce_type", "CustomerId"} <= messages["CloudEvent-Order"]["headers"]["properties"].keys()
     assert messages["raw.bytes"]["headers"]["properties"] == {"Region": {"type": "string"}}
     assert "payload" not in messages["bytes"]
+    # Newer versions of msgspec add the default of a list.
+    assert schemas["Order"]["properties"]["lines"].pop("default", []) == []
     assert schemas["Order"] == {
         "title": "Order",
         "type": "object",
