@@ -134,11 +134,11 @@ types: setup ## mypy and pyright, both strict
 	$(RUN) -m pyright
 
 docs: setup ## the documentation, strictly, into site/
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 playground: setup ## the documentation with Python in the browser, into site/; fetches Pyodide with npm, 6 MB
 	$(RUN) docs/browser/build.py .pyodide
-	BMQ_PYODIDE=.pyodide NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	BMQ_PYODIDE=.pyodide NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 # ARGS=--check lists the reasons against a release and ARGS=--rehearse ignores them: see RELEASING.md.
 VERSION ?=

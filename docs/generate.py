@@ -301,7 +301,9 @@ def _examples() -> dict[type, Message]:
 
 def _kind(member: Member) -> str:
     kind = member.kind
-    if issubclass(kind, Structure | IntEnum):
+    if issubclass(kind, IntEnum):
+        return f"a number of {kind.__name__}"
+    if issubclass(kind, Structure):
         return ("list of " if member.array else "") + f"[{kind.__name__}](#{kind.__name__.lower()})"
     if kind is int:
         return ("int" if member.signed else "unsigned int") + f", {member.bits} bits"

@@ -46,8 +46,8 @@ class SqlAlchemyInbox(Inbox[C]):
         inbox = bmq.inbox.SqlAlchemyInbox(sessions, keep=7 * 86400)
 
     Needs the extra ``bmq[inbox]``. The table has the columns ``consumer``, ``guid``, ``handled_at`` (in
-    milliseconds since 1970) and ``outputs``. :meth:`start` creates a missing table; a tool for migrations
-    sees the table in ``metadata``.
+    milliseconds since 1970) and ``outputs``. :meth:`Inbox.start` creates a missing table; a tool for
+    migrations sees the table in ``metadata``.
 
     Args:
         database: an engine, or a factory of sessions bound to an engine.

@@ -384,7 +384,7 @@ def _words(entry: dict[str, str]) -> str:
 @pytest.mark.timeout(300)
 def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path) -> None:
     build = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
