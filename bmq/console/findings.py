@@ -131,7 +131,13 @@ def _of_app(
     moved = any(is_mover(reader.subscription) for reader in explanation.readers(app))
     waiting, obstacle = explanation.undelivered(app)
     if obstacle is Obstacle.NO_CONSUMER:
-        yield _no_readers(app.messages, name)
+        yield QueueFinding(
+            "unread",
+            "critical",
+            "No readers" + name,
+            f"{_waiting(app.messages)}{name}, and no client reads.",
+            "Start the consumers. Until then the queue grows to its quota, and old messages expire.",
+        )
     elif not waiting:
         if (
             oldest is not None
@@ -176,16 +182,6 @@ def _of_app(
             "Compare the expressions below with the properties of a waiting message (Look inside). Then "
             "deploy a consumer with a matching expression, or one without an expression.",
         )
-
-
-def _no_readers(count: int, name: str) -> QueueFinding:
-    return QueueFinding(
-        "unread",
-        "critical",
-        "No readers" + name,
-        f"{_waiting(count)}{name}, and no client reads.",
-        "Start the consumers. Until then the queue grows to its quota, and old messages expire.",
-    )
 
 
 def _quota(figures: Figures) -> Iterator[QueueFinding]:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 __all__ = ["Guard", "is_loopback"]
 
 _CHANGING = {"POST", "PUT", "PATCH", "DELETE"}
-_LOCAL = "localhost"
 
 
 def is_loopback(host: str) -> bool:
@@ -26,7 +25,7 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host.rstrip(".").lower() == _LOCAL
+        return host.rstrip(".").lower() == "localhost"
 
 
 def _name(host: str) -> str | None:
@@ -68,44 +67,31 @@ class Guard:
         self.read_only = read_only
 
     def refuse(
-        self,
-        method: str,
-        *,
-        api: bool,
-        changes: bool,
-        host: str | None,
-        origin: str | None,
-        site: str | None,
-        content_type: str,
-        encoded: bool,
-        authorization: str | None,
+        self, method: str, headers: Mapping[str, str], *, api: bool, changes: bool
     ) -> tuple[int, str] | None:
         """Return the reason for a refusal, as status and text; None if the request is answered.
 
         Args:
             method: the request's method.
+            headers: the request's headers, by names in any case.
             api: whether the request is for more than the page itself.
             changes: whether the request makes a change.
-            host: the header Host; this and the following arguments are None without the header.
-            origin: Origin.
-            site: Sec-Fetch-Site.
-            content_type: Content-Type without parameters.
-            encoded: whether the request has a Content-Encoding, which the page never uses.
-            authorization: Authorization.
         """
+        host, origin, site = map(headers.get, ("Host", "Origin", "Sec-Fetch-Site"))
         if not self._known(host):
             return 403, f"the console does not answer for host {host!r}; --allow-host permits the name"
         if origin is not None and _netloc(origin) != (host or "").lower():
             return 403, f"{origin!r} is another origin: only the console's own page may send requests"
-        if encoded:
+        if "Content-Encoding" in headers:  # the page never uses one
             return 415, "a request must have no content encoding"
         if not api:
             return None
         if site is not None and site not in ("same-origin", "none"):
             return 403, "the request came from another page: only the console's own page may send requests"
-        if self._token and not self._shown(authorization):
+        if self._token and not self._shown(headers.get("Authorization")):
             return 401, "the request needs a token: open the address that the console printed"
-        if method in _CHANGING and content_type != "application/json":
+        kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if method in _CHANGING and kind != "application/json":
             return 415, "the content type of a request must be application/json"
         if changes and self.read_only:
             return 403, "the console permits no changes (--read-only)"

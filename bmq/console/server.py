@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import dataclasses
 import json
 import logging
@@ -16,8 +15,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from importlib import resources
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -37,6 +37,7 @@ from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, RemoteBrok
 from bmq.console.taking import cancel, post_again
 from bmq.console.watch import Watch
 from bmq.wire.printable import printable
+from bmq.wire.properties import typed_value
 
 __all__ = ["Console", "beside"]
 
@@ -83,10 +84,6 @@ _MOST_FOLLOWING = 32
 # Seconds until a reader that takes nothing is cut off, and bytes under way to a reader.
 _PATIENCE = 30.0
 _PIECE = 64 * 1024
-
-
-class _BadRequest(bmq.UsageError):
-    """The page would never send such a request."""
 
 
 class _Busy(Exception):
@@ -250,14 +247,9 @@ class Console:
         try:
             refused = self._guard.refuse(
                 request.method,
+                request.headers,
                 api=request.path.startswith("/api/"),
                 changes=request.path in self._changing,
-                host=request.headers.get("Host"),
-                origin=request.headers.get("Origin"),
-                site=request.headers.get("Sec-Fetch-Site"),
-                content_type=request.content_type if "Content-Type" in request.headers else "",
-                encoded="Content-Encoding" in request.headers,
-                authorization=request.headers.get("Authorization"),
             )
             if refused is not None:
                 return _error(*refused)
@@ -349,13 +341,8 @@ class Console:
                         "words": list(explanation.words(app)),
                         "group": group_of(explanation.readers(app)),
                         "readers": [
-                            {
-                                "priority": reader.subscription.priority,
-                                "expression": reader.expression,
-                                "use": reader.use,
-                                "full": reader.full,
-                                "name": reader.name,
-                            }
+                            {name: getattr(reader, name) for name in ("expression", "use", "full", "name")}
+                            | {"priority": reader.subscription.priority}
                             for reader in explanation.readers(app)
                         ],
                     }
@@ -368,17 +355,11 @@ class Console:
         """A page of messages from the broker's list; no message is taken."""
         admin = await self._watch.admin()
         page = await admin.queue(_parameter(request, "uri")).messages(
-            _whole(request.query.get("offset", "0"), "offset"),
-            max(1, min(_MOST_LISTED, _whole(request.query.get("count", "50"), "count"))),
+            int(request.query.get("offset", "0")),
+            max(1, min(_MOST_LISTED, int(request.query.get("count", "50")))),
             app_id=request.query.get("app") or None,
         )
-        return _json(
-            {
-                "offset": page.offset,
-                "total": page.total,
-                "messages": page.messages,
-            }
-        )
+        return _json(page)
 
     async def _clusters(self, _: web.Request) -> web.Response:
         """The clusters as the answering broker sees them: nodes, partitions, primaries, and storage."""
@@ -401,15 +382,15 @@ class Console:
         body = await _body(request)
         properties = _properties(body)
         admin = await self._watch.admin()
-        asked = admin.queue(_text(body, "uri"))
+        asked = admin.queue(body.uri)
         gap = (await asked.standing()).gap
         if gap:
             raise NotNow(f"{gap}, and the list of subscriptions is incomplete")
         internals = await asked.internals()
         domain = await admin.domain(asked.domain)
         explanation = Explanation(internals, domain, {name: each.value for name, each in properties.items()})
-        wanted = _text(body, "app", "")
-        app = next((app for app in internals.depth.apps if app.app_id == wanted), AppDepth(wanted, 0, None))
+        apps = {app.app_id: app for app in internals.depth.apps}
+        app = apps.get(body.app, AppDepth(body.app, 0, None))
         decision = explanation.decide(app)
         assert decision is not None
         return _json(
@@ -433,17 +414,13 @@ class Console:
     async def _contents(self, request: web.Request) -> web.StreamResponse:
         """The contents of some messages, up to the limits of one answer."""
         body = await _body(request)
-        guids = _list(body, "guids")
-        if not all(isinstance(each, str) for each in guids):
-            raise _BadRequest("guids must be a list of strings")
-        uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
-        app = _text(body, "app", "")
-        wanted = list(dict.fromkeys(cast("list[str]", guids)))
+        uri = bmq.QueueUri.parse(body.uri).canonical
+        wanted = list(dict.fromkeys(body.guids))
         chosen = wanted[:_MOST_INSIDE]
         found: dict[str, bytes] = {}
         used = 0
         async with self._inside:
-            async with aclosing(self._source.contents(uri, app, chosen)) as contents:
+            async with aclosing(self._source.contents(uri, body.app, chosen)) as contents:
                 async for each in contents:
                     entry = _dumped(_inside(each))
                     used += len(entry)
@@ -471,36 +448,37 @@ class Console:
         payload = _payload(body)
         properties = _properties(body)
         async with self._source.connect() as session:
-            queue = await session.open_queue(_text(body, "uri"), write=True)
+            queue = await session.open_queue(body.uri, write=True)
             ack = await queue.post(payload, properties=properties or None)
         return _json({"guid": ack.guid})
 
     async def _again(self, request: web.Request) -> web.Response:
         """Post a dead letter again; the letter is confirmed after the acknowledgement."""
         body = await _body(request)
-        uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
-        edited = (_payload(body), _properties(body)) if "text" in body or "base64" in body else None
-        guid, first, to = _text(body, "guid"), _text(body, "first"), _text(body, "to", "")
+        uri = bmq.QueueUri.parse(body.uri).canonical
+        kept = body.text is None and body.base64 is None
+        edited = None if kept else (_payload(body), _properties(body))
         async with self._inside:
-            where, posted = await post_again(self._source, uri, guid, first, to=to, edited=edited)
+            where, posted = await post_again(
+                self._source, uri, body.guid, body.first, to=body.to, edited=edited
+            )
         return _json({"uri": where, "guid": posted})
 
     async def _cancel(self, request: web.Request) -> web.Response:
         """Delete a delayed message."""
         body = await _body(request)
-        uri = bmq.QueueUri.parse(_text(body, "uri")).canonical
-        due = _text(body, "due")
-        if not re.fullmatch(r"[0-9]{1,15}", due):
-            raise _BadRequest(f"due must be milliseconds since 1970 as digits, not {due!r}")
+        uri = bmq.QueueUri.parse(body.uri).canonical
+        if not re.fullmatch(r"[0-9]{1,15}", body.due):
+            raise bmq.UsageError(f"due must be milliseconds since 1970 as digits, not {body.due!r}")
         async with self._inside:
-            await cancel(self._source, uri, _text(body, "guid"), int(due))
-        return _json({"guid": _text(body, "guid")})
+            await cancel(self._source, uri, body.guid, int(body.due))
+        return _json({"guid": body.guid})
 
     async def _purge(self, request: web.Request) -> web.Response:
         """Delete the messages of a queue, or of one application of the queue."""
         body = await _body(request)
         admin = await self._watch.admin()
-        purged = await admin.queue(_text(body, "uri")).purge(_text(body, "app", "") or None)
+        purged = await admin.queue(body.uri).purge(body.app or None)
         return _json(
             {"messages": sum(each.messages for each in purged), "bytes": sum(each.bytes for each in purged)}
         )
@@ -607,99 +585,70 @@ def _error(status: int, text: str) -> web.Response:
 
 def _parameter(request: web.Request, name: str) -> str:
     if name not in request.query:
-        raise _BadRequest(f"{name} is missing")
+        raise bmq.UsageError(f"{name} is missing")
     return request.query[name]
 
 
-def _whole(text: str, name: str) -> int:
+class _Property(Struct):
+    name: str
+    type: str
+    value: str
+
+
+class _Body(Struct):
+    """The object of a POST; each action takes some of the members."""
+
+    uri: str
+    app: str = ""
+    text: str | None = None
+    base64: bytes | None = None
+    properties: tuple[_Property, ...] = ()
+    guids: tuple[str, ...] = ()
+    guid: str = ""
+    first: str = ""
+    to: str = ""
+    due: str = ""
+
+
+async def _body(request: web.Request) -> _Body:
     try:
-        return int(text)
-    except ValueError:
-        raise _BadRequest(f"{name} must be a whole number, not {text!r}") from None
+        return msgspec.json.decode(await request.read(), type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bmq.UsageError(f"the request cannot be read: {error}") from None
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
-    decoded = orjson.loads(await request.read())
-    if not isinstance(decoded, dict):
-        raise _BadRequest("a request must be a JSON object")
-    return cast("dict[str, Any]", decoded)
+def _payload(body: _Body) -> bytes:
+    if body.base64 is not None:
+        return body.base64
+    if body.text is None:
+        raise bmq.UsageError("text is missing")
+    return body.text.encode()
 
 
-def _text(body: dict[str, Any], name: str, default: str | None = None) -> str:
-    value = body.get(name, default)
-    if not isinstance(value, str):
-        raise _BadRequest(f"{name} is missing, or not a string")
-    return value
-
-
-def _payload(body: dict[str, Any]) -> bytes:
-    if "base64" not in body:
-        return _text(body, "text").encode()
-    try:
-        return base64.b64decode(_text(body, "base64"), validate=True)
-    except binascii.Error as error:
-        raise _BadRequest(f"base64 cannot be decoded: {error}") from None
-
-
-def _list(body: dict[str, Any], name: str) -> list[Any]:
-    if not isinstance(body.get(name, []), list):
-        raise _BadRequest(f"{name} must be a list")
-    return cast("list[Any]", body.get(name, []))
-
-
-def _properties(body: dict[str, Any]) -> dict[str, bmq.PropertyValue]:
+def _properties(body: _Body) -> dict[str, bmq.PropertyValue]:
     found: dict[str, bmq.PropertyValue] = {}
-    for each in _list(body, "properties"):
-        if not isinstance(each, dict):
-            raise _BadRequest("a property must be an object with name, type and value")
-        entry = cast("dict[str, Any]", each)
-        name = _text(entry, "name")
-        if name in found:
-            raise _BadRequest(f"property {name!r} is given twice")
-        found[name] = _typed(name, _text(entry, "type"), _text(entry, "value"))
+    for each in body.properties:
+        if each.name in found:
+            raise bmq.UsageError(f"property {each.name!r} is given twice")
+        try:
+            found[each.name] = typed_value(each.type, each.value)
+        except ValueError as error:
+            raise bmq.UsageError(f"property {each.name!r}: {error}") from None
     return found
 
 
-def _typed(name: str, kind: str, text: str) -> bmq.PropertyValue:
-    """Return a property's value from typed text."""
-    try:
-        wanted = bmq.PropertyType[kind.upper()]
-    except KeyError:
-        raise _BadRequest(f"property {name!r}: unknown type {kind!r}") from None
-    try:
-        match wanted:
-            case bmq.PropertyType.STRING:
-                return bmq.PropertyValue(wanted, text)
-            case bmq.PropertyType.BOOL:
-                return bmq.PropertyValue(wanted, {"true": True, "false": False}[text.strip().lower()])
-            case bmq.PropertyType.BINARY | bmq.PropertyType.CHAR:
-                return bmq.PropertyValue(wanted, bytes.fromhex(text))
-            case _:
-                return bmq.PropertyValue(wanted, int(text))
-    except (KeyError, ValueError):
-        how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
-        form = how.get(wanted.name, "a whole number")
-        raise _BadRequest(
-            f"property {name!r}: {text!r} is not a value of type {kind}; the form is {form}"
-        ) from None
-
-
 def _inside(content: Contents) -> dict[str, Any]:
+    types = content.properties.types
     return {
         "guid": content.guid,
         "size": content.size,
         "payload": base64.b64encode(content.payload).decode(),
-        "properties": _described(content.properties),
+        "properties": [
+            {"name": _escaped(name), "type": types[name].name.lower(), "value": _shown(value)}
+            for name, value in content.properties.items()
+        ],
         "error": content.error,
     }
-
-
-def _described(properties: bmq.Properties) -> list[dict[str, str]]:
-    types = properties.types
-    return [
-        {"name": _escaped(name), "type": types[name].name.lower(), "value": _shown(value)}
-        for name, value in properties.items()
-    ]
 
 
 def _shown(value: object) -> str:

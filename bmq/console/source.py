@@ -7,6 +7,7 @@ import asyncio
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import bmq
 from bmq import _checks
@@ -23,7 +24,7 @@ __all__ = ["MOST_SHOWN", "Contents", "NotNow", "RemoteBroker"]
 
 #: Limits for messages held at once to look inside: number, and bytes.
 MOST_HELD = 1000
-_MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 64 * 1024 * 1024
 #: Bytes of a payload to show, and of its properties. Data beyond the limit is never decompressed.
 MOST_SHOWN = 256 * 1024
 #: Seconds without a message after which no more messages are expected.
@@ -63,6 +64,8 @@ class RemoteBroker:
 
     Attributes:
         name: the broker's address, for people.
+        authenticates: whether the source has credentials; a page without a token would lend them to local
+            users.
         looks_inside: whether contents are read from the broker's store, without an effect on consumers; False
             for a broker over the wire, where only a consumer can see the content of a message.
     """
@@ -86,42 +89,25 @@ class RemoteBroker:
             _checks.instance("ssl", ssl, ssl_module.SSLContext, "an ssl.SSLContext")
         server_hostname = _checks.optional(_checks.text, "server_hostname", server_hostname)
         self.name = uri
-        self._credentials = credentials
-        self._ssl = ssl
-        self._server_hostname = server_hostname
+        self.authenticates = credentials is not None
+        self._access: dict[str, Any] = {
+            "credentials": credentials,
+            "ssl": ssl,
+            "server_hostname": server_hostname,
+            "process_name": "bmq console",
+        }
         self._timeout = timeout
         self._log = LogLimit(Log("bmq.console"))
 
-    @property
-    def authenticates(self) -> bool:
-        """Whether the source has credentials; a page without a token would lend them to local users."""
-        return self._credentials is not None
-
     async def admin(self) -> Admin:
         """Return a connected admin client."""
-        return await bmq.admin.connect(
-            self.name,
-            credentials=self._credentials,
-            ssl=self._ssl,
-            server_hostname=self._server_hostname,
-            timeout=self._timeout,
-            process_name="bmq console",
-        )
+        return await bmq.admin.connect(self.name, timeout=self._timeout, **self._access)
 
     def connect(self) -> bmq.connect:
         """Return a connector for a session."""
-        return bmq.connect(
-            self.name,
-            credentials=self._credentials,
-            ssl=self._ssl,
-            server_hostname=self._server_hostname,
-            process_name="bmq console",
-            connect_timeout=self._timeout,
-            open_timeout=self._timeout,
-            configure_timeout=self._timeout,
-            close_timeout=self._timeout,
-            reconnect_timeout=self._timeout,
-        )
+        steps = ("connect", "open", "configure", "close", "reconnect")
+        timeouts: dict[str, Any] = {f"{step}_timeout": self._timeout for step in steps}
+        return bmq.connect(self.name, **self._access, **timeouts)
 
     async def figures(self, admin: Admin) -> list[Figures]:
         """Return the figures of every queue."""
@@ -155,7 +141,7 @@ class RemoteBroker:
                 address,
                 read=True,
                 max_unconfirmed_messages=MOST_HELD,
-                max_unconfirmed_bytes=_MOST_BYTES,
+                max_unconfirmed_bytes=MOST_BYTES,
             )
             while held < MOST_HELD and missing:
                 try:

@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager
 import bmq
 from bmq.admin import Stream
 from bmq.admin.taking import objection
-from bmq.console.source import MOST_HELD, NotNow, RemoteBroker
+from bmq.console.source import MOST_BYTES, MOST_HELD, NotNow, RemoteBroker
 from bmq.conventions import DEAD_GUID, DUE, is_guid
 from bmq.subscriptions import Expression
 from bmq.workers import original_of
 
 __all__ = ["cancel", "post_again"]
 
-_MOST_BYTES = 64 * 1024 * 1024
 # Seconds without a message after which the message is held by somebody else, or gone.
 _IDLE = 2.0
 # Above the subscriptions of all usual consumers.
@@ -55,8 +54,9 @@ async def post_again(
         NotNow: the queue has readers, or the letter is gone.
         UsageError: the message is not a dead letter, or cannot be posted.
     """
-    if not is_guid(first):
-        raise bmq.UsageError(f"first must be the GUID of the original message, not {first!r}")
+    for name, each in (("guid", guid), ("first", first)):
+        if not is_guid(each):
+            raise bmq.UsageError(f"{name} must be the GUID of a message, not {each!r}")
     async with _taken(source, uri, guid, f'{DEAD_GUID} == "{first}"') as (session, letter):
         destination, original = original_of(letter, to or None)
         if edited is not None:
@@ -117,7 +117,7 @@ async def _taken(
             expression,
             priority=_FIRST,
             max_unconfirmed_messages=MOST_HELD,
-            max_unconfirmed_bytes=_MOST_BYTES,
+            max_unconfirmed_bytes=MOST_BYTES,
         ) as consumer:
             for _ in range(MOST_HELD):
                 try:

@@ -22,6 +22,8 @@ __all__ = ["Watch"]
 
 logger = Log("bmq.console")
 
+# Figures that pages get unchanged.
+_TOLD = ("uri", "domain", "mode", "messages", "bytes", "producers", "consumers")
 # Queues processed in one turn of the event loop.
 _TURN = 200
 # Queues whose subscriptions are asked for at once, and seconds between two questions about a queue.
@@ -243,20 +245,13 @@ class Watch:
             deeper = bool(self._queues) and queue.messages > (each.depth[-1] if each.depth else 0)
             self._rates.add(each, queue.uri, queue.messages, queue.posted, queue.confirmed)
             each.grown = not each.confirming and (each.grown or deeper)
-            each.now = {
-                "uri": queue.uri,
-                "domain": queue.domain,
-                "mode": queue.mode,
-                "messages": queue.messages,
-                "bytes": queue.bytes,
-                "producers": queue.producers,
-                "consumers": queue.consumers,
+            each.now = {name: getattr(queue, name) for name in _TOLD} | {
                 "posted": each.posting,
                 "confirmed": each.confirming,
+                "quota": round(queue.quota, 3),
             }
             each.expire(before.expired if before else None, queue.expired, now)
             each.report(queue, self._dead)
-            each.now["quota"] = round(queue.quota, 3)
             each.tell()
         budget = max((_world.monotonic() - started) * _ASKING, self._interval * _ASKING_LEAST)
         await self._look_inside(admin, figures, seen, budget)
@@ -343,12 +338,8 @@ class Watch:
     # telling
 
     def _state(self) -> dict[str, Any]:
-        return {
-            "broker": self.broker,
-            "error": self.error,
-            "refused": self.refused,
-            "gap": self.gap,
-            "unasked": self.unasked,
+        told = ("broker", "error", "refused", "gap", "unasked")
+        return {name: getattr(self, name) for name in told} | {
             "oldest": round(self.oldest, 1),
             "time": _world.time(),
             "interval": self._interval,

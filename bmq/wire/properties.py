@@ -44,6 +44,7 @@ __all__ = [
     "properties_length",
     "property_column",
     "split_properties",
+    "typed_value",
 ]
 
 #: A property's value as read.
@@ -67,6 +68,31 @@ class PropertyValue(NamedTuple):
 
 #: A property's value as accepted when posting.
 PropertyInput = PlainValue | bytearray | memoryview | PropertyValue
+
+
+def typed_value(kind: str, text: str) -> PropertyValue:
+    """Return a value of a type from its text; bytes are hexadecimal digits.
+
+    Raises:
+        ValueError: the type is unknown, or the text is not one of its values.
+    """
+    if kind.upper() not in PropertyType.__members__:
+        known = ", ".join(PropertyType.__members__).lower()
+        raise ValueError(f"unknown type {kind!r}; use one of: {known}")
+    wanted = PropertyType[kind.upper()]
+    form, read = _FORMS.get(wanted, ("a whole number", int))
+    try:
+        return PropertyValue(wanted, read(text))
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{text!r} is not a value of type {kind}; the form is {form}") from error
+
+
+_FORMS: dict[PropertyType, tuple[str, Callable[[str], PlainValue]]] = {
+    PropertyType.BOOL: ("true or false", lambda text: {"true": True, "false": False}[text.strip().lower()]),
+    PropertyType.CHAR: ("two hexadecimal digits", bytes.fromhex),
+    PropertyType.STRING: ("a text", str),
+    PropertyType.BINARY: ("hexadecimal digits", bytes.fromhex),
+}
 
 _INT_SIZES = {PropertyType.SHORT: 2, PropertyType.INT32: 4, PropertyType.INT64: 8}
 _FIXED_SIZES = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, **_INT_SIZES}

@@ -260,7 +260,7 @@ async def test_a_message_is_posted(
         ),
         (400, "base64", {"base64": "!"}),
         (400, "text is missing", {}),
-        (400, "properties must be a list", {"text": "x", "properties": {"n": 1}}),
+        (400, "$.properties", {"text": "x", "properties": {"n": 1}}),
         (409, "no.such.domain", {"uri": "bmq://no.such.domain/q", "text": "x"}),
         (400, "orders", {"uri": "orders", "text": "x"}),
     ],
