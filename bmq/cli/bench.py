@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import time
@@ -15,7 +16,6 @@ import bmq
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues
 from bmq.cli.dialog import progress_bar
-from bmq.cli.figures import bars, percentiles
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
@@ -31,6 +31,7 @@ _PHASES = ("produce", "consume", "roundtrip")
 _WINDOW = 10_000
 _WINDOW_BYTES = 256 * 1024 * 1024
 _TURN = 1000
+_PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,6 @@ async def command(
         python=sys.version.split()[0],
         bmq=bmq.__version__,
     )
-    acks: list[float] = []
-    pushes: list[float] = []
     if queue is not None and chosen != ["produce"]:
         await _refuse_used(target, uri)
     if "produce" in chosen:
@@ -137,16 +136,20 @@ async def command(
             if rate
             else _round_trips(target, uri, message, rounds)
         )
-        result.ack_seconds, result.push_seconds = percentiles(acks), percentiles(pushes)
+        result.ack_seconds, result.push_seconds = _percentiles(acks), _percentiles(pushes)
     if output is not Form.TABLE:
         show(output, FIELDS, [result], {})
         return ExitStatus.OK
-    for phase in ("produce", "consume"):
+    for phase, work in {"produce": result.produce, "consume": result.consume}.items():
         if phase in chosen:
-            _show_rate(phase, getattr(result, phase))
+            emit(
+                f"{phase:<8}  {number(work.messages_per_second):>9} messages/s  "
+                f"{size(work.bytes_per_second):>10}/s  {work.seconds:7.2f} s, {work.cpu_seconds:.2f} s of CPU"
+            )
     if "roundtrip" in chosen:
-        _show_latency("post to acknowledgement", acks)
-        _show_latency("post to delivery", pushes)
+        for what, found in {"acknowledgement": result.ack_seconds, "delivery": result.push_seconds}.items():
+            told = "  ".join(f"{name} {value * 1e6:,.0f}" for name, value in found.items())
+            emit(f"post to {what}, microseconds: {told}")
     what = f"{number(messages)} messages of {size(payload)}, {properties} properties"
     note(f"{target.uri}, {what}, {result.loop}")
     return ExitStatus.OK
@@ -269,17 +272,8 @@ async def _scheduled(
     return acks, pushes
 
 
-def _show_rate(phase: str, rate: _PhaseRate) -> None:
-    emit(
-        f"{phase:<8}  {number(rate.messages_per_second):>9} messages/s  {size(rate.bytes_per_second):>10}/s  "
-        f"{rate.seconds:7.2f} s, {rate.cpu_seconds:.2f} s of CPU"
-    )
-
-
-def _show_latency(what: str, seconds: list[float]) -> None:
-    found = percentiles(seconds)
-    told = "  ".join(f"{name} {value * 1e6:,.0f}" for name, value in found.items())
-    emit("")
-    emit(f"{what}, microseconds: {told}")
-    for low, high, count, bar in bars(seconds):
-        emit(f"{low * 1e6:>10,.0f} - {high * 1e6:<9,.0f} {count:>7,} {bar}")
+def _percentiles(values: list[float]) -> dict[str, float]:
+    """Return ``{"p50": ..., ..., "max": ...}``: the smallest value that this percentage does not exceed."""
+    ordered = sorted(values)
+    places = {f"p{percent:g}": math.ceil(len(ordered) * percent / 100) for percent in _PERCENTILES}
+    return {name: ordered[place - 1] for name, place in places.items()} | {"max": ordered[-1]}

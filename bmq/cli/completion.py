@@ -2,37 +2,29 @@
 """Completion of queues, domains, applications and admin commands in the shell, from the broker.
 
 A TAB must never hang or print. The answer takes one second at most. Without a broker, without permission, and
-without an answer in time, the answer is empty. The names of queues and domains are kept for some seconds, in
-a private file, for the next TAB.
+without an answer in time, the answer is empty.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
-import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from bmq.cli.files import replace_file
 from bmq.cli.verbs import VERBS
 
 __all__ = ["admin_words", "answer_shell", "chosen_verb", "domains", "queues", "queues_or_domains"]
 
 #: Maximum time in seconds for which a TAB waits for the broker.
 PATIENCE = 1.0
-#: Time in seconds for which names are kept.
-KEPT = 5.0
 # Characters of URIs at which bash cuts words (COMP_WORDBREAKS).
 _BREAKS = ":="
 
@@ -132,48 +124,12 @@ async def _ask(options: dict[str, Any], incomplete: str) -> tuple[list[str], lis
     """Return URIs of queues, or of the applications of one queue, and names of domains."""
     from bmq.cli.target import target_of
 
-    target = target_of("completion", options, timeout=PATIENCE, keyring=False)
     queue, mark, _ = incomplete.partition("?")
-    user = str(options.get("user") or os.environ.get("BMQ_USER") or "")
-    parts = (target.uri, target.context, user, queue if mark else "")
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    kept = _kept(key)
-    if kept is not None:
-        return kept
-    async with target.admin() as admin:
+    async with target_of("completion", options, timeout=PATIENCE, keyring=False).admin() as admin:
         if mark:
             apps = (await admin.queue(queue).depth()).apps
-            found = [f"{queue}?id={app.app_id}" for app in apps if app.app_id != "__default"], list[str]()
-        else:
-            found = list(await admin.queues()), [each.name for each in await admin.domains()]
-    _keep(key, found)
-    return found
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
-    return (Path(home or "~/.cache") / "bmq").expanduser()
-
-
-def _kept(key: str) -> tuple[list[str], list[str]] | None:
-    """Return the names of an earlier TAB; None if there are none, or if they are old."""
-    path = _cache() / f"names-{key[:32]}.json"
-    with suppress(OSError, ValueError, TypeError):
-        if 0 <= time.time() - path.stat().st_mtime < KEPT:
-            uris, names = json.loads(path.read_text(encoding="utf-8"))
-            return [str(each) for each in uris], [str(each) for each in names]
-    return None
-
-
-def _keep(key: str, found: tuple[list[str], list[str]]) -> None:
-    """Keep names for the next TAB, and delete old ones. A failure is silent."""
-    folder = _cache()
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for old in folder.glob("names-*.json"):
-            if time.time() - old.stat().st_mtime > KEPT:
-                old.unlink(missing_ok=True)
-        replace_file(folder / f"names-{key[:32]}.json", json.dumps(found).encode())
+            return [f"{queue}?id={app.app_id}" for app in apps if app.app_id != "__default"], []
+        return list(await admin.queues()), [each.name for each in await admin.domains()]
 
 
 # ---- the shells

@@ -51,15 +51,8 @@ async def command(
         if error.name != "aiohttp":
             raise
         raise BadInput(f"the page needs an extra: {install('console')}") from None
-    source = console.RemoteBroker(
-        target.uri,
-        credentials=target.credentials,
-        ssl=target.ssl,
-        server_hostname=target.server_hostname,
-        timeout=target.timeout,
-    )
     page = console.Console(
-        source,
+        console.RemoteBroker(target.uri, **target.access, timeout=target.timeout),
         host=host,
         port=port,
         names=allow_host or (),

@@ -54,14 +54,7 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
     # Spaces between the addresses: a narrow terminal breaks the line there, not within a name.
     shown = [each | {"address": each["address"].replace(",", ", ")} for each in records]
     rows = [["*" if each["current"] else "", *(each[name] or "" for name in _COLUMNS)] for each in shown]
-    if rows and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=True)) > out().width:
-        # A table would break addresses within a name: a paragraph for each context.
-        for row in rows:
-            emit(f"{row[0] or ' '} {row[1]}")
-            for name, value in zip(_COLUMNS[1:], row[2:], strict=True):
-                for line in filter(None, value.split(", ") if name == "address" else [value]):
-                    emit(f"    {name:<9} {line}")
-    elif rows:
+    if rows:
         out().print(table(["", *_COLUMNS], rows))
     else:
         note("no contexts; for example: bmq contexts add local tcp://localhost:30114")

@@ -159,7 +159,7 @@ def _list(letters: list[bmq.Message]) -> None:
     ]
     if rows:
         out().print(table(["GUID", "came from", "attempts>", "error", "size>"], rows))
-    dead = sum(map(_is_dead_letter, letters))
+    dead = sum(_text(letter, DEAD_QUEUE) not in ("", "?") for letter in letters)
     if dead == len(letters):
         note(several(dead, "dead letter"))
     else:
@@ -169,16 +169,8 @@ def _list(letters: list[bmq.Message]) -> None:
         note("bmq dead: the messages return to the queue; bmq peek takes no messages")
 
 
-def _is_dead_letter(letter: bmq.Message) -> bool:
-    import bmq
-
-    try:
-        return any(name.startswith(DEAD_PREFIX) for name in letter.properties)
-    except bmq.ProtocolError:
-        return False
-
-
 def _text(letter: bmq.Message, name: str) -> str:
+    """Return a property; "?" for a letter whose properties cannot be read."""
     import bmq
 
     try:

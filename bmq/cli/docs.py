@@ -8,7 +8,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from bmq import asyncapi
 from bmq._version import install
@@ -19,12 +19,6 @@ from bmq.cli.run import find_app
 from bmq.cli.verb import verb
 
 __all__ = ["command"]
-
-
-class _Texts(TypedDict):
-    title: str
-    version: str
-    description: str | None
 
 
 @verb("docs", broker=False)
@@ -57,12 +51,12 @@ async def command(
     app = find_app(target, directory)
     name = target.partition(":")[0]
     module = sys.modules[name]
-    texts: _Texts = {
-        "title": name if title is None else title,
-        "version": str(getattr(module, "__version__", "0.1.0")) if release is None else release,
-        "description": inspect.getdoc(module),
-    }
-    document = asyncapi.document(app, **texts)
+    document = asyncapi.document(
+        app,
+        title=name if title is None else title,
+        version=str(getattr(module, "__version__", "0.1.0")) if release is None else release,
+        description=inspect.getdoc(module),
+    )
     write_utf8()
     emit(*(_as_yaml(document) if yaml else json.dumps(document, indent=2)).splitlines())
 

@@ -168,7 +168,7 @@ async def examine(target: BrokerTarget, queue: str | None, output: Form, *, post
 
 async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
     loop = asyncio.get_running_loop()
-    found = await steps.do(
+    await steps.do(
         "resolve",
         asyncio.wait_for(
             loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), target.timeout
@@ -176,11 +176,11 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
         lambda infos: f"{address.host} is {', '.join(dict.fromkeys(str(info[4][0]) for info in infos))}",
         f"The name {address.host} does not resolve here: check its spelling, and this machine's DNS.",
     )
-    where = dict.fromkeys(str(info[4][0]) for info in found)
     with ExitStack() as closing:  # also if the output fails
 
         async def connect() -> asyncio.StreamWriter:
-            _, writer = await asyncio.wait_for(_first(list(where), address.port), target.timeout)
+            opening = asyncio.open_connection(address.host, address.port)
+            _, writer = await asyncio.wait_for(opening, target.timeout)
             closing.callback(writer.transport.abort)
             return writer
 
@@ -204,15 +204,6 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
                 "authorities, --server-name the name in the certificate, --cert and --key this client's "
                 "certificate.",
             )
-
-
-async def _first(hosts: list[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    for host in hosts[:-1]:
-        try:
-            return await asyncio.open_connection(host, port)
-        except OSError:
-            continue
-    return await asyncio.open_connection(hosts[-1], port)
 
 
 async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack) -> bmq.Session:

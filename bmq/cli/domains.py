@@ -19,14 +19,14 @@ import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
 from bmq.cli.dialog import confirmed
-from bmq.cli.domain_changes import Change, change_lines, compare, shown_value
+from bmq.cli.domain_changes import change_lines, compare, shown_value
 from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import DomainStep, Plan, make_plan, running_domain
 from bmq.cli.files import replace_file
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, emit_json, note
-from bmq.cli.records import OUTPUT, Form, Records, fields_of
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, target_of
 from bmq.cli.verb import verb
@@ -34,35 +34,10 @@ from bmq.cli.verb import verb
 __all__ = ["APPLIED", "DIFFERENCE", "FIELDS", "SUBCOMMANDS", "command"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    name: str
-    file: str
-    action: str
-    writes: bool
-    findings: list[dict[str, str]]
-    notes: tuple[str, ...]
-    changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Applied:
-    name: str
-    done: bool
-    problems: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Different:
-    """A domain that differs."""
-
-    name: str
-    only: str | None
-    changes: list[Change]
-
-
 #: Fields of a line of ``plan`` as CSV, of ``apply``, and of ``diff``.
-FIELDS, APPLIED, DIFFERENCE = fields_of(_Planned), fields_of(_Applied), fields_of(_Different)
+FIELDS = ("name", "file", "action", "writes", "findings", "notes", "changes")
+APPLIED = ("name", "done", "problems")
+DIFFERENCE = ("name", "only", "changes")
 
 #: Exit status of ``plan`` with differences.
 _CHANGES = 2
@@ -181,7 +156,7 @@ async def diff(
         different = True
         only = one.name if right is None else two.name if left is None else None
         if records is not None:
-            records.write(_Different(name, only, changes))
+            records.write({"name": name, "only": only, "changes": changes})
             continue
         emit(f"{name}: only in {only}" if only is not None else f"{name}:")
         for change in changes:
@@ -329,13 +304,13 @@ def _plan_lines(plan: Plan) -> list[str]:
     return [*lines, f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}"]
 
 
-def _row(step: DomainStep) -> _Planned:
+def _row(step: DomainStep) -> dict[str, object]:
     findings = [
         {"severity": each.severity, "where": each.where, "message": each.message}
         for each in step.file.findings
     ]
-    path = str(step.file.path)
-    return _Planned(step.name, path, step.action, step.writes, findings, step.notes, step.changes)
+    values = step.name, str(step.file.path), step.action, step.writes, findings, step.notes, step.changes
+    return dict(zip(FIELDS, values, strict=True))
 
 
 # ---- applying
@@ -346,34 +321,26 @@ async def _apply(
 ) -> int:
     steps = plan.by("change", "create")
     left = plan.by("refused", "invalid")
-    if output is Form.CSV and not yes:
+    results = None if output is Form.TABLE else Records(output, APPLIED)
+    if results is None or not yes:
+        tell = emit if results is None else note  # stdout has records alone
         for line in _plan_lines(plan):
-            note(line)  # stdout has the result alone
-    elif output is Form.TABLE or not yes:
-        _show(plan, output)
-    results = Records(output, APPLIED) if output is Form.CSV else None
-    if not steps and results is None:
-        return ExitStatus.FAILED if left else ExitStatus.OK
+            tell(line)
     if steps and not yes and not confirmed(f"Apply {several(len(steps), 'change')}?"):
         return ExitStatus.FAILED
-    failures: dict[str, list[str]] = {step.name: ["not applied: see the plan"] for step in left}
-    for step in steps:
-        problems = await _apply_step(step, nodes, config_dir)
-        if problems:
-            failures[step.name] = problems
-        elif output is Form.TABLE:
+    failed = bool(left)
+    for step in (*steps, *left):
+        problems = (
+            ["not applied: see the plan"] if step in left else await _apply_step(step, nodes, config_dir)
+        )
+        if results is not None:
+            results.write({"name": step.name, "done": not problems, "problems": problems})
+        elif not problems:
             emit(f"{step.name}: done")
-    if results is not None:
-        for step in (*steps, *left):
-            problems = failures.get(step.name, [])
-            results.write(_Applied(step.name, not problems, problems))
-    elif output is Form.JSON:
-        done = [step.name for step in steps if step.name not in failures]
-        emit_json({"done": done, "failed": failures})
-    for name, problems in failures.items():
         for problem in problems:
-            note(f"bmq domains apply: {name}: {problem}")
-    return ExitStatus.FAILED if failures else ExitStatus.OK
+            failed = True
+            note(f"bmq domains apply: {step.name}: {problem}")
+    return ExitStatus.FAILED if failed else ExitStatus.OK
 
 
 async def _apply_step(step: DomainStep, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:

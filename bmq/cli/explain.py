@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import bmq
 from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
@@ -19,7 +18,7 @@ from bmq.cli.folding import Row, folded
 from bmq.cli.messages import BadInput, assumed_types, parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import emit, note
-from bmq.cli.records import OUTPUT, Form, Records, fields_of
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
@@ -28,30 +27,12 @@ from bmq.subscriptions import Decision
 __all__ = ["FIELDS", "command"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Explained:
-    queue: Internals
-    gap: str
-    oldest: StoredMessage | None
-    words: list[str]
-    applications: dict[str, dict[str, object]]
-
-
 #: Fields of the record.
-FIELDS = fields_of(_Explained)
-_PAGE = 1000
+FIELDS = ("queue", "gap", "oldest", "words", "applications")
+Found = dict[str, tuple[StoredMessage, str]]
 _HINT = (
     "To see which consumer would receive a message, give its properties: --property NAME=VALUE, or --empty."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A message, its place among the waiting messages of an application, and their number."""
-
-    message: StoredMessage
-    place: int
-    total: int
 
 
 @verb("explain")
@@ -97,12 +78,7 @@ async def command(
         domain = await admin.domain(asked.domain)
         oldest = (await asked.messages(0, 1)).messages
         counted = await _counted(asked)
-        found: dict[str, _Found] = {}
-        if guid is not None:
-            for app in internals.depth.apps or ():
-                hit = await _find(asked, app.app_id, guid.upper())
-                if hit is not None:
-                    found[app.app_id] = hit
+        found = await _find(asked, internals, guid) if guid is not None else {}
     status = tell(standing)
     if told := assumed_types(properties):
         note(told)
@@ -113,25 +89,21 @@ async def command(
     def of_key(app: AppDepth) -> Iterator[str]:
         return iter(()) if group_key is None else explanation.of_key(app, group_key)
 
+    head = [*explanation.head(oldest, counted), *_about(guid, found)]
     if output is not Form.TABLE:
-        Records(output, FIELDS).write(
-            _Explained(
-                queue=internals,
-                gap=standing.gap,
-                oldest=oldest[0] if oldest else None,
-                words=[*explanation.head(oldest, counted), *_about(guid, found)],
-                applications={
-                    app.app_id: {
-                        "words": [*explanation.words(app), *of_key(app)],
-                        "decision": _names(explanation.decide(app)),
-                    }
-                    for app in chosen
-                },
-            )
-        )
+        applications = {
+            app.app_id: {
+                "words": [*explanation.words(app), *of_key(app)],
+                "decision": _names(explanation.decide(app)),
+            }
+            for app in chosen
+        }
+        first = oldest[0] if oldest else None
+        values = internals, standing.gap, first, head, applications
+        Records(output, FIELDS).write(dict(zip(FIELDS, values, strict=True)))
         return status
     console = out()
-    for line in (*explanation.head(oldest, counted), *_about(guid, found)):
+    for line in head:
         console.print(styled(line))
     for app in chosen:
         emit("")
@@ -153,19 +125,20 @@ async def _counted(queue: QueueAdmin) -> QueueStatistics | None:
         return None
 
 
-async def _find(queue: QueueAdmin, app_id: str, guid: str) -> _Found | None:
-    offset = 0
-    while True:
-        page = await queue.messages(offset, _PAGE, app_id=app_id)
-        for place, message in enumerate(page.messages, offset):
-            if message.guid == guid:
-                return _Found(message, place, page.total)
-        offset += len(page.messages)
-        if not page.messages or offset >= page.total:
-            return None
+async def _find(queue: QueueAdmin, internals: Internals, guid: str) -> Found:
+    """Return a message, with its place, by the application for which it waits."""
+    found: Found = {}
+    for app in internals.depth.apps:
+        place = 0
+        async for message in queue.all_messages(app_id=app.app_id):
+            place += 1
+            if message.guid == guid.upper():
+                found[app.app_id] = message, f"{number(place)} of {number(app.messages)}"
+                break
+    return found
 
 
-def _about(guid: str | None, found: dict[str, _Found]) -> Iterator[str]:
+def _about(guid: str | None, found: Found) -> Iterator[str]:
     if guid is None:
         return
     if not found:
@@ -174,11 +147,11 @@ def _about(guid: str | None, found: dict[str, _Found]) -> Iterator[str]:
             "the message expired, was purged, or was never accepted."
         )
         return
-    message = next(iter(found.values())).message
+    message, _ = next(iter(found.values()))
     yield f"Message {message.guid} ({size(message.size)}) arrived {age(message.arrival)} ago."
-    for app_id, hit in found.items():
+    for app_id, (_, place) in found.items():
         whose = "" if app_id == "__default" else f" for {app_id}"
-        yield f"The message is number {number(hit.place + 1)} of {number(hit.total)} waiting messages{whose}."
+        yield f"The message is number {place} waiting messages{whose}."
 
 
 def _names(decision: Decision | None) -> dict[str, object] | None:

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from bmq._json import orjson
 from bmq.cli.output import note, printable
 
 if TYPE_CHECKING:
     import bmq
-    from bmq.wire.properties import PlainValue, PropertyInput
+    from bmq.wire.properties import PropertyInput
 
 __all__ = [
     "MESSAGE_FIELDS",
@@ -31,8 +33,6 @@ __all__ = [
 
 #: Fields of a message as a record; a payload that is not UTF-8 is in ``base64``.
 MESSAGE_FIELDS = ("guid", "queue", "properties", "types", "data", "base64")
-_TYPES = ("bool", "char", "short", "int32", "int64", "string", "binary")
-_MEMBERS = {"data", "json", "base64", "properties", "types", "tags", "guid", "queue"}
 _TRUTH = {"true": True, "false": False}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -96,30 +96,13 @@ def _guessed(value: str) -> PropertyInput:
     return value
 
 
-def _typed(name: str, kind: str, value: Any) -> PropertyInput:
-    import bmq
+def _typed(name: str, kind: str, value: object) -> PropertyInput:
+    from bmq.wire.properties import typed_value
 
-    if kind.lower() not in _TYPES:
-        raise BadInput(f"property {name!r}: unknown type {kind!r}; use one of: {', '.join(_TYPES)}")
-    wanted = bmq.PropertyType[kind.upper()]
-    made: PlainValue
     try:
-        match wanted:
-            case bmq.PropertyType.BOOL:
-                made = value if isinstance(value, bool) else _TRUTH[str(value)]
-            case bmq.PropertyType.STRING:
-                made = str(value)
-            case bmq.PropertyType.BINARY | bmq.PropertyType.CHAR:
-                made = bytes.fromhex(str(value))
-            case _:
-                made = int(value)
-    except (KeyError, ValueError) as error:
-        how = {"BOOL": "true or false", "BINARY": "hexadecimal digits", "CHAR": "two hexadecimal digits"}
-        form = how.get(wanted.name, "a whole number")
-        raise BadInput(
-            f"property {name!r}: {value!r} is not a value of type {kind}; the form is {form}"
-        ) from error
-    return bmq.PropertyValue(wanted, made)
+        return typed_value(kind, str(value))
+    except ValueError as error:
+        raise BadInput(f"property {name!r}: {error}") from error
 
 
 def property_text(properties: Mapping[str, object]) -> str:
@@ -178,49 +161,39 @@ def from_json(line: bytes) -> bmq.PutMessage:
     except (ValueError, RecursionError) as error:
         cut = "" if line.endswith(b"\n") else " (the input ends in the middle of this line)"
         raise BadInput(f"not JSON{cut}: {error}") from None
-    if not isinstance(decoded, dict):
-        raise BadInput('a message must be a JSON object, for example {"data": "hello"}')
-    entry = cast("dict[str, Any]", decoded)
-    if unknown := set(entry) - _MEMBERS:
-        raise BadInput(f"unknown member {', '.join(sorted(unknown))}; use: {', '.join(sorted(_MEMBERS))}")
-    types: Any = entry.get("types") or {}
-    given: Any = entry.get("properties") or {}
-    if not isinstance(types, dict) or not isinstance(given, dict):
-        raise BadInput("properties and types must be JSON objects")
-    named = cast("dict[str, Any]", types)
-    properties: dict[str, PropertyInput] = {}
-    for name, value in cast("dict[str, Any]", given).items():
-        if name in named:
-            properties[name] = _typed(name, str(named[name]), value)
-        elif isinstance(value, bool | int | str):
-            properties[name] = value
-        else:
-            raise BadInput(
-                f"property {name!r}: a value must be true, false, a whole number or a string, not {value!r}"
-            )
-    tags: Any = entry.get("tags") or []
-    if type(tags) is not list:
-        raise BadInput("tags must be a list of strings")
-    return bmq.PutMessage(
-        _payload(entry), properties or None, tags=[str(tag) for tag in entry.get("tags") or ()]
-    )
+    try:
+        entry = msgspec.convert(decoded, _Entry)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise BadInput(f'not a message, such as {{"data": "hello"}}: {error}') from None
+    types = entry.types or {}
+    properties = {
+        name: _typed(name, types[name], value) if name in types else value
+        for name, value in (entry.properties or {}).items()
+    }
+    return bmq.PutMessage(_payload(entry), properties or None, tags=entry.tags or ())
 
 
-def _payload(entry: dict[str, Any]) -> bytes:
-    chosen = [name for name in ("data", "json", "base64") if name in entry]
-    if len(chosen) != 1:
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of NDJSON; ``guid`` and ``queue`` are those of a received message, and have no effect."""
+
+    data: str | UnsetType = UNSET
+    json: Any = UNSET
+    base64: bytes | UnsetType = UNSET
+    properties: dict[str, bool | int | str] | None = None
+    types: dict[str, str] | None = None
+    tags: list[str] | None = None
+    guid: str = ""
+    queue: str = ""
+
+
+def _payload(entry: _Entry) -> bytes:
+    given = {
+        name: value for name in ("data", "json", "base64") if (value := getattr(entry, name)) is not UNSET
+    }
+    if len(given) != 1:
         raise BadInput("a message must have exactly one of data, json and base64")
-    value = entry[chosen[0]]
+    ((name, value),) = given.items()
     try:
-        if chosen == ["json"]:
-            return orjson.dumps(value)
-        if chosen == ["data"] and isinstance(value, str):
-            return value.encode()
+        return value if name == "base64" else value.encode() if name == "data" else orjson.dumps(value)
     except (TypeError, UnicodeEncodeError) as error:
-        raise BadInput(f"{chosen[0]} is not UTF-8: {error}; use base64 for such a payload") from None
-    if not isinstance(value, str):
-        raise BadInput(f"{chosen[0]} must be a string; use json for a payload that is a JSON value")
-    try:
-        return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
-        raise BadInput(f"base64 cannot be decoded: {error}") from None
+        raise BadInput(f"{name} is not UTF-8: {error}; use base64 for such a payload") from None

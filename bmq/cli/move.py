@@ -24,7 +24,7 @@ from bmq.cli.dialog import progress_bar
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import emit, note, note_failure
-from bmq.cli.records import OUTPUT, Form, Records, fields_of
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.status import ExitStatus
 from bmq.cli.taking import take
 from bmq.cli.target import BrokerTarget, target_of
@@ -37,18 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["FIELDS", "command"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    source: str
-    destination: str
-    moved: int
-    bytes: int
-    failed: int
-    seconds: float
-
-
 #: Fields of the record.
-FIELDS = fields_of(_Moved)
+FIELDS = ("source", "destination", "moved", "bytes", "failed", "seconds")
 # Messages between receipt and confirmation: as many may be posted again by a run after a kill.
 _WINDOW = 1000
 _BATCH = 250
@@ -59,15 +49,21 @@ class _Result:
     """Counts of a run.
 
     Attributes:
+        source: queue to take from.
+        destination: queue to post to.
         moved: messages confirmed at the source.
         bytes: payload bytes of the moved messages.
         failed: messages left in the source.
+        seconds: duration of the run.
         full: whether the destination has no room.
     """
 
+    source: str
+    destination: str
     moved: int = 0
     bytes: int = 0
     failed: int = 0
+    seconds: float = 0.0
     full: bool = False
 
     def refuse(self, guid: str, why: object) -> None:
@@ -120,12 +116,12 @@ async def command(
     $ bmq move bmq://shop.orders/new bmq://shop.orders/new --to-broker tcp://other.example.com
     """
     _check_queues(source, destination, to_broker)
-    if where is not None:
-        _check_expression(where)
     import bmq
 
+    if where is not None:  # a broker would silently deliver all messages to a wrong expression
+        bmq.subscriptions.plan(where)
     loop = asyncio.get_running_loop()
-    result = _Result()
+    result = _Result(source, destination)
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(target.connect(reconnect_timeout=target.timeout))
         other = session
@@ -157,7 +153,7 @@ async def command(
             return await consumer.receive_many(most, idle)
 
         async def handle(batch: list[bmq.Message]) -> list[bmq.Message]:
-            done = await _pass_on(batch, written, destination, result)
+            done = await _pass_on(batch, written, result)
             show(result.moved)
             return done
 
@@ -165,12 +161,11 @@ async def command(
             with progress_bar("moving", total, quiet=quiet) as show:
                 await take("move", consumer, receive, handle, left)
         finally:
-            seconds = loop.time() - started
+            result.seconds = round(loop.time() - started, 3)
             if not quiet:
-                _tell(result, source, destination, seconds, output)
+                _tell(result, output)
     if output is not Form.TABLE:
-        counts = result.moved, result.bytes, result.failed
-        Records(output, FIELDS).write(_Moved(source, destination, *counts, round(seconds, 3)))
+        Records(output, FIELDS).write(result)
     return ExitStatus.FAILED if result.failed else ExitStatus.OK
 
 
@@ -189,13 +184,6 @@ def _check_queues(source: str, destination: str, to_broker: str | None) -> None:
         )
 
 
-def _check_expression(text: str) -> None:
-    """Refuse an expression to which a broker would silently deliver all messages."""
-    import bmq
-
-    bmq.subscriptions.plan(text)
-
-
 async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | None:
     """Return the number of messages to move; None without a number from the broker."""
     import bmq
@@ -210,9 +198,7 @@ async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | 
     return limit
 
 
-async def _pass_on(
-    messages: list[bmq.Message], written: bmq.Queue, destination: str, result: _Result
-) -> list[bmq.Message]:
+async def _pass_on(messages: list[bmq.Message], written: bmq.Queue, result: _Result) -> list[bmq.Message]:
     """Post messages, and return the accepted messages."""
     import bmq
 
@@ -227,7 +213,7 @@ async def _pass_on(
             result.refuse(message.guid, f"the message cannot be read: {error}")
             continue
         held.append(message)
-        guid = derived_guid(message.guid, destination, "move")
+        guid = derived_guid(message.guid, result.destination, "move")
         copies.append(bmq.PutMessage(data, properties or None, guid))
     for message, reason in zip(held, await _post(written, copies), strict=True):
         if reason is None:
@@ -258,17 +244,19 @@ async def _post(written: bmq.Queue, copies: list[bmq.PutMessage]) -> list[Except
     return errors
 
 
-def _tell(result: _Result, source: str, destination: str, seconds: float, output: Form) -> None:
+def _tell(result: _Result, output: Form) -> None:
+    seconds = result.seconds
     speed = f", {number(result.moved / seconds)} a second" if seconds > 1 else ""
     failed = f", {number(result.failed)} not" if result.failed else ""
-    line = (
-        f"{several(result.moved, 'message')} moved ({size(result.bytes)} in {seconds:.2f} s{speed}){failed}"
-    )
+    what = f"{several(result.moved, 'message')} moved"
+    line = f"{what} ({size(result.bytes)} in {seconds:.2f} s{speed}){failed}"
     if output is Form.TABLE and sys.exc_info()[0] is None:
         emit(line)
     else:
         note(line)
     if result.full:
-        note(f"bmq move: {destination} has no room for more messages: make room, and repeat the command")
+        note(
+            f"bmq move: {result.destination} has no room for more messages: make room, and repeat the command"
+        )
     if sys.exc_info()[0] is not None:
-        note(f"bmq move: the other messages are still in {source}; the same command continues")
+        note(f"bmq move: the other messages are still in {result.source}; the same command continues")

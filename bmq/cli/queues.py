@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bmq.admin import Admin, Internals, QueueAdmin
 from bmq.admin.words import number, several, size
@@ -13,7 +12,7 @@ from bmq.cli.completion import domains
 from bmq.cli.dialog import tell_gap
 from bmq.cli.options import argument, option
 from bmq.cli.output import note
-from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
+from bmq.cli.records import ABSENT, OUTPUT, Form, show
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 
@@ -21,33 +20,25 @@ __all__ = ["APP_FIELDS", "FIELDS", "command"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Queue:
-    uri: str
-    mode: str
-    messages: int
-    bytes: int
-    writers: int
-    readers: int
-    unconfirmed: int
-    apps: dict[str, dict[str, int]]
+class _Row:
+    """A queue, or one application of the queue."""
 
-
-@dataclass(frozen=True, slots=True)
-class _App:
     uri: str
-    application: str
     mode: str
     messages: int
     bytes: int | None
     writers: int
     readers: int
     unconfirmed: int
+    apps: dict[str, dict[str, int]]
+    application: str = ""
 
 
+_COMMON = ("mode", "messages", "bytes", "writers", "readers", "unconfirmed")
 #: Fields of the records, and of a line of CSV with --apps.
-FIELDS = (*fields_of(_Queue), "gap")
-APP_FIELDS = (*fields_of(_App), "gap")
-_COLUMNS: dict[str, Callable[[Any], str]] = {
+FIELDS = ("uri", *_COMMON, "apps", "gap")
+APP_FIELDS = ("uri", "application", *_COMMON, "gap")
+_COLUMNS: dict[str, Callable[[_Row], str]] = {
     "queue": lambda each: each.uri,
     "messages>": lambda each: number(each.messages),
     "bytes>": lambda each: "" if each.bytes is None else size(each.bytes),
@@ -55,7 +46,7 @@ _COLUMNS: dict[str, Callable[[Any], str]] = {
     "readers>": lambda each: number(each.readers),
     "unconfirmed>": lambda each: number(each.unconfirmed),
 }
-_APP_COLUMNS: dict[str, Callable[[_App], str]] = {
+_APP_COLUMNS: dict[str, Callable[[_Row], str]] = {
     "queue": lambda each: each.uri,
     "application": lambda each: each.application,
     **_COLUMNS,
@@ -110,13 +101,8 @@ async def command(
             f"says why: {_some(unreadable)}"
         )
     if apps and output is not Form.JSON:
-        show(
-            output,
-            APP_FIELDS,
-            [row for each in found for row in _by_app(each)],
-            _APP_COLUMNS,
-            gap=gap or ABSENT,
-        )
+        rows = [row for each in found for row in _by_app(each)]
+        show(output, APP_FIELDS, rows, _APP_COLUMNS, gap=gap or ABSENT)
     else:
         show(output, FIELDS, [_whole(each) for each in found], _COLUMNS, gap=gap or ABSENT)
     if output is Form.TABLE:
@@ -150,9 +136,9 @@ def _unconfirmed(internals: Internals, app_id: str | None = None) -> int:
     return sum(stream.unconfirmed or 0 for stream in streams if app_id in (None, stream.app_id))
 
 
-def _whole(internals: Internals) -> _Queue:
+def _whole(internals: Internals) -> _Row:
     depth = internals.depth
-    return _Queue(
+    return _Row(
         depth.uri,
         internals.mode,
         depth.messages,
@@ -167,19 +153,17 @@ def _whole(internals: Internals) -> _Queue:
     )
 
 
-def _by_app(internals: Internals) -> list[_App]:
+def _by_app(internals: Internals) -> list[_Row]:
     whole = _whole(internals)
     consumers = {app.app_id: app.consumers for app in internals.apps}
     return [
-        _App(
-            whole.uri,
-            app.app_id,
-            whole.mode,
-            app.messages,
-            app.bytes,
-            whole.writers,
-            consumers.get(app.app_id, 0),
-            _unconfirmed(internals, app.app_id),
+        replace(
+            whole,
+            application=app.app_id,
+            messages=app.messages,
+            bytes=app.bytes,
+            readers=consumers.get(app.app_id, 0),
+            unconfirmed=whole.apps[app.app_id]["unconfirmed"],
         )
         for app in internals.depth.apps
     ]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import bmq
 from bmq._logging import Log
@@ -24,9 +24,6 @@ from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
 from bmq.workers.internals import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
-
-if TYPE_CHECKING:
-    from bmq.cli.processes import Supervisor
 
 __all__ = ["changes", "command", "find_app"]
 
@@ -93,7 +90,13 @@ async def command(
         if os.name != "posix":
             raise BadInput("--processes and --reload need Linux, macOS or WSL")
         _configure_logging(log_level)
-        supervisor = _supervisor(target, directory, processes, reload, address, log_level)
+        from bmq.cli.processes import Supervisor
+
+        arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
+        if log_level is not None:
+            arguments += ["--log-level", log_level]
+        watched = changes(directory) if reload else None
+        supervisor = Supervisor(arguments, processes, health=address, changes=watched)
         note(f"bmq run: {target} in {processes} process{'es' if processes > 1 else ''}, until Ctrl-C")
         try:
             return await supervisor.run()
@@ -174,28 +177,6 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
         hint = f"; known apps: {', '.join(f'{name}:{each}' for each in there)}" if there else ""
         raise BadInput(f"{name} has no bmq.App with the name {attribute or 'app'!r}{hint}")
     return app  # pyright: ignore[reportUnknownVariableType]
-
-
-def _supervisor(
-    target: str,
-    directory: Path,
-    processes: int,
-    reload: bool,
-    health: tuple[str, int] | None,
-    log_level: str | None,
-) -> Supervisor:
-    """Return the supervisor of the app's processes."""
-    from bmq.cli.processes import Supervisor
-
-    arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
-    if log_level is not None:
-        arguments += ["--log-level", log_level]
-    return Supervisor(
-        arguments,
-        processes,
-        health=health,
-        changes=changes(directory) if reload else None,
-    )
 
 
 async def changes(directory: Path) -> AsyncIterator[Path]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from bmq.admin import QueueStatistics
 from bmq.admin.words import number, size
 from bmq.cli.completion import queues_or_domains
-from bmq.cli.consoles import out
 from bmq.cli.dialog import tell_gap
 from bmq.cli.options import argument
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
@@ -20,23 +19,19 @@ __all__ = ["FIELDS", "command"]
 #: Fields of the records: the fields of :class:`bmq.admin.QueueStatistics`.
 FIELDS = (*fields_of(QueueStatistics), "gap")
 
-#: Columns; ``>`` at the end of a name marks numbers.
+#: Columns; ``>`` at the end of a name marks numbers. A narrow terminal lacks the last columns.
 _COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
     "queue": lambda each: each.uri,
     "msgs>": lambda each: number(each.messages),
-    "bytes>": lambda each: size(each.bytes),
-    "writers>": lambda each: number(each.producers),
-    "readers>": lambda each: number(each.consumers),
     "posted>": lambda each: number(each.posted),
-    "refused>": lambda each: number(each.refused),
-    "pushed>": lambda each: number(each.pushed),
     "confirmed>": lambda each: number(each.confirmed),
+    "pushed>": lambda each: number(each.pushed),
+    "readers>": lambda each: number(each.consumers),
+    "writers>": lambda each: number(each.producers),
+    "bytes>": lambda each: size(each.bytes),
+    "refused>": lambda each: number(each.refused),
     "expired>": lambda each: number(each.expired),
     "rejected>": lambda each: number(each.rejected),
-}
-#: Columns of wide terminals, with the width.
-_WIDE = dict.fromkeys(("bytes>", "writers>", "readers>", "refused>", "expired>", "rejected>"), 130) | {
-    "pushed>": 70
 }
 
 
@@ -72,6 +67,5 @@ async def command(
             await admin.domain(queue)  # reports an unknown domain
             queues = tuple(each for each in queues if each.domain == queue)
     status = tell_gap(gap)
-    columns = {name: cell for name, cell in _COLUMNS.items() if out().width >= _WIDE.get(name, 0)}
-    show(output, FIELDS, queues, columns, gap=gap or ABSENT)
+    show(output, FIELDS, queues, _COLUMNS, gap=gap or ABSENT)
     return status

@@ -6,9 +6,8 @@ from __future__ import annotations
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -48,7 +47,6 @@ async def command(
     expression: str | None = option(
         "--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'.", None
     ),
-    limit_name: Annotated[str | None, typer.Option("--limit", "--max", hidden=True)] = None,
     tags: list[str] | None = option("--tag -t TAG", "Only messages with one of these tags.", None),
     count: int | None = option(
         "--count -n", "End after this number of messages; the status is 1 if fewer arrive.", None, min=1
@@ -100,8 +98,6 @@ async def command(
     """
     import bmq
 
-    if limit_name is not None:
-        raise BadInput(f"the option is called --count: --count {limit_name}")
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
     wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None

@@ -44,7 +44,6 @@ class BrokerTarget:
         credentials: credentials; None to connect without.
         named: whether --broker or --context names the broker.
         domain: domain of queues that are given without one; empty for none.
-        context: name of the context; empty for an address.
     """
 
     uri: str
@@ -55,7 +54,6 @@ class BrokerTarget:
     credentials: bmq.Credentials | None = None
     named: bool = False
     domain: str = ""
-    context: str = ""
 
     def connect(self, **options: Any) -> bmq.connect:
         """Return the connector of a session."""
@@ -67,26 +65,22 @@ class BrokerTarget:
             **dict.fromkeys(timeouts, self.timeout),
             **options,
         }
-        return bmq.connect(
-            self.uri,
-            credentials=self.credentials,
-            ssl=self.ssl,
-            server_hostname=self.server_hostname,
-            options=bmq.SessionOptions(**chosen),
-        )
+        return bmq.connect(self.uri, **self.access, options=bmq.SessionOptions(**chosen))
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """The arguments of every connection that prove the identity of both sides."""
+        return {
+            "credentials": self.credentials,
+            "ssl": self.ssl,
+            "server_hostname": self.server_hostname,
+        }
 
     def admin(self) -> AdminConnect:
         """Return the connector of an admin client."""
         import bmq.admin
 
-        return bmq.admin.connect(
-            self.uri,
-            credentials=self.credentials,
-            ssl=self.ssl,
-            server_hostname=self.server_hostname,
-            timeout=self.timeout,
-            process_name=self.name,
-        )
+        return bmq.admin.connect(self.uri, **self.access, timeout=self.timeout, process_name=self.name)
 
 
 # ---- the choice of the broker
@@ -148,7 +142,6 @@ def target_of(
         credentials=_credentials(entry, name, keyring=keyring),
         named=broker is not None or context is not None,
         domain=entry.domain or "",
-        context=name,
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -21,7 +21,6 @@ from bmq.admin.words import number, several, size
 from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.dialog import tell_gap
-from bmq.cli.figures import sparkline
 from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
 from bmq.cli.output import printable
@@ -32,6 +31,7 @@ from bmq.cli.verb import verb
 __all__ = ["FIELDS", "command"]
 
 _SPARK = 12
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ _SORTS: dict[str, Callable[[_Line], float]] = {
 _COLUMNS: dict[str, Callable[[_Line], str | Text]] = {
     "queue": lambda line: line.row.uri,
     "depth>": lambda line: number(line.row.messages),
-    "~": lambda line: Text(sparkline(line.history.depth, _SPARK), style="blue", no_wrap=True),
+    "~": lambda line: Text(_sparkline([*line.history.depth]), style="blue", no_wrap=True),
     "bytes>": lambda line: size(line.row.bytes),
     "post/s>": lambda line: number(line.history.posting),
-    "~ ": lambda line: Text(sparkline([*line.history.posted][1:], _SPARK), style="green", no_wrap=True),
+    "~ ": lambda line: Text(_sparkline([*line.history.posted][1:]), style="green", no_wrap=True),
     "conf/s>": lambda line: number(line.history.confirming),
     "writers>": lambda line: number(line.row.writers),
     "readers>": lambda line: number(line.row.readers),
@@ -204,6 +204,13 @@ class _Watch:
             gap=self.gap or ABSENT,
         )
         return _Line(row, history, clients)
+
+
+def _sparkline(values: Sequence[float]) -> str:
+    """Return the last values as a line of bars; the largest has the full height."""
+    shown = values[-_SPARK:]
+    top = max(shown, default=0.0) or 1.0
+    return "".join(_BARS[min(7, int(value / top * 7.999))] for value in shown)
 
 
 def _head(lines: list[_Line], broker: str, watch: _Watch) -> Text:

@@ -124,7 +124,10 @@ def _take_broker(name: str, arguments: dict[str, Any], queues: list[str]) -> Bro
     """Take the broker's options out of the arguments, and put its default domain in front of queues."""
     shared = {key: arguments.pop(key) for key in BROKER_OPTIONS}
     if name == "doctor" and _is_broker(arguments["queue"]):  # takes either
-        _take_address(shared, arguments["queue"])
+        for given in ("broker", "context"):
+            if shared[given] is not None:
+                raise BadInput(f"give one broker: {arguments['queue']} or --{given} {shared[given]}")
+        shared["broker"] = arguments["queue"]
         arguments["queue"] = None
     for argument in ("queue", "queues", "domain", "what", "source", "destination"):
         for each in _listed(arguments.get(argument)):
@@ -143,14 +146,6 @@ def _is_broker(text: object) -> bool:
 
 def _listed(given: Any) -> list[Any]:
     return given if type(given) is list else [given]  # pyright: ignore[reportUnknownVariableType]
-
-
-def _take_address(shared: dict[str, Any], address: str) -> None:
-    """Use an argument instead of --broker. Credentials of another broker are never sent to the address."""
-    for name in ("broker", "context"):
-        if shared[name] is not None:
-            raise BadInput(f"give one broker: {address} or --{name} {shared[name]}")
-    shared["broker"] = address
 
 
 def _is_queue(parameter: inspect.Parameter) -> bool:
@@ -178,12 +173,9 @@ def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     """Run a verb. Ctrl-C and SIGTERM cancel the verb, so that the verb closes its connections."""
     import bmq
 
-    async def main() -> int | None:
-        return await begin()
-
     run = bmq.run  # imports the client
     _collect_garbage()
-    return run(main())
+    return run(begin())
 
 
 def _collect_garbage() -> None:

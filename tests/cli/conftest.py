@@ -27,7 +27,6 @@ T = TypeVar("T")
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Isolate the tests from the user: no configuration, no credentials, a terminal of 80 columns."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     names = (
         "BMQ_BROKER_URI",
         "BMQ_CONTEXT",

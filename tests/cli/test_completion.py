@@ -169,17 +169,6 @@ def test_silent_broker_does_not_delay_the_call(
         assert tab("bmq tail bmq://", uri, monkeypatch, capsys) == []
 
 
-def test_second_tab_within_seconds_asks_no_broker(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with BackgroundBroker() as short, bmq.blocking.connect(short.uri) as session:
-        session.open_queue(ORDERS, write=True)
-        assert tab("bmq tail bmq://bmq.test.mem.pri", short.uri, monkeypatch, capsys) == ["//" + ORDERS[6:]]
-    assert tab("bmq peek bmq://bmq.test.mem.pri", short.uri, monkeypatch, capsys) == ["//" + ORDERS[6:]]
-    monkeypatch.setattr(completion, "KEPT", 0.0)
-    assert tab("bmq peek bmq://bmq.test.mem.pri", short.uri, monkeypatch, capsys) == []
-
-
 def test_context_of_the_line_is_asked_and_completed(
     broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,7 +105,6 @@ def test_a_payload_argument_that_is_not_utf8_is_named(run: Bmq, bmq_queue_uri: s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tail", "QUEUE", "--limit", "5"], "the option is called --count: --count 5"),
         (["post", "QUEUE", "--lines", "-"], "standard input is read without a PAYLOAD"),
     ],
 )
