@@ -46,6 +46,7 @@ __all__ = [
     "bounded",
     "described",
     "error_text",
+    "legal",
     "letter_of",
     "origin_of",
     "provenance",
@@ -184,9 +185,9 @@ def letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
     if not data:
         return message.raw, {**added, DEAD_RAW: "the payload is empty"}
     letter = {**properties, **added}
-    if any(name.startswith(DEAD_PREFIX) for name in properties) or not _legal(letter):
+    if any(name.startswith(DEAD_PREFIX) for name in properties) or not legal(letter):
         letter = _with_the_rest_in_one(properties, added)
-        if not _legal(letter):
+        if not legal(letter):
             return message.raw, {
                 **added,
                 DEAD_RAW: "the properties exceed the limits together with those of the dead letter",
@@ -194,7 +195,8 @@ def letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
     return data, letter
 
 
-def _legal(properties: Mapping[str, PropertyInput]) -> bool:
+def legal(properties: Mapping[str, PropertyInput]) -> bool:
+    """Whether properties can be posted."""
     try:
         encode_properties(properties, new=True)
     except UsageError:
@@ -210,7 +212,7 @@ def _with_the_rest_in_one(
     letter: dict[str, PropertyInput] = {}
     rest: list[tuple[str, str, object]] = []
     for name, value in properties.items():
-        if name.startswith(DEAD_PREFIX) or len(letter) == room or not _legal({name: value}):
+        if name.startswith(DEAD_PREFIX) or len(letter) == room or not legal({name: value}):
             assert isinstance(value, PropertyValue)
             plain = base64.b64encode(value.value).decode() if isinstance(value.value, bytes) else value.value
             rest.append((name, value.type.name, plain))

@@ -12,15 +12,25 @@ import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from bmq.arrow.decoding import RecordBatch, pa, pc
 from bmq.arrow.encoding import TableEncoder
+from bmq.client.dead_letters import bounded, legal
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
 from bmq.errors import UsageError
 from bmq.spark.options import WriteOptions
-from bmq.spark.rows import ARROW_TYPES, InvalidRow, due_column, in_parts, invalid_row, source_guids, this_row
+from bmq.spark.rows import (
+    ARROW_TYPES,
+    InvalidRow,
+    due_column,
+    in_parts,
+    invalid_record,
+    source_guids,
+    this_row,
+)
 from bmq.spark.schema import check_queue
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
@@ -56,12 +66,7 @@ class RowValidator:
             batch: rows.
             first: position of the first row in its partition.
         """
-        return in_parts(batch, first, self._encoded, self._invalid)
-
-    def _invalid(self, row: RecordBatch, first: int, error: UsageError) -> InvalidRow:
-        (values,) = row.to_pylist()
-        types = _types(row.schema, self._columns.properties)
-        return invalid_row(self._columns, values, types, first, error, self._queue)
+        return in_parts(batch, first, self._encoded, partial(invalid_record, self._columns, self._queue))
 
     def _encoded(self, batch: RecordBatch, _: int) -> RecordBatch:
         """Return the rows, if all can be posted.
@@ -86,19 +91,6 @@ class RowValidator:
         encoder = TableEncoder(batch.schema, columns.value, columns.properties, name_row=this_row)
         deque(encoder.slices(batch), maxlen=0)
         return batch
-
-
-def _types(schema: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the property types of columns narrower than a Python integer."""
-
-    def kind(arrow: Any) -> Any:
-        if pa.types.is_struct(arrow):
-            return {each.name: kind(each.type) for each in arrow}
-        if pa.types.is_int8(arrow) or pa.types.is_int16(arrow):
-            return PropertyType.SHORT
-        return PropertyType.INT32 if pa.types.is_int32(arrow) else None
-
-    return {name: kind(schema.field(name).type) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +122,7 @@ def letter_of(row: InvalidRow) -> RowLetter:
         if (
             str(name).startswith(DEAD_PREFIX)
             or len(kept) == MAX_PROPERTIES - _ADDED
-            or not _legal(name, value)
+            or not legal({name: value})
         ):
             rest.append((name, value))
         else:
@@ -153,7 +145,7 @@ def _with_reason(
         **kept,
         DEAD_ATTEMPTS: PropertyValue(PropertyType.INT32, 0),
         DEAD_ERROR: row.reason,
-        DEAD_QUEUE: row.queue.encode("utf-8", "replace").decode()[:_MOST_VALUE],
+        DEAD_QUEUE: bounded(row.queue, _MOST_VALUE),
     }
     if rest:
         properties[DEAD_PROPERTIES] = _rest(rest, said)
@@ -163,10 +155,9 @@ def _with_reason(
 
 
 def _too_large(payload: bytes, properties: dict[str, PropertyInput]) -> bool:
-    try:
-        return len(encode_properties(properties, new=True)) + len(payload) > MAX_APPLICATION_DATA
-    except UsageError:
-        return True
+    return not legal(properties) or (
+        len(encode_properties(properties, new=True)) + len(payload) > MAX_APPLICATION_DATA
+    )
 
 
 def _payload(row: InvalidRow, lost: list[str]) -> bytes:
@@ -184,16 +175,6 @@ def _payload(row: InvalidRow, lost: list[str]) -> bytes:
         return data
     lost.append("the payload was null" if value is None else "the payload was empty")
     return row.reason.encode()
-
-
-def _legal(name: Any, value: Any) -> bool:
-    try:
-        encode_properties({name: value}, new=True)
-        if isinstance(value, str):
-            value.encode()
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _length(value: Any) -> int:

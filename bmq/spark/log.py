@@ -355,13 +355,7 @@ class BatchLog:
     def complete(self, partial: str, start: int, end: int) -> LoggedBatch:
         """Rename a written file to its final name, so that the batch survives a crash."""
         batch = LoggedBatch(start, end, "")
-        path = f"{self.root}/{batch.name}"
-        if self.local:
-            self._sync(partial)
-        self.fs.move(partial, path)
-        if self.local and _POSIX:  # Windows cannot open a folder, and need not flush it
-            self._sync(self.root)
-        return batch._replace(path=path)
+        return batch._replace(path=self._name(partial, batch.name))
 
     def _sync(self, path: str) -> None:
         # Windows flushes only writable files, and folders are read-only.
@@ -430,10 +424,15 @@ class BatchLog:
                 file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._name(partial, name)
 
-    def _name(self, partial: str, name: str) -> None:
+    def _name(self, partial: str, name: str) -> str:
+        """Give a written file its final name, so that it survives a crash; return its path."""
+        path = f"{self.root}/{name}"
         if self.local:
             self._sync(partial)
-        self.fs.move(partial, f"{self.root}/{name}")
+        self.fs.move(partial, path)
+        if self.local and _POSIX:  # Windows cannot open a folder, and need not flush it
+            self._sync(self.root)
+        return path
 
     def read_guids(self, names: Iterable[str]) -> Guids:
         """Return the GUIDs of batches and of files of GUIDs.
@@ -449,8 +448,7 @@ class BatchLog:
 
     def mark(self, start: int, end: int) -> None:
         """Write a batch without messages instead of a lost batch."""
-        file = self.begin(start, raw_schema([]))
-        file.finish(end)
+        self.begin(start, raw_schema([])).finish(end)
 
     def note(self, name: str, document: Any) -> None:
         """Write a small file atomically."""

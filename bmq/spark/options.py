@@ -238,7 +238,6 @@ class SourceOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel"
     properties_schema: str = ""
     on_invalid_message: OnInvalidMessage = OnInvalidMessage.ROW
     dead_letter_queue: str = ""
-    exclusive: bool = False
     checkpoint_location: str = ""
     num_partitions: Positive = 1
 

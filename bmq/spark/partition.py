@@ -358,19 +358,15 @@ def write_partition(
     )
     options.check()
     if schema is not None:
-        schema = _checked_schema(schema)
+        from pyspark.sql.types import StructType  # only needed here
+
+        schema = _checks.instance("schema", schema, StructType, "the schema of a DataFrame")
     if summary is not None and not callable(getattr(type(summary), "add", None)):
         raise UsageError(
             f"summary must come from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
         )
     types = check_columns(schema, options.roles) if schema is not None else None
     return WritePartition(options, types, summary)
-
-
-def _checked_schema(schema: object) -> StructType:
-    from pyspark.sql.types import StructType  # only needed here
-
-    return _checks.instance("schema", schema, StructType, "the schema of a DataFrame")
 
 
 class TaskScope(NamedTuple):
@@ -778,12 +774,18 @@ class _PartitionWriter:
         return left, failures
 
     def _too_long(self, queue: Queue, count: int, row: int, failures: list[FailedPost]) -> PostError:
-        error = failures[0].error
+        return self._refused(
+            row,
+            failures[0].error,
+            "",
+            f": the queue has been full for {self._options.ack_timeout:g} s, and {count} rows wait for room. "
+            "Let the consumers catch up, raise the queue's limit, or increase ackTimeoutMs",
+        )
+
+    def _refused(self, row: int, error: PostError, tries: str, why: str) -> PostError:
         return PostError(
-            f"row {row} of partition {self._scope.partition} was not accepted by {error.queue_uri}: "
-            f"{error.status.name}: the queue has been full for {self._options.ack_timeout:g} s, and "
-            f"{count} rows wait for room. Let the consumers catch up, raise the queue's limit, or increase "
-            "ackTimeoutMs",
+            f"row {row} of partition {self._scope.partition} was not accepted by "
+            f"{error.queue_uri}{tries}: {error.status.name}{why}",
             status=error.status,
             guid=error.guid,
             queue_uri=error.queue_uri,
@@ -817,14 +819,8 @@ class _PartitionWriter:
         failed = final or next((each for each in failures if each.error.status not in _FULL), failures[0])
         error = failed.error
         tries = f" after {attempt} retries" if attempt else ""
-        raise PostError(
-            f"row {positions[failed.index]} of partition {self._scope.partition} was not accepted by "
-            f"{error.queue_uri}{tries}: {error.status.name} ({error}); {len(failures)} rows failed "
-            "together with this row",
-            status=error.status,
-            guid=error.guid,
-            queue_uri=error.queue_uri,
-        )
+        why = f" ({error}); {len(failures)} rows failed together with this row"
+        raise self._refused(positions[failed.index], error, tries, why)
 
 
 def _taking(made: list[bytes | None]) -> Callable[[list[bytes]], np.ndarray[Any, Any]]:

@@ -21,7 +21,7 @@ from bmq.client.internals import Drained
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import Error, StateError
+from bmq.errors import Error
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.spark.connection import ConnectionOptions
@@ -52,9 +52,6 @@ _MAX_UNCONFIRMED_BYTES = 1 << 40
 _ROWS = 10_000
 # File beside a log with the last counts of dropped messages.
 _DROPPED = "dropped.json"
-# Seconds for other readers to leave an exclusive queue: a dead driver may still be registered.
-_LEAVING = 5.0
-_PAUSE = 0.25
 
 
 async def other_readers(options: SourceOptions) -> dict[str, list[str]]:
@@ -425,32 +422,18 @@ class DeadLetterWriter:
 
 
 async def look_for_others(options: SourceOptions) -> None:
-    """Log other readers of the queues; for exclusive queues, wait until there are none.
-
-    Raises:
-        StateError: another reader uses an exclusive queue, or the broker does not answer the query.
-    """
-    deadline = asyncio.get_running_loop().time() + _LEAVING
-    while True:
-        try:
-            others = await other_readers(options)
-        except (Error, TimeoutError) as error:
-            why = str(error) or f"no answer in {ANSWER_TIMEOUT:g} s"
-            if options.exclusive:
-                raise StateError(f"option exclusive: other readers are unknown: {why}") from None
-            logger.info("the broker does not report other readers: %s", why)
-            return
-        if not others or not options.exclusive or asyncio.get_running_loop().time() > deadline:
-            break
-        await asyncio.sleep(_PAUSE)
-    listed = "; ".join(f"{uri}: {', '.join(readers)}" for uri, readers in others.items())
-    if others and options.exclusive:
-        raise StateError(f"option exclusive: other consumers read the same queue: {listed}")
+    """Log other readers of the queues."""
+    try:
+        others = await other_readers(options)
+    except (Error, TimeoutError) as error:
+        why = str(error) or f"no answer in {ANSWER_TIMEOUT:g} s"
+        logger.info("the broker does not report other readers: %s", why)
+        return
     if others:
         logger.warning(
             "other consumers read the same queue, and each message goes to only one reader: %s. To give "
             "each reader a copy, read a fanout queue with separate applications",
-            listed,
+            "; ".join(f"{uri}: {', '.join(readers)}" for uri, readers in others.items()),
         )
 
 

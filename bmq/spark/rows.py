@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from bmq.arrow.decoding import RecordBatch, pa
+from bmq.client.dead_letters import error_text
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark.schema import SCALARS, TYPES, ColumnRoles, restored
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
@@ -26,7 +27,7 @@ __all__ = [
     "bucket_column",
     "due_column",
     "in_parts",
-    "invalid_row",
+    "invalid_record",
     "name_row",
     "source_guids",
     "spread_maps",
@@ -67,7 +68,6 @@ _BYTES = {bytes, bytearray, memoryview}
 _VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
 #: Value of a key in each row; None for rows without a value.
 _Entries = list[dict[str, Any] | None]
-_MOST_REASON = 1000
 _ANY_BYTES = bytes | bytearray | memoryview
 
 
@@ -166,12 +166,6 @@ class InvalidRow:
     guid: str | None = None
 
 
-def reason_of(error: BaseException) -> str:
-    """Return type and text of an error, as a property can hold."""
-    text = f"{type(error).__name__}: {error}"[:_MOST_REASON]
-    return text.encode("utf-8", "replace").decode()
-
-
 def name_row(position: int) -> str:
     """Return the name of a row for errors."""
     return f"row {position} of the partition"
@@ -231,13 +225,35 @@ def invalid_row(
     target = queue or values.get(columns.queue)
     return InvalidRow(
         position,
-        reason_of(error),
+        error_text(error),
         values.get(columns.value),
         properties,
         "" if target is None else str(target),
         values.get(columns.id) if columns.id else None,
         _guid_or_none(values.get(columns.guid)),
     )
+
+
+def _types(schema: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the property types of columns narrower than a Python integer."""
+
+    def kind(arrow: Any) -> Any:
+        if pa.types.is_struct(arrow):
+            return {each.name: kind(each.type) for each in arrow}
+        if pa.types.is_int8(arrow) or pa.types.is_int16(arrow):
+            return PropertyType.SHORT
+        return PropertyType.INT32 if pa.types.is_int32(arrow) else None
+
+    return {name: kind(schema.field(name).type) for name in names}
+
+
+def invalid_record(
+    columns: ColumnRoles, queue: str, row: RecordBatch, position: int, error: BaseException
+) -> InvalidRow:
+    """Return the description of the only row of a batch, as :func:`invalid_row` does."""
+    (values,) = row.to_pylist()
+    types = _types(row.schema, columns.properties)
+    return invalid_row(columns, values, types, position, error, queue)
 
 
 def _guid_or_none(value: Any) -> str | None:
@@ -346,7 +362,7 @@ class RowColumns:
             return self._payload(values, first)
         if name == self._columns.not_before and name not in self._columns.properties:
             return self._times(values, first)
-        return self._array(name, values, self._types.get(name), first)
+        return self.array(name, values, self._types.get(name), first)
 
     def _payload(self, values: list[Any], first: int) -> Any:
         found = set(map(type, values)) - {type(None)}
@@ -387,7 +403,16 @@ class RowColumns:
                 "since 1970"
             ) from None
 
-    def _array(self, name: str, values: list[Any], kind: Any, first: int, *, is_entry: bool = False) -> Any:
+    def array(self, name: str, values: list[Any], kind: Any, first: int, *, is_entry: bool = False) -> Any:
+        """Build a column of properties; a map becomes a struct with a field for each key.
+
+        Args:
+            name: name of the column.
+            values: value of each row.
+            kind: property type; for a struct, a dictionary of types; None to derive it from the values.
+            first: position of the first row in its partition.
+            is_entry: whether the values are those of a key of a map.
+        """
         found = set(map(type, values)) - {type(None)}
         if not found:
             return pa.nulls(len(values))
@@ -417,7 +442,7 @@ class RowColumns:
         kinds = {**kinds, **types}
         return _struct(
             entries,
-            lambda key, each: self._array(f"{name}.{key}", each, kinds.get(key), first, is_entry=True),
+            lambda key, each: self.array(f"{name}.{key}", each, kinds.get(key), first, is_entry=True),
             lambda at: self._name_row(first + at),
         )
 
@@ -498,17 +523,6 @@ def without_views(batch: RecordBatch) -> RecordBatch:
     return batch
 
 
-def _entry_column(
-    kind: Any, kinds: dict[str, PropertyType], name_row: Callable[[int], str], key: str, values: list[Any]
-) -> Any:
-    try:
-        return pa.array(values, ARROW_TYPES.get(kinds[key], kind) if key in kinds else kind)
-    except (pa.ArrowInvalid, OverflowError) as error:
-        if len(values) > 1:
-            raise _TooMixed from None
-        raise InvalidProperty(f"{name_row(0)}: property {key!r}: {error}") from None
-
-
 def spread_maps(
     batch: RecordBatch,
     columns: ColumnRoles,
@@ -539,23 +553,12 @@ def spread_maps(
         yield first, batch
         return
 
-    def build(batch: RecordBatch, first: int) -> RecordBatch:
-        def named(row: int) -> str:
-            return name_row(first + row)
+    structs = RowColumns(columns, batch.schema.names, None, name_row)
 
+    def build(batch: RecordBatch, first: int) -> RecordBatch:
         for name in maps:
             at = batch.schema.get_field_index(name)
-            kind = batch.schema.field(at).type.item_type
-            if pa.types.is_integer(kind):
-                kind = pa.int64()
-            entries = [None if each is None else dict(each) for each in batch.column(at).to_pylist()]
-            entries, kinds = _with_types(entries, named)
-            column = _struct(entries, partial(_entry_column, kind, kinds, named), named)
-            batch = batch.set_column(at, name, column)
+            batch = batch.set_column(at, name, structs.array(name, batch.column(at).to_pylist(), None, first))
         return batch
 
-    def invalid(batch: RecordBatch, first: int, error: UsageError) -> InvalidRow:
-        (values,) = batch.to_pylist()
-        return invalid_row(columns, values, {}, first, error, queue)
-
-    yield from in_parts(batch, first, build, invalid if sorts else None)
+    yield from in_parts(batch, first, build, partial(invalid_record, columns, queue) if sorts else None)

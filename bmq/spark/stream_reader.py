@@ -268,7 +268,7 @@ class StreamReceiver:
             SessionClosed, QueueClosed: the connection is permanently lost.
             OSError: the log cannot be written.
             StateError: another query uses the log; the log or the checkpoint does not match the query; the
-                broker has dropped messages; or other consumers read an exclusive queue.
+                broker has dropped messages.
         """
         if self.end is None:
             check_checkpoint(self._options, start)

@@ -183,20 +183,16 @@ class Summary:
 
 
 def _counts(of: PartitionReport | Summary) -> str:
-    parts = [f"{of.rows:,} rows, {of.acknowledged:,} acknowledged"]
-    if of.repeated:
-        parts.append(f"{of.repeated:,} with a repeated id")
-    if of.dropped:
-        parts.append(f"{of.dropped:,} invalid and dropped")
-    if of.dead_letters:
-        parts.append(f"{of.dead_letters:,} invalid and posted as dead letters")
-    if of.retried:
-        parts.append(f"{of.retried:,} retried")
-    if of.waited:
-        parts.append(f"{of.waited:.1f} s of waiting for room")
-    if of.reconnects:
-        parts.append(f"{of.reconnects} reconnects")
-    return ", ".join(parts)
+    parts = [
+        (of.repeated, f"{of.repeated:,} with a repeated id"),
+        (of.dropped, f"{of.dropped:,} invalid and dropped"),
+        (of.dead_letters, f"{of.dead_letters:,} invalid and posted as dead letters"),
+        (of.retried, f"{of.retried:,} retried"),
+        (of.waited, f"{of.waited:.1f} s of waiting for room"),
+        (of.reconnects, f"{of.reconnects} reconnects"),
+    ]
+    first = f"{of.rows:,} rows, {of.acknowledged:,} acknowledged"
+    return ", ".join([first, *(text for count, text in parts if count)])
 
 
 def _rates(of: PartitionReport | Summary) -> str:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,6 @@ from bmq.spark.schema import check_columns
 from bmq.spark.summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ArrowPartition", "BatchWriter", "StreamWriter", "summary_accumulator", "write"]
@@ -38,10 +35,6 @@ else:
         DataSourceStreamArrowWriter = DataSourceStreamWriter
 
 logger = Log("bmq.spark")
-
-
-_POLL = 0.25
-_LOG_EVERY = 10.0
 
 
 @dataclass
@@ -173,11 +166,12 @@ def summary_accumulator(spark: SparkSession) -> Accumulator[Summary]:
     Raises:
         UsageError: the session uses Spark Connect, which has no accumulators.
     """
-    context = _context(spark)
-    if context is None:
+    try:
+        context = spark.sparkContext
+    except Exception:  # Spark Connect raises different classes in different versions
         raise UsageError(
             "Spark Connect has no accumulators: bmq.spark.write(df, ...) returns the same summary there"
-        )
+        ) from None
     return context.accumulator(Summary(), _Summaries())
 
 
@@ -188,7 +182,6 @@ def write(
     broker: str | None = None,
     value: str = "value",
     properties: Sequence[str] = (),
-    progress: bool = False,
     **options: Any,
 ) -> Summary:
     """Post all rows of a DataFrame and return a summary.
@@ -202,8 +195,6 @@ def write(
         broker: address of the broker; None as for :class:`bmq.connect`, in the environment of the task.
         value: column with the payload.
         properties: columns that become properties.
-        progress: show a progress bar (with rich, which ``bmq[cli]`` installs), or else log lines. Not
-            available with Spark Connect, which has its own progress bar.
         options: other arguments of :func:`bmq.spark.write_partition`, except ``schema`` and ``summary``.
 
     Raises:
@@ -218,84 +209,17 @@ def write(
     )
     sink = plan.options.resolved(df.columns)
     used = df.select(*dict.fromkeys(sink.roles.named()))
-    context = _context(df.sparkSession)
-    live = summary_accumulator(df.sparkSession) if context is not None else None
     partition = ArrowPartition(sink, used.schema)
 
     def post(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-        report = partition.post(batches)
-        if live is not None:
-            live.add(Summary([report]))
-        yield pa.RecordBatch.from_arrays([pa.array([msgspec.msgpack.encode(report)])], ["report"])
+        data = msgspec.msgpack.encode(partition.post(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([data])], ["report"])
 
     frame: Any = used
     started = time.monotonic()
-    with ExitStack() as stack:
-        if progress and context is not None and live is not None:
-            stack.enter_context(_Progress(context, live))
-        rows = frame.mapInArrow(post, "report BINARY").collect()
+    rows = frame.mapInArrow(post, "report BINARY").collect()
     reports = [msgspec.msgpack.decode(row.report, type=PartitionReport) for row in rows]
     summary = Summary(reports, wall_seconds=time.monotonic() - started)
     logger.info("%s: %s", sink.queue or "several queues", summary)
     summary.check()
     return summary
-
-
-def _context(spark: SparkSession) -> SparkContext | None:
-    """Return the context, which provides the progress of jobs; None with Spark Connect."""
-    try:
-        return spark.sparkContext
-    except Exception:  # Spark Connect raises different classes in different versions
-        return None
-
-
-class _Progress:
-    """Reports the progress of the running job, from a separate thread."""
-
-    def __init__(self, context: SparkContext, live: Accumulator[Summary]) -> None:
-        self._context = context
-        self._live = live
-        self._before = set(context.statusTracker().getActiveStageIds())
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bmq.spark progress", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _tasks(self) -> tuple[int, int]:
-        """Return the number of finished tasks, and of all tasks."""
-        tracker = self._context.statusTracker()
-        done = total = 0
-        for stage in sorted(set(tracker.getActiveStageIds()) - self._before):
-            info = tracker.getStageInfo(stage)
-            if info is not None:
-                done += info.numCompletedTasks
-                total += info.numTasks
-        return done, total
-
-    def _run(self) -> None:
-        try:
-            from rich.progress import Progress
-        except ImportError:
-            self._log()
-            return
-        with Progress(transient=False) as bar:
-            task = bar.add_task("posting", total=None)
-            while not self._ended.wait(_POLL):
-                done, total = self._tasks()
-                if total:
-                    bar.update(task, total=total, completed=done, description=self._text())
-            total = max(self._live.value.partitions, 1)
-            bar.update(task, total=total, completed=total, description=self._text())
-
-    def _log(self) -> None:
-        while not self._ended.wait(_LOG_EVERY):
-            done, total = self._tasks()
-            logger.info("%d of %d tasks done, %s", done, total, self._text())
-
-    def _text(self) -> str:
-        return f"{self._live.value.acknowledged:,} rows acknowledged"

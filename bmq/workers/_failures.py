@@ -16,7 +16,7 @@ from bmq._checks import INT32_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import DeadLetter, Failure, described, origin_of
+from bmq.client.dead_letters import DeadLetter, Failure, described, legal, origin_of
 from bmq.client.message import Message
 from bmq.client.poison import Poison, guid_of, integer_of, poison_of
 from bmq.client.posts import PutMessage
@@ -35,7 +35,7 @@ from bmq.conventions import (
 from bmq.errors import Error, RequestFailed, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import printable
-from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
+from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, own_context
 from bmq.workers._options import HandlerOptions
@@ -348,7 +348,7 @@ def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMess
     uri = queue if queue is not None else origin
     restored = {n: v for n, v in properties.typed().items() if not n.startswith(DEAD_PREFIX)}
     for name, value in _rest(properties.get(DEAD_PROPERTIES)):
-        if len(restored) < MAX_PROPERTIES and _legal(name, value):
+        if len(restored) < MAX_PROPERTIES and legal({name: value}):
             restored[name] = value
     first = properties.get(DEAD_GUID)
     if is_guid(first) and len(restored) < MAX_PROPERTIES:
@@ -369,11 +369,3 @@ def _rest(text: object) -> list[tuple[str, PropertyInput]]:
     except (ValueError, KeyError, TypeError):
         return []  # another program's property
     return found
-
-
-def _legal(name: str, value: PropertyInput) -> bool:
-    try:
-        encode_properties({name: value}, new=True)
-    except UsageError:
-        return False
-    return True

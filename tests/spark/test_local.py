@@ -148,11 +148,8 @@ def test_the_plain_sink_counts(spark: SparkSession, broker: BrokerThread, queue:
     assert len(bodies(broker, queue, 2000)) == 2000
 
 
-@pytest.mark.parametrize("progress", [False, True])
-def test_the_helper_returns_a_summary(
-    spark: SparkSession, broker: BrokerThread, queue: str, progress: bool
-) -> None:
-    options = {"value": "body", "properties": ["CustomerId"], "progress": progress}
+def test_the_helper_returns_a_summary(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
+    options = {"value": "body", "properties": ["CustomerId"]}
     summary = bmq.spark.write(orders(spark, 1000), queue=queue, broker=broker.uri, **options)
     assert (summary.partitions, summary.rows, summary.acknowledged, summary.retried) == (3, 1000, 1000, 0)
     assert summary.bytes == sum(len(f"order {n}") for n in range(1000))

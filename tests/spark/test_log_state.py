@@ -349,22 +349,6 @@ def test_other_readers_of_the_queue_are_named(
         each.stop()
 
 
-def test_exclusive_refuses_other_readers(
-    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(receiver, "_LEAVING", 0.3)
-    one = Query(broker, queue, tmp_path / "one", exclusive="true")
-    one.ask()
-    other = Query(broker, queue, tmp_path / "other", exclusive="true")
-    with pytest.raises(
-        bmq.StateError, match=f"option exclusive: other consumers read the same queue: {queue}: "
-    ):
-        other.ask()
-    one.stop()
-    assert other.ask() == {"messages": 0}
-    other.stop()
-
-
 def test_dropped_messages_are_an_error_once(
     broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
