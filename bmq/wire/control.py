@@ -11,6 +11,7 @@ same declarations. Each event names its codec for readers. Writers choose the co
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import types
 from collections.abc import Iterable
@@ -593,6 +594,8 @@ def json_schema() -> dict[str, Any]:
         definitions[kind.value] = {"type": "object", "properties": properties}
     for definition in definitions.values():
         definition.pop("additionalProperties", None)  # readers skip unknown members
+        if "description" in definition:  # msgspec's versions indent docstrings in two ways
+            definition["description"] = inspect.cleandoc(definition["description"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$defs": definitions,
