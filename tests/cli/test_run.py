@@ -51,7 +51,9 @@ def start(folder: Path, *arguments: str, detached: bool = False) -> subprocess.P
     """Start the command, without a controlling terminal if detached."""
     command = [sys.executable, "-W", "error", "-m", "bmq", "run", "--dir", str(folder), *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = {name: value for name, value in os.environ.items() if name != "BMQ_BROKER_URI"}
+    # Without a buffer, print writes a line in pieces, and the lines of several processes would mix.
+    left_out = {"BMQ_BROKER_URI", "PYTHONUNBUFFERED"}
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     more: dict[str, Any] = {**pipes, "start_new_session": detached}
     return subprocess.Popen(command, text=True, env=environment, **more)
 
