@@ -256,7 +256,7 @@ class AppDelivery:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: WaitingMessages, now: float) -> bool:
-        """Deliver the deliverable messages of a backlog.
+        """Deliver messages of a backlog, until the limit of time or work is reached.
 
         Returns:
             False if a delay or the limit of work stopped the delivery; otherwise True.

@@ -113,7 +113,8 @@ class MessageView:
 class BrokerQueueStats:
     """An embedded broker's counts of a queue, from :meth:`QueueView.stats`.
 
-    ``after - before`` has the counts in between, and the last four attributes of ``after``.
+    Subtracting two snapshots gives the activity between them. The last four attributes are levels, and keep
+    the later value.
 
     Attributes:
         posted: messages posted, without duplicates.

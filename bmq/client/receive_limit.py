@@ -184,7 +184,7 @@ class ReceiveLimit:
             self._watch = None
 
     def _look_again(self) -> None:
-        """Check a pause after a moment: resume reading if no progress is possible before an answer."""
+        """Resume reading if a handler waits for a reply that cannot arrive while reading is paused."""
         self._watch = None
         core = self._connection.core
         if self._in_line() < self._seen or not (len(core.posts) or core.awaited):

@@ -269,8 +269,8 @@ class DueMessages:
             self._move_at = now + self._tick
             return
         if part >= 1:
-            # In front of three quarters of the held messages. The broker may deliver as many again, so do not
-            # move for every batch of these.
+            # Keep the first quarter of the held messages only: the broker may deliver as many again, and the
+            # window should not have to move for every batch of these.
             self._at_once = int(part) + 1.0
             nearest = heapq.nsmallest(len(self._held) // 4 + 1, self._held)
             self._span = nearest[-1][0] - now - _BEFORE if nearest else self._tick

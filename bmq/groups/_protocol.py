@@ -336,8 +336,8 @@ class Member:
         self._weight = weight
         self._lease = lease
         self._take_over = take_over
-        # On all connections: the first fence above those in the orders, the first one that no leader has
-        # reserved (0 if unknown), and the highest term.
+        # Of all connections: the next unused fence, higher than every fence in an order; the first fence that
+        # no leader has reserved (0 if unknown); and the highest term.
         self._fence = 1
         self._limit = self._term = 0
         # When the unanswered reports were sent, by number.

@@ -42,7 +42,7 @@ __all__ = ["Engine", "SimEvent", "SimLoop", "place_of"]
 _SWEEP: Final = 200
 #: Events between two garbage collections: points that depend on the run alone.
 _COLLECT: Final = 200_000
-#: Awaits in the cleanup of a killed coroutine; an endless loop may ignore its end.
+#: Awaits that the cleanup of a killed coroutine may make: a cleanup that never ends is given up.
 _MOST_AWAITS: Final = 100
 
 

@@ -479,8 +479,9 @@ class _Shape:
             self.words = _EMPTY + (self.start >> 2) + 1, _EMPTY + _READ_BYTES // 4
 
     def ending(self, end: int) -> _Shape:
-        """Return the shape of areas of a single length, which is faster to read; ``end`` excludes the
-        padding.
+        """Return a shape for areas of one fixed length, which are faster to decode.
+
+        ``end`` excludes the padding.
         """
         if not self.start:
             return self

@@ -471,8 +471,7 @@ class ClientCore(Machine):
             now: the time.
 
         Returns:
-            True if the bytes caused no output and no earlier deadline, as for acknowledgements and nearly
-            always for messages.
+            True if the caller need not flush output or set its timer again. This is the common case.
         """
         if self._broken:
             return False
