@@ -289,7 +289,7 @@ class Supervisor:
         self._slots = [_Slot(number) for number in range(1, processes + 1)]
         self._servers: dict[int, tuple[str, int]] = {}
         self._serving = AsyncExitStack()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         # Signals so far: with the first one the processes stop.
         self._signals = 0
         self._first: signal.Signals | None = None
@@ -347,8 +347,8 @@ class Supervisor:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     # ---- processes
 
