@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from bmq import _checks
 from bmq._logging import Log
 from bmq.errors import ConnectionFailed, InvalidURI, ProtocolError, UsageError
-from bmq.protocol.client.handshake import Credentials
 
 if TYPE_CHECKING:
     from bmq.client.options import CredentialsSource
+    from bmq.protocol.client.handshake import Credentials
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -141,6 +141,9 @@ class BrokerAccess(NamedTuple):
             ConnectionFailed: the function failed.
             UsageError: the function returned something else.
         """
+        # A process that plans a write of Spark parses addresses, and needs no protocol.
+        from bmq.protocol.client.handshake import Credentials
+
         source = self.credentials
         if source is None or isinstance(source, Credentials):
             return source
