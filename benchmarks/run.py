@@ -132,7 +132,11 @@ def versions(plan: list[Chain], package: str) -> list[Chain]:
     for chain in plan:
         if any(name and job.client == "ours" for name, job in chain):
             other = [
-                (f"before: {name}" if name else "", replace(job, package=package)) for name, job in chain
+                (
+                    f"before: {name}" if name else "",
+                    replace(job, package=package if job.client == "ours" else ""),
+                )
+                for name, job in chain
             ]
             found += [chain, other]
     return found
