@@ -53,6 +53,8 @@ _HANG_UP: Final[int] = getattr(signal, "SIGHUP", 0)
 _ORDERLY: Final = frozenset(
     {ExitStatus.OK, ExitStatus.INTERRUPTED, ExitStatus.TERMINATED, *(-each for each in _SIGNALS)}
 )
+# Takes the place of an answer if a process cannot be asked, because it is starting or has been replaced.
+_UNASKED: Final = 0, b""
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)")
 
 
@@ -112,7 +114,7 @@ class _Process:
                 pass_fds=(theirs.fileno(), lifeline),
                 start_new_session=True,
             )
-        except OSError:
+        except BaseException:  # a cancellation too: the end of the lifeline stops a process that has started
             ours.close()
             os.close(held)
             raise
@@ -226,12 +228,12 @@ class _Slot:
             self.state, self.since = state, _world.now()
 
     async def ask(self, path: str) -> tuple[int, bytes] | None:
-        """Ask the process about a page; None without an answer."""
+        """Ask the process about a page; None if it does not answer."""
         process = self.process
         if process is None or not process.hello.done():
-            return None
+            return _UNASKED
         answer = await process.ask(path)
-        return answer if self.process is process else None
+        return answer if self.process is process else _UNASKED
 
     def condition(self, answer: tuple[int, bytes] | None) -> dict[str, Any]:
         """Return the part of this process in /readyz."""
@@ -247,7 +249,7 @@ class _Slot:
             **dict.fromkeys(AGES),
             "troubles": [],
         }
-        if answer is not None and self.state in (_State.STARTING, _State.RUNNING):
+        if answer not in (None, _UNASKED) and self.state in (_State.STARTING, _State.RUNNING):
             condition |= json.loads(answer[1])
         elif self.state is not _State.FINISHED:
             what = {
@@ -552,10 +554,7 @@ class Supervisor:
         silent = [
             slot.number
             for slot, answer in zip(self._slots, answers, strict=True)
-            if answer is None
-            and slot.state in (_State.STARTING, _State.RUNNING)
-            and slot.alive is not None
-            and slot.alive.hello.done()
+            if answer is None and slot.state in (_State.STARTING, _State.RUNNING)
         ]
         if not silent:
             return HTTPStatus.OK, "alive\n", TEXT_TYPE
@@ -603,7 +602,7 @@ class Supervisor:
                 if line.startswith("#") and len(words) > 2 and words[1] in ("HELP", "TYPE"):
                     family = words[2]
                 elif sample := _SAMPLE.match(line):
-                    family = family if sample[1].startswith(family) else sample[1]
+                    family = family if family and sample[1].startswith(family) else sample[1]
                     rest = line[sample.end() :]
                     label = f'process="{slot.number}"'
                     line = f"{sample[1]}{{{label}{',' if sample[2] else '}'}{rest}"

@@ -218,6 +218,7 @@ async def test_metrics_of_processes_have_a_label_and_their_lines_stand_together(
     code = """
 lines = ["# HELP size_bytes Sizes", "# TYPE size_bytes histogram", 'size_bytes_bucket{le="+Inf"} ' + number]
 lines += ["size_bytes_count " + number, "# a comment", "%% no line", 'other{queue="a b"} 7', ""]
+lines = ["bare 1", "plain 2", *lines]
 ANSWERS["/0/metrics"] = "\\n".join(lines).encode()
 hello(); send("/started"); serve()
 """
@@ -225,6 +226,10 @@ hello(); send("/started"); serve()
         await until_ready(uri)
         metrics = (await get(uri, "/metrics"))[1]
     assert metrics.partition('restarts_total{process="2"} 0\n')[2].splitlines() == [
+        'bare{process="1"} 1',
+        'bare{process="2"} 1',
+        'plain{process="1"} 2',
+        'plain{process="2"} 2',
         "# HELP size_bytes Sizes",
         "# TYPE size_bytes histogram",
         'size_bytes_bucket{process="1",le="+Inf"} 1',
