@@ -10,6 +10,7 @@ from bmq.testing import BackgroundBroker
 
 PROGRAM = """
 import sys
+import functools  # bmq needs it, and newer interpreters start without it
 from importlib.util import find_spec
 def loading(statement):
     before = set(sys.modules)
