@@ -255,10 +255,6 @@ class InvalidExpression(UsageError):
         self.offset = offset
         self.code = code
 
-    def __reduce__(self) -> tuple[object, ...]:
-        state = {"expression": self.expression, "offset": self.offset, "code": self.code}
-        return (type(self), self.args, state)
-
 
 class StateError(Error):
     """The call is not allowed in the present state: closed, closing or already open.
@@ -340,15 +336,6 @@ class ProtocolError(Error):
         self.offset = offset
         self.within = within
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_protocol_error, (type(self), self.reason, self.field, self.offset, self.within))
-
-
-def _rebuild_protocol_error(
-    cls: type[ProtocolError], message: str, field: str, offset: int | None, within: str
-) -> ProtocolError:
-    return cls(message, field=field, offset=offset, within=within)
-
 
 class Undecodable(Error, ValueError):
     """A message's payload cannot be decoded to the expected type.
@@ -367,9 +354,6 @@ class Undecodable(Error, ValueError):
     def __init__(self, message: str, *, content_type: str = "") -> None:
         super().__init__(message)
         self.content_type = content_type
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), self.args, dict(self.__dict__))
 
 
 class ConnectionFailed(Error, OSError):
@@ -447,9 +431,6 @@ class RequestError(Error):
             category in _CATEGORIES_WHILE_STOPPING and code == _STOPPING
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), self.args, dict(self.__dict__))
-
 
 class OpenQueueError(RequestError):
     """The broker refused to open a queue.
@@ -491,9 +472,6 @@ class AdminError(Error):
         super().__init__(message)
         self.command = command
         self.broker_message = broker_message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), self.args, dict(self.__dict__))
 
 
 class TimedOut(Error, TimeoutError):
@@ -704,9 +682,6 @@ class PostError(Error):
         self.guid = guid
         self.queue_uri = queue_uri
         self.retryable = status in RETRYABLE_ACK_STATUSES
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), self.args, dict(self.__dict__))
 
 
 class ExpressionWarning(UserWarning):

@@ -210,17 +210,32 @@ class Dialer:
         connection.core.reauthenticate(credentials, connection.loop.time())
         connection.transmit_soon()
 
-    # connecting for the first time
+    # rounds of attempts
 
     async def _first_connect(self) -> None:
-        options = self._options
-        if not options.retry_first_connect:
+        if self._options.retry_first_connect:
+            await self._rounds("connect", self._options.reconnect_delays())
+        else:
             await self._try_all()
-            return
+
+    async def _rounds(self, what: str, delays: Iterator[float]) -> None:
+        """Try all addresses after each delay, until the first success.
+
+        Raises:
+            ConnectionFailed: no time or no delay is left, or an error forbids further attempts.
+        """
+        options = self._options
+        trouble = self._connection.core.trouble
+        first = what == "connect"
+        self.last_failure = None
         try:
             async with asyncio.timeout(options.reconnect_timeout):
-                for delay in options.reconnect_delays():
-                    await asyncio.sleep(self.pause(delay))
+                for each in delays:
+                    self._attempt += 1
+                    delay = self.pause(each)
+                    if not first:
+                        self._publish(Reconnecting(self._attempt, delay, self.address.text))
+                    await asyncio.sleep(delay)
                     try:
                         await self._try_all()
                         return
@@ -228,14 +243,23 @@ class Dialer:
                         if not options.is_retryable(error):
                             raise
                         self._note_failure(error)
-                        self._not_connected_yet(error)
+                        if first:
+                            self._not_connected_yet(error)
+                        else:
+                            logger.info(
+                                "attempt %d to reconnect failed: %s",
+                                self._attempt,
+                                error,
+                                extra={"broker": self.address.text, "attempt": self._attempt},
+                            )
+            end = ": no more attempts"
         except TimeoutError:
-            raise ConnectionFailed(
-                f"could not connect to {self.target} within {options.reconnect_timeout} s{self._last}"
-            ) from self.last_failure
+            end = f" within {options.reconnect_timeout} s"
+        last = self.last_failure
         raise ConnectionFailed(
-            f"could not connect to {self.target}: no more attempts{self._last}"
-        ) from self.last_failure
+            f"could not {what} to {self.target}{end}"
+            + (f"; the last attempt ended with: {last}" if last is not None else "")
+        ) from last or trouble
 
     def _note_failure(self, error: ConnectionFailed) -> None:
         """Record the error of an attempt, as the cause of errors for callers waiting for a connection.
@@ -269,11 +293,6 @@ class Dialer:
             return delay
         return delay + backoff(self.violations - 1, _VIOLATION_PAUSE, _LONGEST_VIOLATION_PAUSE)
 
-    @property
-    def _last(self) -> str:
-        """Return the last part of a sentence about attempts."""
-        return f"; the last attempt ended with: {self.last_failure}" if self.last_failure is not None else ""
-
     # reconnecting
 
     def _reconnect_if_lost(self) -> None:
@@ -291,76 +310,42 @@ class Dialer:
             self._task = asyncio.ensure_future(self._reconnect())
             self._task.add_done_callback(self._reconnected)
 
-    async def _reconnect(self) -> tuple[str, BaseException | None]:
-        """Try until an attempt succeeds; return "", or the reason for giving up."""
-        options = self._options
-        trouble = self._connection.core.trouble
-        try:
-            async with asyncio.timeout(options.reconnect_timeout):
-                await self._attempts()
-        except TimeoutError:
-            reason = f"not reconnected to {self.target} within {options.reconnect_timeout} s{self._last}"
-            return reason, trouble if self.last_failure is None else self.last_failure
-        except Error as error:
-            return str(error), error
-        except Exception as error:
-            reason = f"reconnecting failed with {type(error).__name__}"
-            logger.exception("%s", reason, extra={"broker": self.address.text})
-            return reason, error
-        return "", None
-
-    def _reconnected(self, task: asyncio.Task[tuple[str, BaseException | None]]) -> None:
-        # In a callback: a task cancelled before the first step never runs its coroutine.
-        self._task = None
-        if self._connection.core.state in _OVER:
-            return
-        cause: BaseException | None = None
-        if task.cancelled() or task.exception():
-            # Not cancelled by close(), which calls stop(): no task would try again.
-            reason = "the task that reconnects was cancelled"
-        else:
-            reason, cause = task.result()
-        if reason:
-            self._connection.core.give_up(reason, self._connection.loop.time(), cause)
-            self._connection.transmit()
-        else:
-            # The connection may have been lost again immediately.
-            self._reconnect_if_lost()
-
-    async def _attempts(self) -> None:
-        self.last_failure = None
-        connection = self._connection
-        now = connection.loop.time()
+    async def _reconnect(self) -> None:
+        now = self._connection.loop.time()
         flapping = len(self._losses) == _BURST and now - self._losses[0] < _BURST_SECONDS
         self._losses.append(now)
         if now - self._up_at >= USEFUL_SECONDS:
             self.violations = 0
-        self.note_violation(connection.core.trouble)
+        self.note_violation(self._connection.core.trouble)
         if self._delays is None or not flapping:
             self._delays, self._attempt = self._options.reconnect_delays(), 0
-        for each in self._delays:
-            self._attempt += 1
-            delay = self.pause(each)
-            self._publish(Reconnecting(self._attempt, delay, self.address.text))
-            await asyncio.sleep(delay)
-            try:
-                await self._try_all()
-            except ConnectionFailed as error:
-                if not self._options.is_retryable(error):
-                    raise
-                self._note_failure(error)
-                logger.info(
-                    "attempt %d to reconnect failed: %s",
-                    self._attempt,
-                    error,
-                    extra={"broker": self.address.text, "attempt": self._attempt},
-                )
-            else:
-                self.reconnects += 1
-                return
-        raise ConnectionFailed(
-            f"could not reconnect to {self.target}: no more attempts{self._last}"
-        ) from self.last_failure
+        await self._rounds("reconnect", self._delays)
+        self.reconnects += 1
+
+    def _reconnected(self, task: asyncio.Task[None]) -> None:
+        # In a callback: a task cancelled before the first step never runs its coroutine.
+        self._task = None
+        cause = None if task.cancelled() else task.exception()
+        if self._connection.core.state in _OVER:
+            return
+        if task.cancelled():
+            # Not cancelled by close(), which calls stop(): no task would try again.
+            reason = "the task that reconnects was cancelled"
+        elif cause is None:
+            self._reconnect_if_lost()  # the connection may have been lost again immediately
+            return
+        elif isinstance(cause, Error):
+            reason = str(cause)
+        else:
+            reason = f"reconnecting failed with {type(cause).__name__}"
+            logger.error(
+                "reconnecting failed with %s",
+                type(cause).__name__,
+                exc_info=cause,
+                extra={"broker": self.address.text},
+            )
+        self._connection.core.give_up(reason, self._connection.loop.time(), cause)
+        self._connection.transmit()
 
     # one attempt
 

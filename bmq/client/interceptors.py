@@ -221,13 +221,10 @@ class Hooks:
 
     Attributes:
         interceptors: all interceptors, installed interceptors first.
-        posting: whether an interceptor has ``on_post`` or ``on_ack``.
-        on_post: interceptors of posts, with their ``on_post``, in order.
-        on_ack: the same interceptors with their ``on_ack``, in reverse order.
-        receiving: whether an interceptor has ``on_receive``.
-        confirming: whether an interceptor has ``on_confirm``.
+        posting: interceptors with ``on_post`` or ``on_ack``.
+        receiving: interceptors with ``on_receive``.
+        confirming: interceptors with ``on_confirm``.
         handling: interceptors with ``handle``, as middlewares.
-        operating: whether an interceptor has ``on_operation`` or ``on_operation_end``.
 
     Raises:
         UsageError: an object is not a :class:`bmq.Interceptor`, or has an async method.
@@ -235,44 +232,49 @@ class Hooks:
 
     def __init__(self, given: Iterable[Interceptor] | None) -> None:
         self.interceptors = () if given is None else (*_installed, *check_interceptors(given))
-        # The overridden methods, looked up once.
-        observing = [each for each in self.interceptors if _has(each, "on_post") or _has(each, "on_ack")]
-        self.on_post = [(each, each.on_post) for each in observing]
-        self.on_ack = [(each, each.on_ack) for each in reversed(observing)]
-        self._on_receive = [(e, e.on_receive) for e in self.interceptors if _has(e, "on_receive")]
-        self._on_confirm = [(e, e.on_confirm) for e in reversed(self.interceptors) if _has(e, "on_confirm")]
-        self.handling = tuple([self._observing(each) for each in self.interceptors if _has(each, "handle")])
-        self.posting, self.receiving = bool(self.on_post), bool(self._on_receive)
-        self.confirming = bool(self._on_confirm)
-        self._operating = [
-            each for each in self.interceptors if _has(each, "on_operation") or _has(each, "on_operation_end")
-        ]
-        self.operating = bool(self._operating)
+        self.posting = self._with("on_post", "on_ack")
+        self.receiving = self._with("on_receive")
+        self.confirming = self._with("on_confirm")
+        self.handling = tuple(map(self._observing, self._with("handle")))
+        self._operating = self._with("on_operation", "on_operation_end")
         self._said: set[tuple[Interceptor, str]] = set()
+
+    def _with(self, *methods: str) -> list[Interceptor]:
+        """Return the interceptors that override one of the methods."""
+        return [
+            each
+            for each in self.interceptors
+            if any(getattr(type(each), name) is not getattr(Interceptor, name) for name in methods)
+        ]
+
+    def call(self, interceptor: Interceptor, method: str, *arguments: Any) -> Any:
+        """Call a method of an interceptor; return :data:`_FAILED` after an exception, which is logged."""
+        try:
+            return getattr(interceptor, method)(*arguments)
+        except BaseException as error:
+            self._failed(interceptor, method, error)
+            return _FAILED
+
+    def end(self, interceptors: list[Interceptor], contexts: _Contexts, method: str, outcome: object) -> None:
+        """Call the second method of a pair, in reverse order, where the first method has not failed."""
+        for each, context in zip(reversed(interceptors), reversed(contexts), strict=True):
+            if context is not _FAILED:
+                self.call(each, method, context, outcome)
 
     def received(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Call ``on_receive``."""
-        for each, on_receive in self._on_receive:
-            try:
-                on_receive(consumer, messages)
-            except BaseException as error:
-                self.failed(each, "on_receive", error)
+        for each in self.receiving:
+            self.call(each, "on_receive", consumer, messages)
 
     def confirmed(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Call ``on_confirm``."""
-        for each, on_confirm in self._on_confirm:
-            try:
-                on_confirm(consumer, messages)
-            except BaseException as error:
-                self.failed(each, "on_confirm", error)
+        for each in reversed(self.confirming):
+            self.call(each, "on_confirm", consumer, messages)
 
     @contextmanager
     def operation(self, name: str, session: Session, queue_uri: str = "") -> Generator[None]:
         """Call ``on_operation`` and ``on_operation_end`` around an operation."""
-        if not self._operating:
-            yield
-            return
-        contexts = self._begin(Operation(name, session, queue_uri))
+        contexts = self._begin(name, session, queue_uri)
         try:
             yield
         except BaseException as error:
@@ -283,26 +285,15 @@ class Hooks:
     def watch(self, name: str, session: Session, queue_uri: str, done: asyncio.Future[Any]) -> None:
         """Call ``on_operation`` now, and ``on_operation_end`` with the result of a future."""
         if self._operating:
-            contexts = self._begin(Operation(name, session, queue_uri))
+            contexts = self._begin(name, session, queue_uri)
             done.add_done_callback(lambda done: self._end(contexts, _error_of(done)))
 
-    def _begin(self, operation: Operation) -> _Contexts:
-        contexts: _Contexts = []
-        for each in self._operating:
-            try:
-                contexts.append(each.on_operation(operation))
-            except BaseException as error:
-                self.failed(each, "on_operation", error)
-                contexts.append(_FAILED)
-        return contexts
+    def _begin(self, name: str, session: Session, queue_uri: str) -> _Contexts:
+        operation = Operation(name, session, queue_uri)
+        return [self.call(each, "on_operation", operation) for each in self._operating]
 
     def _end(self, contexts: _Contexts, error: BaseException | None) -> None:
-        for each, context in zip(reversed(self._operating), reversed(contexts), strict=True):
-            if context is not _FAILED:
-                try:
-                    each.on_operation_end(context, error)
-                except BaseException as failure:
-                    self.failed(each, "on_operation_end", failure)
+        self.end(self._operating, contexts, "on_operation_end", error)
 
     def _observing(self, interceptor: Interceptor) -> Callable[[Attempt, CallNext], Awaitable[Any]]:
         """Return a middleware that calls ``handle``, and protects the attempt from the interceptor."""
@@ -315,12 +306,12 @@ class Hooks:
                 if error is not outcome.error:
                     if _cancelled(error):
                         raise
-                    self.failed(interceptor, "handle", error)
+                    self._failed(interceptor, "handle", error)
             return await outcome.get()
 
         return observe
 
-    def failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
+    def _failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
         """Log the exception of an interceptor, even a CancelledError, possibly from a cancelled future."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
             # These exceptions end the event loop, as from any other callback, but outside the client's own
@@ -363,14 +354,7 @@ class PostInterception:
 
     def show(self, posts: Sequence[OutgoingMessage]) -> _Contexts:
         """Call ``on_post``; return the argument for :meth:`report`."""
-        contexts: _Contexts = []
-        for each, on_post in self._hooks.on_post:
-            try:
-                contexts.append(on_post(self._queue, posts))
-            except BaseException as error:
-                self._hooks.failed(each, "on_post", error)
-                contexts.append(_FAILED)
-        return contexts
+        return [self._hooks.call(each, "on_post", self._queue, posts) for each in self._hooks.posting]
 
     def report(
         self,
@@ -381,12 +365,7 @@ class PostInterception:
     ) -> None:
         """Call ``on_ack``; see :class:`PostOutcome`."""
         outcome = PostOutcome(self._queue, posted, posted - len(failures), failures, error)
-        for (each, on_ack), context in zip(self._hooks.on_ack, reversed(contexts), strict=True):
-            if context is not _FAILED:
-                try:
-                    on_ack(context, outcome)
-                except BaseException as failure:
-                    self._hooks.failed(each, "on_ack", failure)
+        self._hooks.end(self._hooks.posting, contexts, "on_ack", outcome)
 
 
 class InterceptedPost:
@@ -561,10 +540,6 @@ def _cancelled(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
-def _has(interceptor: Interceptor, method: str) -> bool:
-    return getattr(type(interceptor), method) is not getattr(Interceptor, method)
-
-
 def check_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
     """Return the checked interceptors.
 
@@ -573,29 +548,17 @@ def check_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
     """
     found: tuple[Interceptor, ...] = tuple(_checks.items("interceptors", given, "bmq.Interceptor"))
     for each in found:
-        _check(each)
-    return found
-
-
-def _check(given: object) -> None:
-    interceptor = _checks.instance(
-        "an interceptor", given, Interceptor, "an instance of a subclass of bmq.Interceptor"
-    )
-    for method in _METHODS:
-        if inspect.iscoroutinefunction(getattr(interceptor, method)):
+        _checks.instance("an interceptor", each, Interceptor, "an instance of a subclass of bmq.Interceptor")
+        for method in _METHODS:
+            if inspect.iscoroutinefunction(getattr(each, method)):
+                raise UsageError(
+                    f"{type(each).__name__}.{method} is async: all methods except handle are plain functions"
+                )
+        if not inspect.iscoroutinefunction(each.handle):
             raise UsageError(
-                f"{type(interceptor).__name__}.{method} is async: all methods except handle are "
-                "plain functions"
+                f"{type(each).__name__}.handle must be async: async def handle(self, attempt, call_next)"
             )
-    if not inspect.iscoroutinefunction(interceptor.handle):
-        raise UsageError(
-            f"{type(interceptor).__name__}.handle must be async: async def handle(self, attempt, call_next)"
-        )
-    if hasattr(interceptor, "around_handle"):
-        raise UsageError(
-            f"{type(interceptor).__name__}.around_handle is never called: override "
-            "async def handle(self, attempt, call_next) instead"
-        )
+    return found
 
 
 def _raise(error: BaseException) -> None:

@@ -178,7 +178,7 @@ async def test_the_end_of_the_attempts_is_logged(peer: Peer, said: Said) -> None
         await peer.stop()
         _, over = await said.so_many(2)
         lead, _, cause = over.partition("; ")
-        assert lead == f"the session with {peer.uri} is over: not reconnected to {peer.uri} within 0.5 s"
+        assert lead == f"the session with {peer.uri} is over: could not reconnect to {peer.uri} within 0.5 s"
         assert f"the last attempt ended with: could not connect to {peer.uri}" in cause
         assert session.state is bmq.SessionState.CLOSED
 

@@ -282,14 +282,9 @@ def test_a_middleware_that_cannot_be_called_is_refused(middleware: Any, why: str
     bmq.App(middlewares=[Whole()])
 
 
-def test_an_interceptor_with_the_former_method_is_refused() -> None:
-    class Former(bmq.Interceptor):
-        def around_handle(self, handling: Any) -> Any: ...
-
+def test_an_interceptor_with_a_plain_handle_is_refused() -> None:
     class Plain(bmq.Interceptor):
         def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any: ...  # type: ignore[override]
 
-    with pytest.raises(bmq.UsageError, match=r"Former.around_handle is never called: override async"):
-        bmq.App(interceptors=[Former()])
     with pytest.raises(bmq.UsageError, match=r"Plain.handle must be async"):
         bmq.App(interceptors=[Plain()])
