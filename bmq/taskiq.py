@@ -22,19 +22,19 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks
+from bmq._dead_letters import Allowed, Poison, PoisonKind, PutAside, unreadable
 from bmq.client.address import parse_addresses
 from bmq.client.connect import check_options, connect
-from bmq.client.dead_letters import described
 from bmq.client.in_hand import Feeding
 from bmq.client.keywords import ConnectOptions
 from bmq.client.message import Message
-from bmq.client.poison import Allowed, Poison, PoisonKind, PutAside, unreadable
 from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.conventions import PREFIX, delay_queue_of
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
 from bmq.subscriptions import ExpressionInput, subscriptions_for
+from bmq.wire.printable import described
 from bmq.wire.uri import QueueUri
 
 __all__ = ["BmqBroker"]

@@ -10,21 +10,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from bmq import _checks
+from bmq._dead_letters import Poison, PoisonKind, PutAside, check_dead_letters, short, widen
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.arrow.consumer import MAX_BYTES, ColumnConsumer, Receipt, Taken
 from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, pieces, to_arrow
-from bmq.client.dead_letters import described
 from bmq.client.internals import limits_of
-from bmq.client.left import short, widen
 from bmq.client.limits import ConsumerLimits, checked_limits
-from bmq.client.poison import Poison, PoisonKind, PutAside, check_dead_letters
 from bmq.client.posts import QueueBase
 from bmq.errors import ProtocolError, TimedOut, UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.wire.constants import PushFlags
 from bmq.wire.guid import guid_to_text
+from bmq.wire.printable import described
 
 if TYPE_CHECKING:
     from bmq.client.queue import Queue

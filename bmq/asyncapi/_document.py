@@ -27,8 +27,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
 from bmq import _checks
+from bmq._dead_letters import DeadLetter
 from bmq.client.address import parse_addresses
-from bmq.client.dead_letters import DeadLetter
 from bmq.codecs import Shape
 from bmq.conventions import CANCEL, ERROR, REPLY_TO
 from bmq.subscriptions import subscriptions_for

@@ -19,13 +19,12 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import ended
 from bmq.client._deadline import within
-from bmq.client.dead_letters import bounded, error_text
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
 from bmq.conventions import CANCEL, CONTENT_TYPE, DEADLINE, ERROR, PREFIX, REPLY_TO, REQUEST, REQUESTER
 from bmq.errors import Error, ProtocolError, RequestFailed, SessionClosed, TimedOut, request_failed
 from bmq.wire.constants import PropertyType
-from bmq.wire.printable import printable
+from bmq.wire.printable import bounded, error_text, printable
 from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 

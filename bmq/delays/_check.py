@@ -10,8 +10,8 @@ from bmq import _checks, _world
 from bmq._logging import Log
 from bmq.admin.client import Admin
 from bmq.admin.parsing import limits_of
-from bmq.client.dead_letters import described
 from bmq.errors import AdminError, Error
+from bmq.wire.printable import described
 
 __all__ = ["check", "longest_delay", "watch"]
 

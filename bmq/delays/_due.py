@@ -15,12 +15,12 @@ from bmq._logging import Log
 from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import described
 from bmq.client.internals import push_of
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 from bmq.conventions import DUE
 from bmq.errors import Error, ProtocolError, StateError, UsageError
+from bmq.wire.printable import described
 from bmq.wire.push import GUID
 
 __all__ = ["DueMessages"]

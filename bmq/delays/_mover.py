@@ -11,14 +11,7 @@ from functools import partial
 from typing import Final
 
 from bmq import _checks, _world
-from bmq._live import live
-from bmq._log_limit import LogLimit
-from bmq._logging import Log
-from bmq._turn import look_at, turn_of
-from bmq.admin.client import Admin
-from bmq.client.dead_letters import described
-from bmq.client.message import Message
-from bmq.client.poison import (
+from bmq._dead_letters import (
     Allow,
     Allowed,
     Poison,
@@ -28,6 +21,12 @@ from bmq.client.poison import (
     queue_of,
     unreadable,
 )
+from bmq._live import live
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
+from bmq._turn import look_at, turn_of
+from bmq.admin.client import Admin
+from bmq.client.message import Message
 from bmq.client.posts import Ack, PutMessage
 from bmq.client.queue import Queue
 from bmq.conventions import DELAY_QUEUE_SUFFIX, DESTINATION, DUE, derived_guid
@@ -44,6 +43,7 @@ from bmq.errors import (
     SessionClosed,
 )
 from bmq.protocol.deadlines import backoff
+from bmq.wire.printable import described
 from bmq.wire.uri import QueueUri
 
 __all__ = ["Mover"]

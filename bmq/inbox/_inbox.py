@@ -40,12 +40,12 @@ from typing import Any, Final, Generic, Self, TypeVar, cast
 import msgspec
 
 from bmq import _checks, _world
+from bmq._dead_letters import origin_of
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin.client import Admin
 from bmq.client.attempt import Attempt, CallNext
-from bmq.client.dead_letters import described, origin_of
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage, wrong_size
 from bmq.codecs import Codec, Shape
@@ -55,6 +55,7 @@ from bmq.subscriptions import tag_properties
 from bmq.wire.constants import Compression
 from bmq.wire.keys import Key, key_bucket
 from bmq.wire.message import join_application_data, split_application_data
+from bmq.wire.printable import described
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers import PartlyFailed

@@ -16,9 +16,9 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from bmq._dead_letters import legal
 from bmq.arrow.decoding import RecordBatch, pa, pc
 from bmq.arrow.encoding import TableEncoder
-from bmq.client.dead_letters import bounded, legal
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
 from bmq.errors import UsageError
 from bmq.spark.options import WriteOptions
@@ -33,6 +33,7 @@ from bmq.spark.rows import (
 )
 from bmq.spark.schema import check_queue
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
+from bmq.wire.printable import bounded
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 
 __all__ = ["LETTER_PROPERTIES", "LETTER_VALUE", "RowLetter", "RowValidator", "letter_of", "letter_tables"]

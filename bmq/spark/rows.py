@@ -13,11 +13,11 @@ from typing import Any, cast
 import numpy as np
 
 from bmq.arrow.decoding import RecordBatch, pa
-from bmq.client.dead_letters import error_text
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.spark.schema import SCALARS, TYPES, ColumnRoles, restored
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
 from bmq.wire.keys import key_bucket
+from bmq.wire.printable import error_text
 from bmq.wire.properties import PropertyValue, encode_properties
 
 __all__ = [

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from a peer, made safe for a log or a terminal."""
+"""Text from a peer or of an error, made safe for a log, a terminal or a property."""
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["bounded", "described", "error_text", "printable"]
 
 _LONGEST = 1000
+_LONGEST_LINE = 300
 
 
 def printable(text: object, limit: int = _LONGEST) -> str:
@@ -27,3 +28,26 @@ def printable(text: object, limit: int = _LONGEST) -> str:
     if shown.isprintable():
         return shown
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in shown)
+
+
+def bounded(text: str, most: int = _LONGEST) -> str:
+    """Return a text shortened to ``most`` characters, as a STRING property can hold."""
+    return text[:most].encode("utf-8", "replace").decode()
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and text of an error, at most 1,000 characters, as a property can hold."""
+    return bounded(f"{type(error).__name__}: {_text(error)}")
+
+
+def described(error: BaseException) -> str:
+    """Return type and text of an error on one line of about 300 characters, for a log."""
+    text = " ".join(_text(error)[: 4 * _LONGEST_LINE].split())
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__, _LONGEST_LINE)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an application's exception with a broken __str__
+        return "(str() of the error failed)"

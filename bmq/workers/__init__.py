@@ -4,8 +4,8 @@
 :func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.
 """
 
+from bmq._dead_letters import DeadLetter, Failure, GiveUp
 from bmq.client.attempt import CallNext
-from bmq.client.dead_letters import DeadLetter, Failure, GiveUp
 from bmq.workers._app import App
 from bmq.workers._consume import consume
 from bmq.workers._dependencies import Depends

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from bmq import _checks
+from bmq._dead_letters import DeadLetter, Failure
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
@@ -22,7 +23,6 @@ from bmq.admin.client import connect as ask
 from bmq.client.address import parse_addresses
 from bmq.client.connect import check_options, connect
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.health import Health
 from bmq.client.interceptors import check_interceptors
 from bmq.client.keywords import ConnectOptions

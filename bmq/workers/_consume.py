@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack, cast
 
 from bmq import _checks
+from bmq._dead_letters import DeadLetter, check_dead_letters
 from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import DeadLetter
 from bmq.client.in_hand import Feeding
 from bmq.client.internals import handling_of
 from bmq.client.message import Message
-from bmq.client.poison import check_dead_letters
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
 from bmq.codecs import Shape

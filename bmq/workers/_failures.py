@@ -13,12 +13,11 @@ from typing import Any, cast
 
 from bmq import _checks
 from bmq._checks import INT32_MAX
+from bmq._dead_letters import DeadLetter, Failure, Poison, guid_of, integer_of, legal, origin_of, poison_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import DeadLetter, Failure, described, legal, origin_of
 from bmq.client.message import Message
-from bmq.client.poison import Poison, guid_of, integer_of, poison_of
 from bmq.client.posts import PutMessage
 from bmq.client.queue import Queue
 from bmq.conventions import (
@@ -34,7 +33,7 @@ from bmq.conventions import (
 )
 from bmq.errors import Error, RequestFailed, UsageError
 from bmq.wire.constants import MAX_PROPERTIES, PropertyType
-from bmq.wire.printable import printable
+from bmq.wire.printable import described, printable
 from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 from bmq.workers._blocking import BlockingCalls, own_context

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from bmq import _checks
+from bmq._dead_letters import DeadLetter, Failure
 from bmq._pace import checked_rate
 from bmq.client.consumer import Consumer, Subscription
-from bmq.client.dead_letters import DeadLetter, Failure
 from bmq.client.limits import ConsumerLimits
 from bmq.client.message import Message
 from bmq.client.queue import Queue

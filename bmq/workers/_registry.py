@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Final, TypeAlias, TypeVar, Unpack, cast
 
 from bmq import _checks
-from bmq.client.dead_letters import DeadLetter
-from bmq.client.poison import Allow, Allowed
+from bmq._dead_letters import Allow, Allowed, DeadLetter
 from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, delay_queue_of
 from bmq.delays import check_due

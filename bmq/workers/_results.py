@@ -22,12 +22,11 @@ from typing import Any, Concatenate, Final, Never, NoReturn, TypeAlias, Union, c
 
 from bmq import _checks, _world
 from bmq._checks import INT64_MAX
+from bmq._dead_letters import Allow, Allowed, guid_of, integer_of, origin_of, queue_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.attempt import Attempt, CallNext
-from bmq.client.dead_letters import described, origin_of
 from bmq.client.message import Message
-from bmq.client.poison import Allow, Allowed, guid_of, integer_of, queue_of
 from bmq.client.posts import PutMessage
 from bmq.client.queue import Queue
 from bmq.client.requests import deadline, problem_of
@@ -35,6 +34,7 @@ from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
 from bmq.errors import Error, InvalidPayload, PostError, QueueClosed, RequestFailed, StateError, UsageError
 from bmq.wire.keys import Key
+from bmq.wire.printable import described
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 from bmq.workers._dependencies import (

@@ -10,16 +10,16 @@ from typing import Protocol, TypeAlias
 
 from bmq import _checks
 from bmq._checks import INT32_MAX
+from bmq._dead_letters import DeadLetter, Failure, GiveUp, Poison, guid_of, integer_of, origin_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.dead_letters import DeadLetter, Failure, GiveUp, described, error_text, origin_of
 from bmq.client.message import Message
-from bmq.client.poison import Poison, guid_of, integer_of
 from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
 from bmq.errors import Error, ProtocolError, UsageError
 from bmq.protocol.deadlines import backoff
 from bmq.wire.constants import PropertyType
+from bmq.wire.printable import described, error_text
 from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
 

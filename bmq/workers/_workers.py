@@ -10,21 +10,20 @@ from types import CoroutineType, coroutine
 from typing import Any, Final, TypeAlias, cast
 
 from bmq import _world
+from bmq._dead_letters import Failure, Left, PoisonKind, poison_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace
 from bmq._turn import turn_of
 from bmq.client.attempt import UNSET
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import Failure, described
 from bmq.client.internals import handlers_of, in_hand_of, push_of
-from bmq.client.left import Left
 from bmq.client.message import Message
-from bmq.client.poison import PoisonKind, poison_of
 from bmq.client.queue import Queue
 from bmq.conventions import post_time
 from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, UsageError
 from bmq.groups import Group
+from bmq.wire.printable import described
 from bmq.wire.push import GUID
 from bmq.workers._blocking import in_own_contexts, own_context
 from bmq.workers._failures import FailureReports, Quarantine

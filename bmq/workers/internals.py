@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from bmq._dead_letters import Failure
 from bmq.client.consumer import Consumer
-from bmq.client.dead_letters import Failure
 from bmq.workers._app import App, Settings
 from bmq.workers._dependencies import Overrides
 from bmq.workers._registry import Registrar, Registry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.poison import Allowed, Poison, PoisonKind, PutAside, queue_of, unreadable
+from bmq._dead_letters import Allowed, Poison, PoisonKind, PutAside, queue_of, unreadable
 from bmq.wire.uri import QueueUri
 from tests.poison.poisons import POISONS, flood, post_raw
 from tests.waiting import eventually
@@ -90,8 +90,8 @@ async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bmq.client.poison._FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("bmq.client.poison._LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr("bmq._dead_letters._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("bmq._dead_letters._LONGEST_PAUSE", 0.001)
     letters = await bmq_session.open_queue(
         bmq_new_queue_uri("bmq.test.small.priority"), read=True, write=True
     )
