@@ -18,8 +18,6 @@ from bmq.errors import Error
 from bmq.wire.guid import guid_to_text
 from bmq.wire.uri import QueueUri
 
-__all__ = ["ANSWER_TIMEOUT", "ConnectAdmin", "InitialBacklog", "asking"]
-
 logger = Log("bmq.arrow")
 
 #: Timeout of a question, in seconds.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["MAX_BYTES", "ColumnConsumer", "ColumnLine", "Receipt", "Taken"]
-
 # Smaller events are read message by message, equally fast.
 _WORTH_IT = 100
 #: Maximum bytes of a batch, unless the batch is a single message.

@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bmq.arrow.columns import Array, at_offsets, column, dtype_of
+from bmq.arrow.columns import AREA, PROPERTY, Array, at_offsets, column, dtype_of
 from bmq.arrow.push import PushColumns
 from bmq.errors import ProtocolError, UsageError
-from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import MAX_APPLICATION_DATA, PropertyType, PushFlags
 from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.properties import Properties, split_properties
-
-__all__ = ["FIXED", "MAP", "Decoded", "TableDecoder", "guid_texts", "pieces", "to_arrow"]
 
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
@@ -34,8 +31,8 @@ ArrowArray = Any
 ArrowType = Any
 RecordBatch = Any
 
-_AREA = dtype_of(PROPERTIES_HEADER)
-_PROPERTY = dtype_of(PROPERTY_HEADER)
+_AREA = dtype_of(AREA)
+_PROPERTY = dtype_of(PROPERTY)
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 
 #: The wire format of property values of fixed size.
@@ -326,17 +323,17 @@ def _measure(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[
     Returns:
         The rows of regular messages, and the remaining rows.
     """
-    fits = columns.stops[rows] - columns.starts[rows] > PROPERTIES_HEADER.size
+    fits = columns.stops[rows] - columns.starts[rows] > AREA.size
     odd, rows = rows[~fits], rows[_index(fits)]
     if not len(rows):
         return rows, odd
     starts = columns.starts[rows]
     headers = at_offsets(columns.buffer, _AREA, starts)
-    lengths = column(headers, PROPERTIES_HEADER, "areaWords").astype(np.int64) * 4
+    lengths = column(headers, AREA, "areaWords").astype(np.int64) * 4
     usual = (
-        (column(headers, PROPERTIES_HEADER, "headerSize2x") == PROPERTIES_HEADER.size // 2)
-        & (column(headers, PROPERTIES_HEADER, "propertyHeaderSize2x") == PROPERTY_HEADER.size // 2)
-        & (lengths > PROPERTIES_HEADER.size)
+        (column(headers, AREA, "headerSize2x") == AREA.size // 2)
+        & (column(headers, AREA, "propertyHeaderSize2x") == PROPERTY.size // 2)
+        & (lengths > AREA.size)
         & (lengths <= columns.stops[rows] - starts)
     )
     payload_starts[rows] = np.where(usual, starts + lengths, starts)
@@ -390,21 +387,19 @@ def _like_first(
     names = [name.encode("utf-8", "surrogateescape") for name in types]
     kinds = list(types.values())
     count = len(names)
-    base = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * count
+    base = AREA.size + PROPERTY.size * count
     starts = columns.starts[rows]
     ends = payload_starts[rows]
     ends = ends - np.frombuffer(buffer, np.uint8)[ends - 1]
-    counts = column(at_offsets(buffer, _AREA, starts), PROPERTIES_HEADER, "numProperties")
+    counts = column(at_offsets(buffer, _AREA, starts), AREA, "numProperties")
     same = _index((counts == count) & (starts + base <= ends))
     here, starts, ends = rows[same], starts[same], ends[same]
-    heads = at_offsets(
-        buffer, np.dtype(f"V{PROPERTY_HEADER.size * count}"), starts + PROPERTIES_HEADER.size
-    ).view(_PROPERTY)
+    heads = at_offsets(buffer, np.dtype(f"V{PROPERTY.size * count}"), starts + AREA.size).view(_PROPERTY)
     heads = heads.reshape(len(here), count)
-    fields = column(heads, PROPERTY_HEADER, "valueField").astype(np.int64)
+    fields = column(heads, PROPERTY, "valueField").astype(np.int64)
     good = (
-        (column(heads, PROPERTY_HEADER, "type") == np.array(kinds))
-        & (column(heads, PROPERTY_HEADER, "nameLength") == np.array([len(name) for name in names]))
+        (column(heads, PROPERTY, "type") == np.array(kinds))
+        & (column(heads, PROPERTY, "nameLength") == np.array([len(name) for name in names]))
     ).all(axis=1)
     value_starts: list[Array] = []
     value_stops: list[Array] = []

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bmq import _checks
-from bmq.arrow.columns import Array, dtype_of, fill, rewrite
+from bmq.arrow.columns import ACK, AREA, PROPERTY, PUT, Array, dtype_of, fill, rewrite
 from bmq.arrow.decoding import FIXED, to_arrow
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
-from bmq.wire.codec import ACK_MESSAGE, PROPERTIES_HEADER, PROPERTY_HEADER, PUT_HEADER
 from bmq.wire.constants import (
     MAX_APPLICATION_DATA,
     MAX_PROPERTIES,
@@ -39,8 +38,6 @@ from bmq.wire.padding import PADDING
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties, properties_length
 from bmq.wire.put import PutEvent, decode_puts
 
-__all__ = ["EncodedPosts", "Slice", "TableEncoder", "guids_in", "stream_of"]
-
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
 
@@ -53,11 +50,11 @@ ArrowSchema = Any
 MAX_MESSAGES = 4096
 MAX_BYTES = 1024 * 1024
 
-_PUT = dtype_of(PUT_HEADER)
-_ACK = dtype_of(ACK_MESSAGE)
-_AREA = dtype_of(PROPERTIES_HEADER)
-_PROPERTY = dtype_of(PROPERTY_HEADER)
-_HEADER_WORDS = PUT_HEADER.size // 4
+_PUT = dtype_of(PUT)
+_ACK = dtype_of(ACK)
+_AREA = dtype_of(AREA)
+_PROPERTY = dtype_of(PROPERTY)
+_HEADER_WORDS = PUT.size // 4
 _PLAIN = int(PutFlags.ACK_REQUESTED)
 _WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
 
@@ -199,11 +196,11 @@ class TableEncoder:
 
     def _sizes(self, batch: RecordBatch) -> Array:
         """The approximate size of each row in bytes, never too small."""
-        sizes = _lengths(batch.column(self._value)) + PUT_HEADER.size + PROPERTIES_HEADER.size + 8
+        sizes = _lengths(batch.column(self._value)) + PUT.size + AREA.size + 8
         for each in self._properties:
             fixed = FIXED.get(each.kind)
             values = np.dtype(fixed).itemsize if fixed else _lengths(_pick(batch, each.at))
-            sizes += PROPERTY_HEADER.size + len(each.raw) + values
+            sizes += PROPERTY.size + len(each.raw) + values
         return sizes
 
     def _slice(self, batch: RecordBatch, first: int) -> Slice:
@@ -339,7 +336,7 @@ def _assemble(
         _check_limit(size, MAX_PROPERTY_VALUE)
         field = offset if new else size
         head = np.zeros(1 if np.ndim(field) == 0 else count, _PROPERTY)
-        fill(head, PROPERTY_HEADER, type=int(each.kind), valueField=field, nameLength=len(each.raw))
+        fill(head, PROPERTY, type=int(each.kind), valueField=field, nameLength=len(each.raw))
         heads.fixed(_PROPERTY, head, valid)
         values.fixed(np.dtype(f"V{len(each.raw)}"), np.void(each.raw), valid)
         if dtype is None:
@@ -348,14 +345,14 @@ def _assemble(
             values.fixed(dtype, _numbers(array), valid)
         offset = offset + (len(each.raw) + size) * valid
         present = present + 1 * valid
-    length = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * present + offset
+    length = AREA.size + PROPERTY.size * present + offset
     _check_limit(length, MAX_PROPERTIES_AREA)
     area = np.zeros(1 if np.ndim(length) == 0 else count, _AREA)
     fill(
         area,
-        PROPERTIES_HEADER,
-        propertyHeaderSize2x=PROPERTY_HEADER.size // 2,
-        headerSize2x=PROPERTIES_HEADER.size // 2,
+        AREA,
+        propertyHeaderSize2x=PROPERTY.size // 2,
+        headerSize2x=AREA.size // 2,
         areaWords=(length >> 2) + 1,
         numProperties=present,
     )
@@ -549,7 +546,7 @@ class EncodedPosts:
         headers = np.zeros(count, _PUT)
         fill(
             headers,
-            PUT_HEADER,
+            PUT,
             flags=np.where(has_properties, _WITH_PROPERTIES, _PLAIN),
             messageWords=words,
             compressionAlgorithmType=kinds,
@@ -603,12 +600,12 @@ class EncodedPosts:
         if guids is None:
             guids = np.frombuffer(new_guids(count), "V16")
             bound["messageGUID"] = guids
-        rewrite(event, PUT_HEADER, starts, **bound)
+        rewrite(event, PUT, starts, **bound)
         acks = np.zeros(count, _ACK)
-        fill(acks, ACK_MESSAGE, messageGUID=guids, queueId=queue_id)
+        fill(acks, ACK, messageGUID=guids, queueId=queue_id)
         ends = memoryview((self.ends * 4 + HEADER_SIZE).astype(np.uint64).tobytes()).cast("Q")
         # The last byte of each message is the number of its padding bytes.
-        padded = len(event) - HEADER_SIZE - PUT_HEADER.size * count
+        padded = len(event) - HEADER_SIZE - PUT.size * count
         size = padded - int(self.body.view(np.uint8)[self.ends * 4 - 1].sum())
         return PutEvent(bytes(event), ends, acks.tobytes(), size)
 

@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from bmq.arrow.columns import Array, at_offsets, column, dtype_of
+from bmq.arrow.columns import PUSH, Array, at_offsets, column, dtype_of
 from bmq.errors import ProtocolError
 from bmq.wire.codec import PUSH_HEADER
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.push import COMPRESSION, DATA, FLAGS, GUID, RARE_FLAGS, SUB_IDS, Push
 
-__all__ = ["PushColumns", "read_push_columns"]
-
-_PUSH = dtype_of(PUSH_HEADER)
+_PUSH = dtype_of(PUSH)
 _SIZE = PUSH_HEADER.size
 # The word with the length of a message. Lengths are compared in columns if the declaration has the word.
 _LENGTH = PUSH_HEADER.words("flags+messageWords")
@@ -181,11 +179,11 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
     if offsets is None or len(offsets) < least:
         return None
     headers = at_offsets(event, _PUSH, offsets)
-    flags = column(headers, PUSH_HEADER, "flags")
-    header_words = column(headers, PUSH_HEADER, "headerWords")
-    compressions = column(headers, PUSH_HEADER, "compressionAlgorithmType")
+    flags = column(headers, PUSH, "flags")
+    header_words = column(headers, PUSH, "headerWords")
+    compressions = column(headers, PUSH, "compressionAlgorithmType")
     options = offsets + header_words.astype(np.int64) * 4
-    starts = options + column(headers, PUSH_HEADER, "optionsWords").astype(np.int64) * 4
+    starts = options + column(headers, PUSH, "optionsWords").astype(np.int64) * 4
     ends = np.empty_like(offsets)
     ends[:-1] = offsets[1:]
     ends[-1] = len(event)
@@ -202,7 +200,7 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
     found = _read_options(event, options, starts)
     if found is None:
         return None
-    schema_ids = column(headers, PUSH_HEADER, "schemaId").astype(np.uint16)
+    schema_ids = column(headers, PUSH, "schemaId").astype(np.uint16)
     if int(header_words.min()) * 4 < _WITH_SCHEMA_ID:
         schema_ids[header_words.astype(np.int64) * 4 < _WITH_SCHEMA_ID] = 0
     sub_ids, sub_ids_of = found
@@ -211,11 +209,11 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
         sub_ids,
         starts,
         stops,
-        np.ascontiguousarray(column(headers, PUSH_HEADER, "messageGUID")),
+        np.ascontiguousarray(column(headers, PUSH, "messageGUID")),
         flags.astype(np.uint8),
         schema_ids,
         compressions.astype(np.uint8),
-        column(headers, PUSH_HEADER, "queueId").astype(np.int32),
+        column(headers, PUSH, "queueId").astype(np.int32),
         sub_ids_of,
     )
 

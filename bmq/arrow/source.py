@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from bmq.client.session import Session
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["Confirm", "Source", "reader"]
-
 pa: Any = importlib.import_module("pyarrow")
 
 T = TypeVar("T")

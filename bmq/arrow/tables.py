@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["Tables"]
-
 pa: Any = importlib.import_module("pyarrow")
 pc: Any = importlib.import_module("pyarrow.compute")
 

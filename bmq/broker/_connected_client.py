@@ -15,7 +15,7 @@ from bmq.broker._domain import Unavailable
 from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._queue import BrokerQueue
-from bmq.errors import InvalidURI
+from bmq.errors import InvalidURI, StatusCategory
 from bmq.protocol.broker.inflation import Exhausted
 from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PutFlags
@@ -30,7 +30,6 @@ from bmq.wire.control import (
     RoutingConfiguration,
     RoutingFlags,
     Status,
-    StatusCategory,
     StreamParameters,
     SubQueueIdInfo,
 )

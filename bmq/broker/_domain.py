@@ -9,9 +9,9 @@ from pathlib import Path
 from bmq.broker._domain_config import DomainConfig, InvalidDomain, Redirect, parse_domain
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._storage import CapacityMeter
-from bmq.errors import InvalidExpression
+from bmq.errors import InvalidExpression, StatusCategory
 from bmq.subscriptions import Expression
-from bmq.wire.control import Status, StatusCategory
+from bmq.wire.control import Status
 
 __all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
 

@@ -36,8 +36,6 @@ from bmq.subscriptions._syntax import (
     unparse,
 )
 
-__all__ = ["Filter", "Operand", "P", "PropertyFactory"]
-
 #: Types comparable with a property.
 Comparable: TypeAlias = bool | int | str
 

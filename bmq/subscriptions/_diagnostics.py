@@ -15,17 +15,6 @@ from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._scanner import END, Token
 from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPERATORS
 
-__all__ = [
-    "ErrorKind",
-    "Problem",
-    "invalid",
-    "point_at",
-    "syntax_error",
-    "too_long",
-    "too_many_operators",
-    "unsendable",
-]
-
 
 class ErrorKind(IntEnum):
     """The broker's error codes of compiling (-100 and below) and of evaluating an expression."""

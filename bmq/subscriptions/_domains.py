@@ -18,8 +18,6 @@ from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions._lint import find_doubts
 from bmq.subscriptions._parser import check
 
-__all__ = ["Finding", "check_domain"]
-
 _MODES: Final = ("priority", "fanout", "broadcast")
 _VERSION: Final = "E_VERSION_1"
 

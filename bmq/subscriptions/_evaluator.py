@@ -36,19 +36,6 @@ from bmq.subscriptions._syntax import (
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyValue
 
-__all__ = [
-    "EvaluationFailure",
-    "Evaluator",
-    "Lookup",
-    "Matcher",
-    "always",
-    "compile_matcher",
-    "compile_tree",
-    "encoded",
-    "lookup",
-    "lowered",
-]
-
 #: Returns a property's value by name: bool, int, str, bytes (BINARY) or PropertyValue; None or KeyError if
 #: absent.
 Lookup: TypeAlias = Callable[[str], Any]

@@ -25,8 +25,6 @@ from bmq.subscriptions._parser import check, encoded_length
 from bmq.subscriptions._syntax import Node, operator_count, property_names
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
-__all__ = ["Evaluation", "Expression", "built", "made", "planned"]
-
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:

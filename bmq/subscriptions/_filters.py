@@ -23,28 +23,6 @@ from bmq.subscriptions._syntax import Exists, Node, Not, join
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue
 
-__all__ = [
-    "MAX_TAG_LENGTH",
-    "TAG_PREFIX",
-    "CmqTags",
-    "Complement",
-    "ExpressionInput",
-    "PulsarTags",
-    "TagFilter",
-    "check_expression_type",
-    "complement",
-    "plan",
-    "pulsar_properties",
-    "pulsar_tags",
-    "subscriptions_for",
-    "tag",
-    "tag_name",
-    "tag_names",
-    "tag_properties",
-    "tags_of",
-    "with_pulsar_tags",
-]
-
 # ---- Tags on messages, as properties for subscriptions to test
 #
 # The expression language has no sets, so each tag becomes a property: a message tagged ``urgent`` has

@@ -41,8 +41,6 @@ from bmq.subscriptions._syntax import (
     walk,
 )
 
-__all__ = ["WORDS", "Doubt", "Types", "find_doubts", "warn_of"]
-
 #: The types of properties in words.
 WORDS: Final[Mapping[type, str]] = {bool: "a boolean", int: "an integer", str: "a string", bytes: "binary"}
 

@@ -37,8 +37,6 @@ from bmq.subscriptions._syntax import (
     walk,
 )
 
-__all__ = ["check", "check_sendable", "encoded_length", "parse"]
-
 # ---- Tokens to a syntax tree
 #
 # An operator-precedence parser with an explicit stack instead of recursion: no nesting can exhaust Python's

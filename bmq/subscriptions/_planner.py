@@ -28,8 +28,6 @@ from bmq.subscriptions._syntax import (
     walk,
 )
 
-__all__ = ["MAX_SUBSCRIPTIONS", "dual", "fits", "is_total", "plan_text", "plan_tree", "simplest"]
-
 # ---- Rewrites boolean trees without changing the meaning, including errors
 #
 # ``!(a == 1)`` becomes ``a != 1``, and ``!a && !b`` becomes ``!(a || b)``: both forms evaluate in the same

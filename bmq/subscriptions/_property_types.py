@@ -14,8 +14,6 @@ from bmq.subscriptions._evaluator import lowered
 from bmq.subscriptions._filters import TAG_PREFIX, ExpressionInput, TagFilter, subscriptions_for
 from bmq.subscriptions._lint import WORDS, Types
 
-__all__ = ["check_property_types"]
-
 # Names possible in any message: conventions, tags, and the properties of dead letters.
 _OTHERS: Final = (PREFIX, TAG_PREFIX)
 

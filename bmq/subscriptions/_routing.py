@@ -17,8 +17,6 @@ from bmq.subscriptions._expression import Evaluation, Expression
 from bmq.subscriptions._syntax import Binary, Integer, Node, Property, flatten
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["Decision", "Equalities", "Equality", "Route", "RoutingTable", "Step", "equality"]
-
 # ---- Equalities required of one property by expressions: a single lookup replaces many evaluations
 #
 # A broker with sixteen subscriptions ``k % 16 == 0`` to ``k % 16 == 15`` need not evaluate all sixteen.

@@ -13,8 +13,6 @@ from typing import Final, NamedTuple
 
 from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN
 
-__all__ = ["END", "KIND", "NAME_PATTERN", "Token", "integer_value", "scan"]
-
 #: The names of properties usable in an expression.
 NAME_PATTERN: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
 

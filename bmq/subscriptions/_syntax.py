@@ -8,33 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-__all__ = [
-    "INT64_MAX",
-    "INT64_MIN",
-    "MAX_LENGTH",
-    "MAX_OPERATORS",
-    "NEGATED",
-    "PRECEDENCE",
-    "UNARY_PRECEDENCE",
-    "Binary",
-    "BinaryOperator",
-    "Boolean",
-    "Exists",
-    "Integer",
-    "Junction",
-    "Negate",
-    "Node",
-    "Not",
-    "Property",
-    "String",
-    "flatten",
-    "join",
-    "operator_count",
-    "property_names",
-    "unparse",
-    "walk",
-]
-
 # ---- The syntax tree of a subscription expression and the table of operators
 #
 # Every node has an ``offset``: the index of the node's token in the text (for a binary node, of the

@@ -31,8 +31,6 @@ from bmq.wire.guid import guid_to_text
 from bmq.wire.message import split_application_data
 from bmq.wire.padding import unpadded_length
 
-__all__ = ["Part", "dissect", "read_control", "summary"]
-
 # Size of each structure in bytes.
 _SIZES = {name: codec.size for name, codec in CODECS.items()}
 # The header of a message contains its own size.

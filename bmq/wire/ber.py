@@ -29,8 +29,6 @@ from bmq.wire.control import (
 )
 from bmq.wire.notice import FewNotices, Notice
 
-__all__ = ["decode_ber", "encode_ber", "request_id_in_ber"]
-
 _CLASS = 0xC0
 _CONTEXT = 0x80
 _CONSTRUCTED = 0x20

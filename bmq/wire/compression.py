@@ -7,8 +7,6 @@ import zlib
 
 from bmq.errors import ProtocolError
 
-__all__ = ["DEFAULT_LEVEL", "TooLarge", "compress", "decompress", "decompress_part", "decompress_start"]
-
 
 class TooLarge(ProtocolError):
     """Data that decompresses to more than the limit."""

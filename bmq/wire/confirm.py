@@ -6,38 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from bmq.wire.ack import read_list_header
 from bmq.wire.codec import CONFIRM_HEADER, CONFIRM_MESSAGE
 from bmq.wire.constants import MAX_EVENT_SOFT, UNSET_GUID, EventType
-from bmq.wire.event import HEADER_SIZE, pack_event_header
+from bmq.wire.event import HEADER_SIZE, Items
 
-__all__ = [
-    "CONFIRM_SIZE",
-    "MAX_CONFIRMS",
-    "ConfirmMessage",
-    "confirmed_guids",
-    "decode_confirms",
-    "encode_confirm",
-    "encode_queue_confirms",
-    "iter_confirms",
-    "pack_confirms",
-]
-
-_HEADER = CONFIRM_HEADER.build(
-    headerWords=CONFIRM_HEADER.size // 4, perMessageWords=CONFIRM_MESSAGE.size // 4
-)
+_ITEMS = Items(EventType.CONFIRM, CONFIRM_HEADER, CONFIRM_MESSAGE)
+#: Return a CONFIRM event of encoded confirmations. Each piece holds at least one confirmation.
+pack_confirms = _ITEMS.pack
 _WORDS = CONFIRM_MESSAGE.words("queueId", "messageGUID", "subQueueId")
 
 #: Encode one confirmation from (queueId, messageGUID, subQueueId).
 encode_confirm = _WORDS.pack
 _unpack = _WORDS.unpack_from
-_read_sizes = CONFIRM_HEADER.unpacker("headerWords", "perMessageWords")
 
 #: Size of a confirmation in bytes.
 CONFIRM_SIZE = CONFIRM_MESSAGE.size
 
 #: Largest number of confirmations in an event.
-MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_HEADER)) // CONFIRM_SIZE
+MAX_CONFIRMS = (MAX_EVENT_SOFT - HEADER_SIZE - len(_ITEMS.header)) // CONFIRM_SIZE
 
 
 class ConfirmMessage(NamedTuple):
@@ -66,12 +52,6 @@ def confirmed_guids(confirms: bytes) -> list[bytes]:
     return [confirms[at : at + _GUID_SIZE] for at in range(_GUID_AT, len(confirms), CONFIRM_SIZE)]
 
 
-def pack_confirms(confirms: Sequence[bytes]) -> bytes:
-    """Return a CONFIRM event of encoded confirmations. Each item holds at least one confirmation."""
-    body = b"".join(confirms)
-    return pack_event_header(HEADER_SIZE + len(_HEADER) + len(body), EventType.CONFIRM) + _HEADER + body
-
-
 def decode_confirms(event: bytes, body: int) -> list[ConfirmMessage]:
     """Return every confirmation of a CONFIRM event whose body starts at ``body``.
 
@@ -87,7 +67,7 @@ def iter_confirms(event: bytes, body: int) -> Iterable[tuple[int, bytes, int]]:
     Raises:
         ProtocolError: as :func:`decode_confirms`.
     """
-    start, stride = read_list_header(event, body, "Confirm", CONFIRM_SIZE, _read_sizes)
+    start, stride = _ITEMS.read_header(event, body)
     if stride == CONFIRM_SIZE:
         return _WORDS.iter_unpack(event[start:])
     return [_unpack(event, at) for at in range(start, len(event), stride)]

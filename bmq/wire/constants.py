@@ -7,18 +7,6 @@ from enum import IntEnum, IntFlag
 
 from bmq.errors import AckStatus
 
-__all__ = [
-    "ACK_STATUS_FROM_WIRE",
-    "ACK_STATUS_TO_WIRE",
-    "UNKNOWN_ACK_NUMBERS",
-    "Compression",
-    "EventType",
-    "OptionType",
-    "PropertyType",
-    "PushFlags",
-    "PutFlags",
-]
-
 #: Version in every event header.
 PROTOCOL_VERSION = 1
 

@@ -25,8 +25,6 @@ from bmq.wire.control import (
 from bmq.wire.event import CODEC_SHIFT, Event, pack_schema_event
 from bmq.wire.notice import Notice
 
-__all__ = ["codec_of", "decode_event", "encode_event", "request_id"]
-
 
 def encode_event(
     message: Message, codec: Codec, *, escape_solidus: bool = False, omit_empty_arrays: bool = False

@@ -8,7 +8,5 @@ from typing import cast
 
 import google_crc32c
 
-__all__ = ["crc32c"]
-
 #: The checksum of a byte string.
 crc32c = cast("Callable[[bytes], int]", google_crc32c.value)  # pyright: ignore[reportUnknownMemberType]

@@ -3,42 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bmq.errors import ProtocolError
-from bmq.wire.codec import EVENT_HEADER
+from bmq.wire.codec import EVENT_HEADER, StructureCodec
 from bmq.wire.constants import MAX_EVENT_HARD, PROTOCOL_VERSION, EventType
 from bmq.wire.padding import PADDING
 
-__all__ = [
-    "CODEC_SHIFT",
-    "HEADER_SIZE",
-    "HEARTBEAT_REQ",
-    "HEARTBEAT_RSP",
-    "LENGTH",
-    "TWO_WORDS",
-    "Event",
-    "pack_event_header",
-    "pack_schema_event",
-    "read_event",
-    "second_word",
-    "type_of",
-]
-
 HEADER_SIZE = EVENT_HEADER.size
 
-_pack = EVENT_HEADER.packer(
-    "length",
-    "type",
-    "typeSpecific",
-    fragment=0,
-    protocolVersion=PROTOCOL_VERSION,
-    headerWords=HEADER_SIZE // 4,
-    reserved=0,
-)
-_unpack = EVENT_HEADER.unpacker(
-    "fragment", "length", "protocolVersion", "type", "headerWords", "typeSpecific"
-)
 #: Smallest valid header: a peer's header may be shorter than ours, but must reach headerWords.
 MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "type", "headerWords")
 
@@ -46,6 +20,7 @@ MIN_HEADER_SIZE = EVENT_HEADER.end_of("fragment", "length", "protocolVersion", "
 TWO_WORDS = EVENT_HEADER.words("fragment+length", "protocolVersion+type+headerWords+typeSpecific+reserved")
 #: The first bytes of a header: the fragment bit and the length.
 LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
+_HEADER = EVENT_HEADER.words("fragment+length", "protocolVersion+type", "headerWords", "typeSpecific")
 #: Position of the codec of a control or authentication event in ``typeSpecific``.
 CODEC_SHIFT = 5
 _TYPE_BYTES, _TYPE_SHIFT, _TYPE_MASK = EVENT_HEADER.bytes_of("type")
@@ -77,7 +52,8 @@ def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> b
     """
     if not HEADER_SIZE <= length <= MAX_EVENT_HARD:
         raise ValueError(f"an event must have {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
-    return _pack(length, event_type, type_specific)
+    specific = type_specific << TWO_WORDS.shift("typeSpecific")
+    return TWO_WORDS.pack(length, second_word(event_type) | specific)
 
 
 def second_word(event_type: int) -> int:
@@ -114,8 +90,10 @@ def read_event(data: bytes) -> Event:
         raise ProtocolError(
             f"an event must have at least {HEADER_SIZE} bytes, not {len(data)}", field="length", offset=0
         )
-    fragment, length, version, event_type, header_words, type_specific = _unpack(data)
-    if fragment:
+    first, second, header_words, type_specific = _HEADER.unpack_from(data)
+    length = first & _HEADER.mask("length")
+    version = second >> _HEADER.shift("protocolVersion")
+    if first != length:
         raise ProtocolError("fragmented events are not allowed", field="EventHeader.fragment", offset=0)
     if length != len(data):
         raise ProtocolError(
@@ -136,7 +114,59 @@ def read_event(data: bytes) -> Event:
             field="EventHeader.headerWords",
             offset=EVENT_HEADER.offset_of("headerWords"),
         )
-    return Event(event_type, type_specific, data, body)
+    return Event(second & _HEADER.mask("type"), type_specific, data, body)
+
+
+class Items:
+    """ACK and CONFIRM events: after the event's header, a header with sizes, and items of one size.
+
+    Args:
+        event_type: the type of the events.
+        header: the header with the sizes.
+        item: an item.
+
+    Attributes:
+        header: the bytes of the header in our events.
+    """
+
+    def __init__(self, event_type: EventType, header: StructureCodec, item: StructureCodec) -> None:
+        self._event_type = event_type
+        self._item = item
+        self._sizes = header.words("headerWords+perMessageWords")
+        words = header.size // 4 << self._sizes.shift("headerWords") | item.size // 4
+        self.header = self._sizes.pack(words)
+
+    def pack(self, items: Sequence[bytes]) -> bytes:
+        """Return an event of encoded items. Each piece holds at least one item."""
+        body = b"".join(items)
+        length = HEADER_SIZE + len(self.header) + len(body)
+        return pack_event_header(length, self._event_type) + self.header + body
+
+    def read_header(self, event: bytes, body: int) -> tuple[int, int]:
+        """Return the start of the items of an event, and the stride of the items, in bytes.
+
+        Raises:
+            ProtocolError: the sizes are too small, or the items do not fill the event exactly.
+        """
+        end, name = len(event), self._sizes.structure.name
+        if end - body < self._sizes.size:
+            raise ProtocolError(f"{end - body} bytes are too few", field=name, offset=body)
+        (words,) = self._sizes.unpack_from(event, body)
+        header_words = words >> self._sizes.shift("headerWords")
+        stride_words = words & self._sizes.mask("perMessageWords")
+        stride = stride_words * 4
+        start = body + header_words * 4
+        if not header_words or start > end:
+            raise ProtocolError(f"{header_words} words", field=f"{name}.headerWords", offset=body)
+        if stride < self._item.size:
+            raise ProtocolError(
+                f"{stride_words} words are too few", field=f"{name}.perMessageWords", offset=body
+            )
+        if rest := (end - start) % stride:
+            raise ProtocolError(
+                f"only {rest} of its {stride} bytes are present", field=self._item.name, offset=end - rest
+            )
+        return start, stride
 
 
 HEARTBEAT_REQ = pack_event_header(HEADER_SIZE, EventType.HEARTBEAT_REQ)

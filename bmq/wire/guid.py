@@ -13,15 +13,13 @@ from bmq.errors import UsageError
 from bmq.wire.codec import MESSAGE_GUID
 from bmq.wire.constants import UNSET_GUID
 
-__all__ = ["GuidGenerator", "client_id_from", "guid_from_text", "guid_to_text"]
-
 _VERSION = 1
 _SIZE = MESSAGE_GUID.size
 _COUNTER_MASK = MESSAGE_GUID.fields["counter"].mask
 _TICK_MASK = MESSAGE_GUID.fields["timerTick"].mask
-_pack = MESSAGE_GUID.packer("timerTick", "clientId", version=_VERSION, counter=0)
-# The shift of the counter in the GUID as an integer, and the bytes of the counter.
-_COUNTER_SHIFT = _SIZE * 8 - MESSAGE_GUID.bits_of("counter")[1]
+# The shifts of the fields in the GUID as an integer, and the bytes of the counter.
+_COUNTER_SHIFT = MESSAGE_GUID.shift("counter")
+_TICK_SHIFT = MESSAGE_GUID.shift("timerTick")
 _COUNTER_START = MESSAGE_GUID.offset_of("counter")
 _COUNTER_STOP = MESSAGE_GUID.end_of("counter")
 _WORD = 4
@@ -38,7 +36,7 @@ class GuidGenerator:
     reads no clock.
     """
 
-    __slots__ = ("_base", "_counter", "_tick", "client_id")
+    __slots__ = ("_base", "_counter", "_fixed", "_tick", "client_id")
 
     def __init__(self, client_id: bytes) -> None:
         if len(client_id) != 6:
@@ -46,6 +44,8 @@ class GuidGenerator:
         self.client_id = client_id
         self._counter = 0
         self._tick = -1
+        self._fixed = _VERSION << MESSAGE_GUID.shift("version")
+        self._fixed |= int.from_bytes(client_id, "big") << MESSAGE_GUID.shift("clientId")
 
     def next(self, tick: int) -> bytes:
         """Return a new GUID.
@@ -56,7 +56,7 @@ class GuidGenerator:
         if tick != self._tick:
             # While the tick stays the same, only the counter changes.
             self._tick = tick
-            self._base = int.from_bytes(_pack(tick & _TICK_MASK, self.client_id), "big")
+            self._base = self._fixed | (tick & _TICK_MASK) << _TICK_SHIFT
         counter = self._counter
         self._counter = counter + 1 & _COUNTER_MASK
         return (self._base | counter << _COUNTER_SHIFT).to_bytes(_SIZE, "big")

@@ -9,8 +9,6 @@ from bmq import _checks
 from bmq.errors import UsageError
 from bmq.wire.crc import crc32c
 
-__all__ = ["Key", "key_bucket"]
-
 #: A key: text, bytes, or an integer.
 Key: TypeAlias = str | bytes | int
 

@@ -8,29 +8,7 @@ derived from these declarations. All integers are big-endian. A *word* is four b
 
 from __future__ import annotations
 
-from typing import Any
-
 from construct import BitsInteger, BitStruct, Bytes, Bytewise, Construct
-
-__all__ = [
-    "LAYOUTS",
-    "AckHeader",
-    "AckMessage",
-    "ConfirmHeader",
-    "ConfirmMessage",
-    "EventHeader",
-    "MessageGUID",
-    "MessagePropertiesHeader",
-    "MessagePropertyHeader",
-    "OptionHeader",
-    "PushHeader",
-    "PutHeader",
-    "RejectHeader",
-    "RejectMessage",
-    "SubQueueId",
-    "SubQueueInfo",
-    "fields_of",
-]
 
 
 def _bits(n: int) -> Construct:
@@ -193,21 +171,3 @@ LAYOUTS: dict[str, Construct] = {
     "MessagePropertyHeader": MessagePropertyHeader,
     "MessageGUID": MessageGUID,
 }
-
-
-def fields_of(declaration: Any) -> list[tuple[str, int, str]]:
-    """Return the name, width in bits and kind of each field of a declaration.
-
-    Raises:
-        TypeError: a field is neither an integer of some bits nor a byte string.
-    """
-    fields = []
-    for sub in declaration.subcon.subcons:
-        inner = sub.subcon
-        if isinstance(inner, BitsInteger):
-            fields.append((sub.name, inner.length, "signed" if inner.signed else "unsigned"))
-        elif isinstance(getattr(inner, "subcon", None), Bytes):
-            fields.append((sub.name, inner.subcon.length * 8, "bytes"))
-        else:
-            raise TypeError(f"field {sub.name}: only BitsInteger and Bytewise(Bytes) can be compiled")
-    return fields

@@ -21,17 +21,6 @@ from bmq.wire.constants import COMPRESSION_THRESHOLD, MAX_APPLICATION_DATA, Comp
 from bmq.wire.properties import AREA_HEADER, Properties, properties_length, split_properties
 from bmq.wire.shape import unreadable
 
-__all__ = [
-    "NO_PROPERTIES",
-    "Beginning",
-    "join_application_data",
-    "properties_size",
-    "read_beginning",
-    "read_properties",
-    "split_application_data",
-    "too_large",
-]
-
 NO_PROPERTIES = Properties()
 
 # Plain integers instead of enumerators: tuples with these values are kept by the hundred thousand, and the

@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 from bmq.wire.printable import printable
 
-__all__ = ["FewNotices", "Notice", "peers_word"]
-
 #: Receives the description of a skipped element.
 Notice: TypeAlias = Callable[[str], None]
 

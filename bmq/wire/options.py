@@ -8,19 +8,13 @@ from bmq.wire.codec import OPTION_HEADER, SUB_QUEUE_ID, SUB_QUEUE_INFO
 from bmq.wire.constants import OptionType
 from bmq.wire.notice import Notice
 
-__all__ = ["LimitedIds", "encode_sub_queue_ids", "read_sub_queue_ids"]
-
-_pack_ids = OPTION_HEADER.packer("words", type=OptionType.SUB_QUEUE_IDS_OLD, packed=0, typeSpecific=0)
-_unpack = OPTION_HEADER.unpacker("type", "packed", "typeSpecific", "words")
-_pack_id = SUB_QUEUE_ID.packer("id")
-_unpack_id = SUB_QUEUE_ID.unpacker("id")
-_RDA = "unlimited+potentiallyPoisonous+remainingDeliveryAttempts"
-_INFO = SUB_QUEUE_INFO.words("id", _RDA)
-_read_info = _INFO.unpack_from
+_OPTION = OPTION_HEADER.words("type+packed+typeSpecific+words")
+_TYPE_SHIFT = _OPTION.shift("type")
+_ID = SUB_QUEUE_ID.words("id")
+_INFO = SUB_QUEUE_INFO.words("id", "unlimited+potentiallyPoisonous+remainingDeliveryAttempts")
 # A packed option has the byte of remaining delivery attempts instead of its length.
 _UNLIMITED = 1 << _INFO.shift("unlimited")
 _ATTEMPTS = _INFO.mask("remainingDeliveryAttempts")
-_RDA_MASK = (1 << sum(SUB_QUEUE_INFO.fields[name].bits for name in _RDA.split("+"))) - 1
 _TYPES = frozenset(map(int, OptionType))
 
 
@@ -36,7 +30,8 @@ class LimitedIds(tuple[int, ...]):
 
 def encode_sub_queue_ids(ids: tuple[int, ...]) -> bytes:
     """Return the option SUB_QUEUE_IDS_OLD, the form in which clients receive subscription ids."""
-    return b"".join([_pack_ids(1 + len(ids)), *map(_pack_id, ids)])
+    header = _OPTION.pack(OptionType.SUB_QUEUE_IDS_OLD << _TYPE_SHIFT | 1 + len(ids))
+    return b"".join([header, *map(_ID.pack, ids)])
 
 
 def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = None) -> tuple[int, ...]:
@@ -59,13 +54,15 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
     while position < end:
         if end - position < OPTION_HEADER.size:
             raise ProtocolError("truncated", field="OptionHeader", offset=offset + position)
-        kind, packed, specific, words = _unpack(options, position)
+        (header,) = _OPTION.unpack_from(options, position)
+        kind = header >> _TYPE_SHIFT
+        words = header & _OPTION.mask("words")
         if notice is not None and kind not in _TYPES:
             notice(f"options of type {kind} in PUSH messages")
-        if packed:
+        if header >> _OPTION.shift("packed") & 1:
             if kind == OptionType.SUB_QUEUE_INFOS:
                 ids.append(0)
-                attempts = words & _RDA_MASK
+                attempts = words & (2 * _UNLIMITED - 1)
             position += OPTION_HEADER.size
             continue
         stop = position + words * 4
@@ -79,7 +76,7 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
         if kind == OptionType.SUB_QUEUE_IDS_OLD:
             entries = range(position + OPTION_HEADER.size, stop, SUB_QUEUE_ID.size)
         elif kind == OptionType.SUB_QUEUE_INFOS:
-            stride = specific * 4
+            stride = (header >> _OPTION.shift("typeSpecific") & _OPTION.mask("typeSpecific")) * 4
             if stride < SUB_QUEUE_ID.size or (stop - position - OPTION_HEADER.size) % stride:
                 raise ProtocolError(
                     f"items of {stride} bytes do not fit {words} words",
@@ -88,11 +85,11 @@ def read_sub_queue_ids(options: bytes, offset: int = 0, notice: Notice | None = 
                 )
             entries = range(position + OPTION_HEADER.size, stop, stride)
         if entries and entries.step >= SUB_QUEUE_INFO.size:
-            infos = [_read_info(options, at) for at in entries]
+            infos = [_INFO.unpack_from(options, at) for at in entries]
             ids.extend(number for number, _ in infos)
             attempts = infos[0][1]
         elif entries:
-            ids.extend(_unpack_id(options, at)[0] for at in entries)
+            ids.extend(_ID.unpack_from(options, at)[0] for at in entries)
         position = stop
     if not attempts & _UNLIMITED:
         limited = LimitedIds(ids)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from bmq.errors import ProtocolError
 
-__all__ = ["PADDING", "padding", "unpadded_length"]
-
 #: ``PADDING[length % 4]`` is the padding for ``length`` bytes.
 PADDING: tuple[bytes, bytes, bytes, bytes] = (b"\4\4\4\4", b"\3\3\3", b"\2\2", b"\1")
 

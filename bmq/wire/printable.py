@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-__all__ = ["bounded", "described", "error_text", "printable"]
-
 _LONGEST = 1000
 _LONGEST_LINE = 300
 

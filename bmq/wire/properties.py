@@ -28,24 +28,7 @@ from bmq.wire.constants import (
     PropertyType,
 )
 from bmq.wire.padding import padding, unpadded_length
-from bmq.wire.property_schema import PROPERTY_WORDS, Encoder, Layouts, alike, make_encoder
-
-__all__ = [
-    "LAYOUTS",
-    "NOT_OF_THE_SCHEMA",
-    "PlainValue",
-    "Properties",
-    "PropertyInput",
-    "PropertyValue",
-    "SchemaIds",
-    "encode_properties",
-    "first_properties",
-    "plain_values",
-    "properties_length",
-    "property_column",
-    "split_properties",
-    "typed_value",
-]
+from bmq.wire.property_schema import AREA, EMPTY, PROPERTY_WORDS, Encoder, Layouts, alike, make_encoder
 
 #: A property's value as read.
 PlainValue = bool | int | str | bytes
@@ -106,25 +89,13 @@ _NAME_MASK = PROPERTY_WORDS.mask("nameLength")
 # Functions that pack all property headers of an area, by the number of properties.
 _packers: Cache[int, Callable[..., bytes]] = Cache("packers of property headers", 256)
 
-_pack_area = PROPERTIES_HEADER.packer(
-    "areaWords",
-    "numProperties",
-    reserved=0,
-    propertyHeaderSize2x=PROPERTY_HEADER.size // 2,
-    headerSize2x=PROPERTIES_HEADER.size // 2,
-    reserved2=0,
-)
-_unpack_area = PROPERTIES_HEADER.unpacker(
-    "propertyHeaderSize2x", "headerSize2x", "areaWords", "numProperties"
-)
-
 AREA_HEADER = PROPERTIES_HEADER.size
 _WITH_LENGTH = PROPERTIES_HEADER.words("areaWords+reserved2")
 _unpack_words = _WITH_LENGTH.unpack_from
 _WORDS_SHIFT = _WITH_LENGTH.shift("areaWords")
 
 # The first byte of an area whose headers have the sizes declared here.
-_STANDARD_SIZES = _pack_area(0, 0)[0]
+_STANDARD_SIZES = AREA.pack(EMPTY, 0, 0)[0]
 
 # Schemas repeat from message to message, so their encoders are cached.
 _encoders: Cache[tuple[Any, ...], Encoder | None] = Cache("encoders of properties", 512)
@@ -325,7 +296,7 @@ def _encode(properties: Mapping[str, PropertyInput], *, new: bool) -> bytes:
     pack = _packers.get(count)
     if pack is None:
         pack = _packers.keep(count, Struct(f">{PROPERTY_WORDS.format[1:] * count}").pack)
-    return _pack_area((length >> 2) + 1, count) + pack(*heads) + b"".join(parts)
+    return AREA.pack(EMPTY + (length >> 2) + 1, 0, count) + pack(*heads) + b"".join(parts)
 
 
 def _no_encoder(_: Mapping[str, Any], _payload: bytes) -> bytes | None:
@@ -626,8 +597,9 @@ def _wrong(what: str, field: str, offset: int) -> ProtocolError:
 
 
 def _parse(area: bytes, end: int, new: bool) -> dict[str, tuple[int, int, int]]:
-    stride2x, header2x, _, count = _unpack_area(area)
-    header, stride = header2x * 2, stride2x * 2
+    first, _, count = AREA.unpack_from(area)
+    header = (first >> AREA.shift("headerSize2x") & AREA.mask("headerSize2x")) * 2
+    stride = (first >> AREA.shift("propertyHeaderSize2x") & AREA.mask("propertyHeaderSize2x")) * 2
     if header < PROPERTIES_HEADER.size:
         raise _wrong(f"{header} bytes are too few", "MessagePropertiesHeader.headerSize2x", 0)
     if stride < PROPERTY_HEADER.size:

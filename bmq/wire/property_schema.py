@@ -43,22 +43,13 @@ from bmq.wire.codec import PROPERTIES_HEADER, PROPERTY_HEADER
 from bmq.wire.constants import MAX_PROPERTY_VALUE, PropertyType
 from bmq.wire.padding import PADDING
 
-__all__ = [
-    "PROPERTY_WORDS",
-    "UNREADABLE",
-    "Encoder",
-    "Layout",
-    "Layouts",
-    "alike",
-    "make_encoder",
-]
-
 #: Encode properties, from a dict, followed by a payload. If the properties do not match the schema, an
 #: encoder returns None, or raises ``KeyError`` for a missing name, ``struct.error`` for an int out of range,
 #: and ``ValueError`` for a text that is not plain UTF-8 or an area so large that all limits need checking.
 Encoder = Callable[[Mapping[str, Any], bytes], "bytes | None"]
 
-_AREA = PROPERTIES_HEADER.words(
+#: The words of an area's header.
+AREA = PROPERTIES_HEADER.words(
     "reserved+propertyHeaderSize2x+headerSize2x+areaWords", "reserved2", "numProperties"
 )
 #: The words of a property's header.
@@ -75,10 +66,10 @@ _FIXED: dict[type, tuple[str, int, PropertyType]] = {
     bool: ("?", 1, PropertyType.BOOL),
 }
 _VARIABLE: dict[type, PropertyType] = {str: PropertyType.STRING, bytes: PropertyType.BINARY}
-# The first word of an area, with 0 in the bits of the area's length.
-_EMPTY = PROPERTY_HEADER.size // 2 << _AREA.shift(
+#: The first word of an area, with 0 in the bits of the area's length.
+EMPTY = PROPERTY_HEADER.size // 2 << AREA.shift(
     "propertyHeaderSize2x"
-) | PROPERTIES_HEADER.size // 2 << _AREA.shift("headerSize2x")
+) | PROPERTIES_HEADER.size // 2 << AREA.shift("headerSize2x")
 
 
 class _Pieces:
@@ -186,12 +177,12 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
     pieces = _Pieces()
     if lengths:
         lines += [f"size = {fixed}{lengths}", f"if size > {MAX_PROPERTY_VALUE}: raise ValueError"]
-        pieces.add("I", f"(size >> 2) + {_EMPTY + 1}")
+        pieces.add("I", f"(size >> 2) + {EMPTY + 1}")
     elif fixed > MAX_PROPERTY_VALUE:
         return None
     else:
-        pieces.constant(Struct(">I").pack((fixed >> 2) + _EMPTY + 1))
-    pieces.constant(_AREA.pack(_EMPTY, 0, count)[_WORD:])
+        pieces.constant(Struct(">I").pack((fixed >> 2) + EMPTY + 1))
+    pieces.constant(AREA.pack(EMPTY, 0, count)[_WORD:])
     formats = PROPERTY_WORDS.format[1:]
     for at, (changing, word) in enumerate(heads):
         letter = formats[at % len(formats)]
@@ -473,10 +464,10 @@ class _Shape:
             self.formats.append(_UNPACKED.get(PropertyType(kind)) or f"{position - start}s")
             if new and len(self.formats) == len(index) and kind in _OPEN:
                 self.start, self.formats[-1] = start, ""
-        word = _EMPTY + (end >> 2) + 1
+        word = EMPTY + (end >> 2) + 1
         self.words = word, word
         if self.start:
-            self.words = _EMPTY + (self.start >> 2) + 1, _EMPTY + _READ_BYTES // 4
+            self.words = EMPTY + (self.start >> 2) + 1, EMPTY + _READ_BYTES // 4
 
     def ending(self, end: int) -> _Shape:
         """Return a shape for areas of one fixed length, which are faster to decode.
@@ -488,7 +479,7 @@ class _Shape:
         shape = copy(self)
         shape.formats = [*self.formats[:-1], f"{end - self.start}s"]
         shape.start, shape.last = 0, 4 - end % 4
-        shape.words = (_EMPTY + (end >> 2) + 1,) * 2
+        shape.words = (EMPTY + (end >> 2) + 1,) * 2
         return shape
 
     def reader(self, cls: type) -> Reader | None:
@@ -531,7 +522,7 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
         found = [
             f"word, {unpacked} = unpack(area)",
             f"if {same} and least <= word <= most:",
-            f"  length = (word << 2) - {_EMPTY << 2}",
+            f"  length = (word << 2) - {EMPTY << 2}",
             "  stop = length - area[length - 1]",
             "  if length - 5 < stop < length and stop >= start:",
         ]
@@ -542,7 +533,7 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
         "def make(unpack, constants, keys, least, most, start, last, cls, new):",
         f"  {''.join(f'C{i}, ' for i in count)} = constants",
         f"  {''.join(f'K{i}, ' for i in count)} = keys",
-        f"  length = (least << 2) - {_EMPTY << 2}",
+        f"  length = (least << 2) - {EMPTY << 2}",
         "  def read(area):",
         *(f"    {line}" for line in found),
         f"    {inner}{values_made}",
@@ -603,7 +594,7 @@ class _Columns:
         # Compare all headers and the first name at once. "%.9b" takes the first nine bytes.
         if b"%%.%db" % len(first) * count % every != first * count:
             return None
-        length = word - _EMPTY << 2
+        length = word - EMPTY << 2
         table: _Table | None = None
         if count >= _MANY and length <= _SHORT:
             table = _Table(b"%%.%db" % length * count % every, length)

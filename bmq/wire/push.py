@@ -15,21 +15,6 @@ from bmq.wire.notice import Notice
 from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.shape import SHAPE, Flaw, read_shape, wrong_length
 
-__all__ = [
-    "COMPRESSION",
-    "DATA",
-    "FLAGS",
-    "GUID",
-    "RARE_FLAGS",
-    "SUB_IDS",
-    "Push",
-    "PushMessage",
-    "decode_push_runs",
-    "decode_pushes",
-    "encode_push",
-    "encode_push_head",
-]
-
 _HEADER_WORDS = PUSH_HEADER.size // 4
 _WORDS = PUSH_HEADER.words("flags+messageWords", SHAPE, "queueId", "messageGUID", "schemaId")
 _pack = _WORDS.pack

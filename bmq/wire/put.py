@@ -15,22 +15,6 @@ from bmq.wire.event import HEADER_SIZE, TWO_WORDS, second_word
 from bmq.wire.padding import PADDING
 from bmq.wire.shape import SHAPE, check_compression, read_shape, too_short, wrong_data, wrong_length
 
-__all__ = [
-    "CORRELATION_ID",
-    "LARGE",
-    "PUT_GUID",
-    "DecodedPut",
-    "Outgoing",
-    "Put",
-    "PutEvent",
-    "PutRun",
-    "decode_put_runs",
-    "decode_puts",
-    "encode_put",
-    "encode_put_event",
-    "encode_puts",
-]
-
 #: A message to encode: GUID, application data, flags, schema id, compression.
 Outgoing = tuple[bytes, bytes, int, int, int]
 

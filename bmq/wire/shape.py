@@ -10,17 +10,6 @@ from bmq.errors import ProtocolError
 from bmq.wire.codec import CODECS, PUT_HEADER
 from bmq.wire.constants import Compression
 
-__all__ = [
-    "SHAPE",
-    "Flaw",
-    "check_compression",
-    "read_shape",
-    "too_short",
-    "unreadable",
-    "wrong_data",
-    "wrong_length",
-]
-
 #: The header word with the sizes of a message's parts, in the form of
 #: :meth:`bmq.wire.codec.StructureCodec.words`.
 SHAPE = "optionsWords+compressionAlgorithmType+headerWords"

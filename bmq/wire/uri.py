@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from bmq.errors import InvalidURI
 
-__all__ = ["QueueUri"]
-
 _SCHEME = "bmq://"
 _DOMAIN = re.compile(r"[-a-zA-Z0-9._]+\Z")
 _TIER = re.compile(r"[-a-zA-Z0-9]+\Z")

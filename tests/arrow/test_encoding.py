@@ -13,18 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bmq
+from bmq.arrow import columns
 from bmq.arrow.columns import column, dtype_of, fill
 from bmq.arrow.encoding import MAX_BYTES, MAX_MESSAGES, EncodedPosts, TableEncoder, guids_in, stream_of
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
 from bmq.wire.ack import encode_ack
-from bmq.wire.codec import CODECS
+from bmq.wire.codec import Words
 from bmq.wire.constants import Compression, PropertyType
 from bmq.wire.event import read_event
 from bmq.wire.guid import GuidGenerator
+from bmq.wire.layout import LAYOUTS
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyValue, SchemaIds, encode_properties
 from bmq.wire.put import PutEvent, decode_puts, encode_puts
-from tests.wire.test_codec import FIELDS, STRUCTURES
+from tests.wire.test_codec import values_of
 
 QUEUE_ID = 7
 
@@ -135,32 +137,23 @@ def test_columns_encode_to_the_bytes_of_messages(
     assert len(found.ends) == len(puts)
 
 
-@given(name=st.sampled_from(STRUCTURES), data=st.data())
-@settings(max_examples=200)
-def test_columns_of_headers_equal_the_codecs_output(name: str, data: st.DataObject) -> None:
-    codec = CODECS[name]
-    if any(slot.wide for slot in codec.slots):
-        return  # no machine word has this width, and no dtype is usable
-    rows = data.draw(st.lists(st.fixed_dictionaries(FIELDS[name]), min_size=1, max_size=5))
-    headers = np.zeros(len(rows), dtype_of(codec))
-    columns: dict[str, Any] = {}
-    for field in FIELDS[name]:
+@pytest.mark.parametrize("words", [columns.PUT, columns.PUSH, columns.ACK, columns.AREA, columns.PROPERTY])
+@settings(max_examples=30)
+@given(data=st.data())
+def test_columns_of_headers_equal_the_declaration(words: Words, data: st.DataObject) -> None:
+    name = words.structure.name
+    rows = data.draw(st.lists(values_of(name), min_size=1, max_size=5))
+    headers = np.zeros(len(rows), dtype_of(words))
+    for field in rows[0]:
         values = [row[field] for row in rows]
         raw = isinstance(values[0], bytes)
-        columns[field] = np.array([np.void(v) for v in values]) if raw else np.array(values)
-    fill(headers, codec, **columns)
-    assert headers.tobytes() == b"".join(codec.build(**row) for row in rows)
-    for field in FIELDS[name]:
-        got = column(headers, codec, field)
-        assert [each.tobytes() if codec.fields[field].raw else int(each) for each in got] == [
-            row[field] for row in rows
+        fill(headers, words, **{field: np.array([np.void(v) for v in values] if raw else values)})
+    assert headers.tobytes() == b"".join(LAYOUTS[name].build(row) for row in rows)
+    for field in rows[0]:
+        got = [
+            each.tobytes() if each.dtype.kind == "V" else int(each) for each in column(headers, words, field)
         ]
-
-
-def test_fields_have_names() -> None:
-    put = CODECS["PutHeader"]
-    with pytest.raises(TypeError, match="PutHeader has no field colour"):
-        fill(np.zeros(1, dtype_of(put)), put, colour=1)
+        assert got == [row[field] for row in rows]
 
 
 @given(before=st.integers(0, 3), count=st.integers(0, 40), counter=st.sampled_from([0, 4, (1 << 22) - 7]))

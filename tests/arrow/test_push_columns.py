@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from bmq.arrow.push import PushColumns, read_push_columns
 from bmq.errors import ProtocolError
-from bmq.wire.codec import OPTION_HEADER
 from bmq.wire.constants import EventType
 from bmq.wire.options import LimitedIds, encode_sub_queue_ids
 from bmq.wire.push import decode_pushes
@@ -31,9 +30,9 @@ OPTIONS = [
     encode_sub_queue_ids((1,)),
     encode_sub_queue_ids((2,)),
     encode_sub_queue_ids((1, 2, 2)),
-    OPTION_HEADER.build(type=3, packed=1, words=5),  # five deliveries are left
-    OPTION_HEADER.build(type=3, typeSpecific=2, words=3) + bytes.fromhex("00000009 03000000"),  # three
-    OPTION_HEADER.build(type=2, words=2) + b"grp\1",  # of another kind
+    bytes.fromhex("0e000005"),  # five deliveries are left
+    bytes.fromhex("0c400003 00000009 03000000"),  # three
+    bytes.fromhex("08000002") + b"grp\1",  # of another kind
 ]
 
 pieces = st.builds(

@@ -222,20 +222,14 @@ def _reserved(structure: str, start: int) -> Callable[[bytearray], None]:
 
     def edit(data: bytearray) -> None:
         codec = CODECS[structure]
-        at = start
-        for slot in codec.slots:
-            size = _SIZES[slot.format[-1]] if slot.format[-1] != "s" else int(slot.format[:-1])
-            for field in slot.fields:
-                if field.name.startswith("reserved"):
-                    word = int.from_bytes(data[at : at + size], "big")
-                    word |= ((1 << field.bits) - 1) << field.shift
-                    data[at : at + size] = word.to_bytes(size, "big")
-            at += size
+        place = slice(start, start + codec.size)
+        number = int.from_bytes(data[place], "big")
+        for name, field in codec.fields.items():
+            if name.startswith("reserved"):
+                number |= field.mask << codec.shift(name)
+        data[place] = number.to_bytes(codec.size, "big")
 
     return edit
-
-
-_SIZES = {"B": 1, "b": 1, "H": 2, "h": 2, "I": 4, "i": 4, "Q": 8, "q": 8}
 
 
 def _last_byte(value: int) -> Callable[[bytearray], None]:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from bmq._logging import Log
-from bmq.errors import ProtocolError
+from bmq.errors import ProtocolError, StatusCategory
 from bmq.protocol.broker.backend import BrokerBackend, ClientPort, stream_parameters
 from bmq.protocol.broker.inflation import from_old_client
 from bmq.protocol.broker.output import BrokerOutput
@@ -51,7 +51,6 @@ from bmq.wire.control import (
     OpenQueue,
     QueueFlags,
     Status,
-    StatusCategory,
     parse_features,
 )
 from bmq.wire.control_event import codec_of, decode_event, encode_event

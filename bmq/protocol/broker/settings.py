@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bmq import _checks
-from bmq.errors import UsageError
+from bmq.errors import StatusCategory, UsageError
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control import (
     UNRELEASED_VERSION,
@@ -17,7 +17,6 @@ from bmq.wire.control import (
     AuthenticationResponse,
     ClientIdentity,
     Status,
-    StatusCategory,
 )
 
 __all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings", "refused"]

@@ -42,7 +42,7 @@ from bmq.errors import AckStatus, UsageError
 from bmq.protocol.client.counters import PostCounts
 from bmq.protocol.client.events import Acked, Outcome
 from bmq.protocol.client.outbox import OutputBuffer
-from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_list_header
+from bmq.wire.ack import ACK_GUID, ACK_SIZE, STATUS_MASK, iter_acks, read_ack_header
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, UNKNOWN_ACK_NUMBERS, EventType, PutFlags
 from bmq.wire.event import HEADER_SIZE, Event, pack_event_header
 from bmq.wire.guid import guid_to_text
@@ -505,7 +505,7 @@ class PostWindow:
         Returns:
             Their number; None if these are all.
         """
-        at, stride = read_list_header(event.data, event.body, "Ack", ACK_SIZE)
+        at, stride = read_ack_header(event.data, event.body)
         total = 0
         while stride == ACK_SIZE:
             for number, batch in self._encoded.items():
