@@ -61,7 +61,7 @@ from bmq.groups._protocol import Assignment, Candidate
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
-from bmq.protocol.client.queue import QueueCore, Service
+from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionSet
 from bmq.testing._checker import RULES
 from bmq.wire import constants, control, layout
@@ -477,7 +477,6 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Handshake": Handshake.TRANSITIONS,
         "Session": ClientCore.TRANSITIONS,
         "Queue": QueueCore.TRANSITIONS,
-        "Service": Service.TRANSITIONS,
         "Subscriptions": SubscriptionSet.TRANSITIONS,
         "Consumer": ConsumerLife.TRANSITIONS,
         "App": Life.TRANSITIONS,

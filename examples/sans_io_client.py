@@ -56,16 +56,16 @@ class BlockingClient:
 
     def _connect(self) -> None:
         """Negotiate; afterwards the core handles the connection."""
-        greeting = self._core.greet()
-        self._socket.sendall(greeting.begin(None))
-        while not greeting.done:
+        handshake = self._core.handshake()
+        self._socket.sendall(handshake.begin(None))
+        while not handshake.done:
             data = self._socket.recv(1 << 16)
             if not data:
                 raise ConnectionError("the broker closed the connection")
-            self._socket.sendall(greeting.receive(data))
-            if greeting.error is not None:
-                raise greeting.error
-        self._core.channel_opened(greeting, time.monotonic())
+            self._socket.sendall(handshake.receive(data))
+            if handshake.error is not None:
+                raise handshake.error
+        self._core.channel_opened(handshake, time.monotonic())
 
     def open(self, uri: str, expressions: Sequence[str] = ("",)) -> QueueCore:
         """Open a queue for reading and writing, with a subscription for each expression."""

@@ -40,15 +40,15 @@ class _Client:
 
     def connect(self) -> None:
         self.peer = self.broker.connect()
-        greeting = self.core.greet()
-        sent = greeting.begin(None)
-        while not greeting.done:
+        handshake = self.core.handshake()
+        sent = handshake.begin(None)
+        while not handshake.done:
             self.peer.send(sent)
             came = self.peer.output.take()
             self._heard.update(b"%d>%s<%s" % (self.number, sent, came))
-            sent = greeting.receive(came)
-            assert greeting.error is None
-        self.core.channel_opened(greeting, self.broker.now)
+            sent = handshake.receive(came)
+            assert handshake.error is None
+        self.core.channel_opened(handshake, self.broker.now)
 
     def lose(self) -> None:
         assert self.peer is not None

@@ -16,8 +16,7 @@ from bmq._loop import create_connection, running_loop
 from bmq.client.address import Address
 from bmq.client.options import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
-from bmq.protocol.client.handshake import Credentials, Handshake, HandshakeState
-from bmq.protocol.framing import Framer
+from bmq.protocol.client.handshake import Credentials, Handshake, not_a_broker
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AdminCommand,
@@ -48,7 +47,6 @@ class AdminConnection(asyncio.Protocol):
         identity, _ = introduce(process_name)
         self._loop = running_loop()
         self._handshake = Handshake(msgspec.structs.replace(identity, client_type=ClientType.E_TCPADMIN))
-        self._framer = Framer()
         self._transport: asyncio.Transport | None = None
         self._negotiated: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -90,7 +88,7 @@ class AdminConnection(asyncio.Protocol):
                     server_hostname=(server_hostname or address.host) if ssl is not None else None,
                 )
                 connection._established = True
-                connection._send(connection._handshake.connected(credentials))
+                connection._send(connection._handshake.begin(credentials))
                 await connection._negotiated
         except BaseException as error:
             await connection.close()
@@ -141,14 +139,18 @@ class AdminConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
-        events, error = self._framer.feed(data)
-        try:
-            for event in events:
-                self._take(event)
-            if error is not None:
-                raise error
-        except (ProtocolError, ConnectionFailed) as failure:
-            self._fail(failure if isinstance(failure, ConnectionFailed) else _misbehaves(failure))
+        handshake = self._handshake
+        if handshake.done:
+            events, error = handshake.framer.feed(data)
+        else:
+            self._shake_hands(data)
+            events, error = handshake.rest, handshake.framer.feed(b"")[1]
+        for event in events:
+            self._take(event)
+        failure = handshake.error or (not_a_broker(error) if error is not None else None)
+        if failure is not None:
+            assert isinstance(failure, ConnectionFailed)
+            self._fail(failure)
             if self._transport is not None:
                 self._transport.abort()
 
@@ -156,7 +158,7 @@ class AdminConnection(asyncio.Protocol):
         """Called by the event loop."""
         self._transport = None
         why = f": {exc}" if exc else ""
-        what = "admin connection" if self._done else "connection during the handshake"
+        what = "admin connection" if self._handshake.done else "connection during the handshake"
         self._fail(ConnectionFailed(f"the broker closed the {what}{why}"))
         if not self._gone.done():
             self._gone.set_result(None)
@@ -170,8 +172,6 @@ class AdminConnection(asyncio.Protocol):
     def _take(self, event: Event) -> None:
         if event.type == EventType.HEARTBEAT_REQ:
             self._send(HEARTBEAT_RSP)
-        elif not self._done:
-            self._shake_hands(event)
         elif event.type == EventType.CONTROL:
             self._answered(event)
         elif event.type not in (EventType.HEARTBEAT_RSP, EventType.AUTHENTICATION):
@@ -185,17 +185,12 @@ class AdminConnection(asyncio.Protocol):
             what,
         )
 
-    @property
-    def _done(self) -> bool:
-        return self._handshake.state is HandshakeState.DONE
-
-    def _shake_hands(self, event: Event) -> None:
+    def _shake_hands(self, data: bytes) -> None:
         handshake = self._handshake
-        self._send(handshake.receive(event, self._notice))
-        if handshake.error is not None:
-            assert isinstance(handshake.error, ConnectionFailed)
-            raise handshake.error
-        if self._done and not self._negotiated.done():
+        self._send(handshake.receive(data))
+        if handshake.done and not self._negotiated.done():
+            for what in handshake.skipped:
+                self._notice(what)
             if handshake.lifetime is not None:
                 self.expires = self._loop.time() + handshake.lifetime
             self._negotiated.set_result(None)
@@ -230,7 +225,3 @@ class AdminConnection(asyncio.Protocol):
                 waiting.set_exception(error)
                 # The waiting caller may be gone: without this line asyncio would log the error.
                 waiting.exception()
-
-
-def _misbehaves(error: ProtocolError) -> ConnectionFailed:
-    return ConnectionFailed(f"the peer does not behave like a BlazingMQ broker: {error}")

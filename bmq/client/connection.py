@@ -25,7 +25,7 @@ from bmq.client.channel import Channel
 from bmq.client.counting import Confirming
 from bmq.errors import Error, UsageError
 from bmq.protocol.client.core import ClientCore, SessionState
-from bmq.protocol.client.handshake import Greeting
+from bmq.protocol.client.handshake import Handshake
 
 if TYPE_CHECKING:
     from bmq.client.driver import Driver
@@ -215,13 +215,13 @@ class Connection:
 
     # the channel (see Receiver)
 
-    def adopt(self, channel: Channel, greeting: Greeting) -> None:
+    def adopt(self, channel: Channel, handshake: Handshake) -> None:
         """Use a negotiated channel from now on.
 
         Raises:
             SessionClosed: the session is over.
         """
-        self.core.channel_opened(greeting, self.loop.time())
+        self.core.channel_opened(handshake, self.loop.time())
         self._channel = channel
         channel.hand_over(self)
         self.transmit()

@@ -37,7 +37,7 @@ from bmq.client.options import SessionOptions, Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import Reconnecting, SessionEvent
-from bmq.protocol.client.handshake import Greeting
+from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.deadlines import backoff
 
 if TYPE_CHECKING:
@@ -388,14 +388,14 @@ class Dialer:
             self._put_last(address, host)
             raise
 
-    def adopt(self, address: Address, host: str, channel: Channel, greeting: Greeting) -> bool:
+    def adopt(self, address: Address, host: str, channel: Channel, handshake: Handshake) -> bool:
         """Use a negotiated channel; return False if another attempt was faster."""
         if self._current is not None:
             return False
         self._current = address, host
         self._up_at = self._connection.loop.time()
         try:
-            self._connection.adopt(channel, greeting)
+            self._connection.adopt(channel, handshake)
         except Error:
             self._current = None
             raise
@@ -471,7 +471,7 @@ class _ConnectionAttempt:
         self.address = address
         self.host = host
         self._loop = asyncio.get_running_loop()
-        self._greeting = dialer._connection.core.greet()
+        self._handshake = dialer._connection.core.handshake()
         self._done: asyncio.Future[None] = self._loop.create_future()
         # True once the handshake has succeeded or failed.
         self._over = False
@@ -497,7 +497,7 @@ class _ConnectionAttempt:
             async with asyncio.timeout_at(deadline):
                 credentials = await self._dialer.broker.get_credentials()
                 channel = await self._dialer.open_channel(self)
-                channel.write([self._greeting.begin(credentials)])
+                channel.write([self._handshake.begin(credentials)])
                 channel.start()
                 await self._done
         except BaseException as error:
@@ -522,16 +522,16 @@ class _ConnectionAttempt:
         """Process received bytes."""
         if self._over:
             return  # the attempt failed, or another was faster: the channel is about to be closed
-        greeting = self._greeting
-        answer = greeting.receive(bytes(data))
+        handshake = self._handshake
+        answer = handshake.receive(bytes(data))
         if answer:
             channel.write([answer])
-        self._over = greeting.done or greeting.error is not None
-        if greeting.error is not None:
-            self._fail(greeting.error)
-        elif greeting.done:
+        self._over = handshake.done or handshake.error is not None
+        if handshake.error is not None:
+            self._fail(handshake.error)
+        elif handshake.done:
             try:
-                first = self._dialer.adopt(self.address, self.host, channel, greeting)
+                first = self._dialer.adopt(self.address, self.host, channel, handshake)
             except Error as error:
                 self._fail(error)
             else:

@@ -25,7 +25,7 @@ import bmq.errors
 from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
-from bmq.protocol.client.queue import QueueCore, Service
+from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.machine import Machine
 from bmq.wire import layout
 from bmq.workers._life import Life
@@ -38,7 +38,6 @@ MACHINES = {
     "Handshake": Handshake.TRANSITIONS,
     "Session": ClientCore.TRANSITIONS,
     "Queue": QueueCore.TRANSITIONS,
-    "Service": Service.TRANSITIONS,
     "App": Life.TRANSITIONS,
     "Broker": BrokerSession.TRANSITIONS,
 }

@@ -29,7 +29,7 @@ from bmq.protocol.client.events import (
     Skipped,
     StreamConfigured,
 )
-from bmq.protocol.client.handshake import Credentials, Greeting
+from bmq.protocol.client.handshake import Credentials, Handshake
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.ack import encode_ack
@@ -97,7 +97,7 @@ class Bench:
         self.skipped: list[str] = []
         self.signals: list[str] = []
         self.up = False
-        self._greeting: Greeting | None = None
+        self._handshake: Handshake | None = None
 
     # the connection
 
@@ -105,8 +105,8 @@ class Bench:
         """Open a connection without any answers."""
         self.broker = ScriptedBroker()
         self.up = True
-        self._greeting = self.core.greet()
-        self.broker.take([self._greeting.begin(credentials)])
+        self._handshake = self.core.handshake()
+        self.broker.take([self._handshake.begin(credentials)])
         self.pump()
 
     def connect(self, **welcome: Any) -> None:
@@ -117,30 +117,30 @@ class Bench:
     def lose(self, reason: str = "cut") -> None:
         """The connection is gone."""
         self.up = False
-        greeting, self._greeting = self._greeting, None
-        if greeting is None:
+        handshake, self._handshake = self._handshake, None
+        if handshake is None:
             self.core.channel_closed(reason, self.now)
         self.pump()
 
     def send(self, *data: bytes) -> None:
         """The broker sends something."""
         for piece in data:
-            if self._greeting is not None:
-                self._greet(self._greeting, piece)
+            if self._handshake is not None:
+                self._greet(self._handshake, piece)
                 continue
             self.core.receive(piece, self.now)
         self.pump()
 
-    def _greet(self, greeting: Greeting, data: bytes) -> None:
+    def _greet(self, handshake: Handshake, data: bytes) -> None:
         """Send bytes of the broker before the negotiation."""
-        failed = greeting.error
-        answer = greeting.receive(data)
+        failed = handshake.error
+        answer = handshake.receive(data)
         self.broker.take([answer])
-        if greeting.error is not failed:
-            self.failures.append(greeting.error)
-        if greeting.done and self.state is not SessionState.CLOSED:
-            self._greeting = None
-            self.core.channel_opened(greeting, self.now)
+        if handshake.error is not failed:
+            self.failures.append(handshake.error)
+        if handshake.done and self.state is not SessionState.CLOSED:
+            self._handshake = None
+            self.core.channel_opened(handshake, self.now)
 
     def pump(self) -> None:
         """Pass the core's output to its user and to the broker."""

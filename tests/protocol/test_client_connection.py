@@ -555,7 +555,7 @@ def test_stop_without_a_connection_ends_at_once(moment: str) -> None:
         bench.lose()
     assert bench.happened[-1] == Disconnected("")
     with pytest.raises(SessionClosed):
-        bench.core.channel_opened(bench.core.greet(), bench.now)
+        bench.core.channel_opened(bench.core.handshake(), bench.now)
 
 
 def test_stop_twice_completes_both() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from bmq.protocol.client.core import ClientCore, SessionInput, SessionState
-from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState, Service
+from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.client.subscription import SubscriptionSet
 from bmq.protocol.machine import Machine
 from tests.fakes.broker import FEATURES
@@ -130,7 +130,7 @@ def situations(walk: Walk) -> list[tuple[Enum, Hashable]]:
     for queue in walk.all:
         if queue.state is not QueueState.CLOSED:
             found.append((queue.state, (int(queue.flags), queue.closing, walk.bench.core.connected)))
-            found.append((queue.service.state, queue.state))
+            found.append((queue.suspended, queue.reported_suspended, queue.state))
     return found
 
 
@@ -175,7 +175,7 @@ def test_every_possible_transition_is_taken_and_breaks_no_promise(monkeypatch: p
         return fire(machine, event, *arguments)
 
     monkeypatch.setattr(Machine, "fire", noting)
-    table: list[Pair] = [*QueueCore.TRANSITIONS, *ClientCore.TRANSITIONS, *Service.TRANSITIONS]
+    table: list[Pair] = [*QueueCore.TRANSITIONS, *ClientCore.TRANSITIONS]
     wanted = [each for each in table if each not in IMPOSSIBLE]
     explore(Random(SEED), taken, wanted)
     wanted += SubscriptionSet.TRANSITIONS  # taken on the way

@@ -41,7 +41,13 @@ from bmq.protocol.client.events import (
     StateRestored,
     Unsendable,
 )
-from bmq.protocol.client.handshake import BrokerInfo, Credentials, Greeting, Handshake, Renewal
+from bmq.protocol.client.handshake import (
+    BrokerInfo,
+    Credentials,
+    Handshake,
+    Renewal,
+    authentication_request,
+)
 from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.ports import Columns, QueueOwner
 from bmq.protocol.client.posts import PostWindow
@@ -165,6 +171,7 @@ class ClientCore(Machine):
 
     Attributes:
         state: the session's state.
+        broker: the broker's identity from the latest handshake; None before the first.
         post: accepts a post for a queue. Each post ends in one outcome (:class:`Acked`); see
             :meth:`bmq.protocol.client.posts.PostWindow.post`.
         post_many: accepts several posts; see :meth:`bmq.protocol.client.posts.PostWindow.post_many`.
@@ -191,7 +198,7 @@ class ClientCore(Machine):
         self.emit: Callable[[SessionEvent | Signal], None] = self._events.append
         self.read_columns = None
         self._identity = identity
-        self._handshake = Handshake(identity)
+        self.broker: BrokerInfo | None = None
         self.confirms = Confirmations(enabled=options.drop_confirmed_redeliveries)
         self.outbox = OutputBuffer(self.confirms)
         self.requests = PendingRequests(self.outbox)
@@ -359,11 +366,6 @@ class ClientCore(Machine):
         return None if self._broken else self._watchdog.silence(now)
 
     @property
-    def broker(self) -> BrokerInfo | None:
-        """The broker's identity from the latest handshake; None before the first."""
-        return self._handshake.broker
-
-    @property
     def trouble(self) -> Error | None:
         """The error behind a missing connection, a recent loss, or an unreadable answer; otherwise None."""
         if self._up_at >= self._troubled_at and self.now - self._up_at > _RECENTLY:
@@ -372,15 +374,15 @@ class ClientCore(Machine):
 
     # the connection
 
-    def greet(self) -> Greeting:
+    def handshake(self) -> Handshake:
         """Return a new handshake, for a candidate connection of the session."""
-        return Greeting(self._identity, self.options.max_incoming_event)
+        return Handshake(self._identity, self.options.max_incoming_event)
 
-    def channel_opened(self, greeting: Greeting, now: float) -> None:
+    def channel_opened(self, handshake: Handshake, now: float) -> None:
         """Use a negotiated connection from now on.
 
         Args:
-            greeting: the completed handshake of the connection.
+            handshake: the completed handshake of the connection.
             now: the time.
 
         Raises:
@@ -390,19 +392,19 @@ class ClientCore(Machine):
             raise SessionClosed("the session is closed")
         self._broken = False
         self.now = self._up_at = now
-        self._handshake, self.framer = greeting.handshake, greeting.framer
-        for what in greeting.skipped:
-            self._notice(what)
-        broker = self._handshake.broker
+        self.broker = broker = handshake.broker
         assert broker is not None
+        self.framer = handshake.framer
+        for what in handshake.skipped:
+            self._notice(what)
         heartbeat = Heartbeat(broker.heartbeat_interval, broker.max_missed_heartbeats, now)
         self._watchdog.opened(heartbeat, now)
-        self._renewal.authenticated(self._handshake.lifetime, now)
+        self._renewal.authenticated(handshake.lifetime, now)
         self.configure_stream = broker.configure_stream
         self.new_properties = broker.new_properties
         self.fire(_I.CHANNEL_UP, now)
         self.pause_reading(self._reading_paused, now)
-        self._take(greeting.rest, self.framer.feed(b"")[1], now)
+        self._take(handshake.rest, self.framer.feed(b"")[1], now)
 
     def note_trouble(self, error: Error, now: float) -> None:
         """Keep the cause of a missing connection, for the errors of calls waiting for a connection."""
@@ -421,7 +423,6 @@ class ClientCore(Machine):
         # The old framer may hold half an event, or an error with a traceback referring to much memory.
         self.framer = Framer(self.options.max_incoming_event)
         self.heartbeat_owed = False
-        self._handshake.channel_down()
         self._watchdog.closed()
         self._renewal = Renewal()
         self._patience = None
@@ -556,7 +557,7 @@ class ClientCore(Machine):
             self._renewal.failed(now)
         else:
             self._renewal.asked = True
-            self.outbox.event(self._handshake.authentication_request(credentials))
+            self.outbox.event(authentication_request(credentials))
 
     # queues
 
@@ -740,12 +741,10 @@ class ClientCore(Machine):
             self._notice("an authenticationResponse without a request")
             return
         try:
-            lifetime = self._handshake.renewal_answered(event, self._notice)
+            self._renewal.answered(event, self._notice, now)
         except ProtocolError as error:
             self._note_unread(error, now)
             self._notice(f"an authenticationResponse that cannot be read ({error.field})")
-        else:
-            self._renewal.authenticated(lifetime, now)
 
     def _pushed(self, event: Event, now: float) -> bool:
         if self.read_columns is not None:

@@ -25,7 +25,7 @@ from bmq.errors import (
 )
 from bmq.protocol.framing import Framer
 from bmq.protocol.machine import Machine, Transition
-from bmq.wire.constants import EventType
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
     CONFIGURE_STREAM,
     MESSAGE_PROPERTIES_EX,
@@ -46,11 +46,11 @@ from bmq.wire.printable import printable
 __all__ = [
     "BrokerInfo",
     "Credentials",
-    "Greeting",
     "Handshake",
     "HandshakeInput",
     "HandshakeState",
     "Renewal",
+    "authentication_request",
     "not_a_broker",
 ]
 
@@ -147,7 +147,7 @@ class BrokerInfo:
 class HandshakeState(Enum):
     """The states of a handshake."""
 
-    IDLE = "no connection"
+    IDLE = "not begun, or refused"
     AUTHENTICATING = "authenticationRequest sent"
     NEGOTIATING = "clientIdentity sent"
     DONE = "negotiated"
@@ -161,7 +161,6 @@ class HandshakeInput(Enum):
     AUTHENTICATED = "authenticationResponse: success"
     NEGOTIATED = "brokerResponse: success"
     REFUSED = "a response with a failure"
-    CHANNEL_DOWN = "connection gone"
 
 
 _S, _I = HandshakeState, HandshakeInput
@@ -171,29 +170,45 @@ _EVENT_TYPES = frozenset(map(int, EventType)) - {EventType.UNDEFINED}
 
 
 class Handshake(Machine):
-    """The handshake of one connection.
+    """A connection up to the end of the negotiation: bytes in, bytes out. A session may try several.
+
+    Args:
+        identity: client's identity in the negotiation.
+        max_incoming_event: largest event accepted, in bytes.
 
     Attributes:
         state: state of the handshake.
+        framer: splits the stream into events; belongs to the connection.
         broker: broker's identity, after the negotiation.
-        error: reason for the failure.
         lifetime: seconds until the credentials must be renewed, or None.
+        error: failure of the handshake, or None.
+        rest: events after the broker's answer.
+        skipped: elements sent only by newer brokers, each once.
     """
 
-    __slots__ = ("_identity", "broker", "error", "lifetime")
+    __slots__ = ("_identity", "broker", "error", "framer", "lifetime", "rest", "skipped")
 
     state: HandshakeState
 
-    def __init__(self, identity: ClientIdentity) -> None:
+    def __init__(
+        self, identity: ClientIdentity, max_incoming_event: int = DEFAULT_MAX_INCOMING_EVENT
+    ) -> None:
         self.state = HandshakeState.IDLE
+        self.framer = Framer(max_incoming_event)
         self._identity = identity
         self.broker: BrokerInfo | None = None
-        self.error: Error | None = None
         self.lifetime: float | None = None
+        self.error: Error | None = None
+        self.rest: list[Event] = []
+        self.skipped: dict[str, None] = {}
 
-    def connected(self, credentials: Credentials | None) -> bytes:
-        """Begin on a new connection; return the event to send."""
-        self.error = self.lifetime = None
+    @property
+    def done(self) -> bool:
+        """Whether the connection is negotiated."""
+        return self.state is HandshakeState.DONE
+
+    def begin(self, credentials: Credentials | None) -> bytes:
+        """Return the event to send first."""
         event: bytes = (
             self.fire(_I.CONNECTED)
             if credentials is None
@@ -201,70 +216,65 @@ class Handshake(Machine):
         )
         return event
 
-    def receive(self, event: Event, notice: Notice) -> bytes:
+    def receive(self, data: bytes) -> bytes:
+        """Process bytes from the broker; return bytes to send. Never raises: see :attr:`error`."""
+        if self.error is not None:
+            return b""
+        events, broken = self.framer.feed(data)
+        answers = b""
+        for event in events:
+            if self.done:
+                self.rest.append(event)
+            elif event.type == EventType.HEARTBEAT_REQ:
+                answers = answers or HEARTBEAT_RSP
+            else:
+                try:
+                    answers += self._take(event)
+                except ProtocolError as error:
+                    self.error = not_a_broker(error)
+                    self.error.__cause__ = error
+                if self.error is not None:
+                    return b""
+        if broken is not None and not self.done:
+            self.error = not_a_broker(broken)
+        return answers
+
+    def _take(self, event: Event) -> bytes:
         """Process the broker's answer; return the next event to send, if any.
 
-        Args:
-            event: received event.
-            notice: receives descriptions of skipped events and messages, sent only by newer brokers.
-
         Raises:
-            ConnectionFailed: the answer is not legal.
+            ProtocolError: the answer is not legal.
         """
         if event.body and event.type not in _EVENT_TYPES:
-            notice(f"events of type {event.type}")
+            self._notice(f"events of type {event.type}")
             return b""
+        if not event.body:
+            read_event(event.data)  # raises the error of the header
+        authenticating = self.state is HandshakeState.AUTHENTICATING
+        wanted = EventType.AUTHENTICATION if authenticating else EventType.CONTROL
+        if event.type != wanted:
+            raise ProtocolError(
+                f"the handshake expects {wanted.name}, and the event is of type {event.type}",
+                field="EventHeader.type",
+            )
         try:
-            if not event.body:
-                read_event(event.data)  # raises the error of the header
-            if self.state is HandshakeState.AUTHENTICATING:
-                answer = decode_event(
-                    _expect(event, EventType.AUTHENTICATION), MessageKind.AUTHENTICATION, notice
-                )
-                if not isinstance(answer, AuthenticationResponse):
-                    raise ProtocolError("the broker answered the credentials with a request for credentials")
-                return self._authentication_answered(answer)
-            message = decode_event(_expect(event, EventType.CONTROL), MessageKind.NEGOTIATION, notice)
-            if not isinstance(message, BrokerResponse):
-                raise ProtocolError("the peer negotiated as a client")
-            self._negotiation_answered(message)
+            if authenticating:
+                return self._authentication_answered(_authentication_response(event, self._notice))
+            message = decode_event(event, MessageKind.NEGOTIATION, self._notice)
         except UnknownSelection as error:
             # A newer broker may send further messages, but no ControlMessage before its answer.
             if (r_id := request_id(event)) is not None:
-                raise not_a_broker(
-                    ProtocolError(f"the answer to request {r_id} came before the negotiation")
-                ) from error
-            notice(f"a message in the handshake: {error}")
-        except ProtocolError as error:
-            raise not_a_broker(error) from error
+                raise ProtocolError(f"the answer to request {r_id} came before the negotiation") from error
+            self._notice(f"a message in the handshake: {error}")
+            return b""
+        if not isinstance(message, BrokerResponse):
+            raise ProtocolError("the peer negotiated as a client")
+        self._negotiation_answered(message)
         return b""
 
-    def channel_down(self) -> None:
-        """Handle the loss of the connection."""
-        self.fire(_I.CHANNEL_DOWN)
-
-    def renewal_answered(self, event: Event, notice: Notice) -> float | None:
-        """Process the answer to renewed credentials in a live session; return their lifetime in seconds.
-
-        Raises:
-            AuthenticationError: the broker refused the credentials.
-            ProtocolError: the answer is not legal.
-        """
-        answer = decode_event(event, MessageKind.AUTHENTICATION, notice)
-        if not isinstance(answer, AuthenticationResponse):
-            raise ProtocolError(
-                "the broker answered the credentials with a request for credentials", field="authentication"
-            )
-        if answer.status.category != StatusCategory.E_SUCCESS:
-            raise _authentication_error(answer)
-        self.lifetime = _lifetime(answer)
-        return self.lifetime
-
-    @staticmethod
-    def authentication_request(credentials: Credentials) -> bytes:
-        """Return the event with credentials."""
-        request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
-        return encode_event(request, Codec.JSON)
+    def _notice(self, what: str) -> None:
+        if len(self.skipped) < _MOST_SKIPPED:
+            self.skipped[what] = None
 
     def _authentication_answered(self, answer: AuthenticationResponse) -> bytes:
         if answer.status.category != StatusCategory.E_SUCCESS:
@@ -288,7 +298,7 @@ class Handshake(Machine):
     # actions
 
     def _authenticate(self, credentials: Credentials) -> bytes:
-        return self.authentication_request(credentials)
+        return authentication_request(credentials)
 
     def _negotiate(self) -> bytes:
         return encode_event(self._identity, Codec.JSON)
@@ -313,76 +323,11 @@ class Handshake(Machine):
     TRANSITIONS: ClassVar = {
         (_S.IDLE, _I.CONNECTED): Transition(_negotiate, _S.NEGOTIATING),
         (_S.IDLE, _I.CONNECTED_WITH_CREDENTIALS): Transition(_authenticate, _S.AUTHENTICATING),
-        (_S.IDLE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.AUTHENTICATING, _I.AUTHENTICATED): Transition(_negotiate, _S.NEGOTIATING),
         (_S.AUTHENTICATING, _I.REFUSED): Transition(_fail, _S.IDLE),
-        (_S.AUTHENTICATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
         (_S.NEGOTIATING, _I.NEGOTIATED): Transition(_finish, _S.DONE),
         (_S.NEGOTIATING, _I.REFUSED): Transition(_fail, _S.IDLE),
-        (_S.NEGOTIATING, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
-        (_S.DONE, _I.CHANNEL_DOWN): Transition(None, _S.IDLE),
     }
-
-
-class Greeting:
-    """A connection up to the end of the negotiation: bytes in, bytes out. A session may try several.
-
-    Args:
-        identity: client's identity in the negotiation.
-        max_incoming_event: largest event accepted, in bytes.
-
-    Attributes:
-        handshake: state and results of the handshake.
-        framer: splits the stream into events; belongs to the connection.
-        error: failure of the handshake, or None.
-        rest: events after the broker's answer.
-        skipped: elements sent only by newer brokers, each once.
-    """
-
-    __slots__ = ("error", "framer", "handshake", "rest", "skipped")
-
-    def __init__(self, identity: ClientIdentity, max_incoming_event: int) -> None:
-        self.handshake = Handshake(identity)
-        self.framer = Framer(max_incoming_event)
-        self.error: Error | None = None
-        self.rest: list[Event] = []
-        self.skipped: dict[str, None] = {}
-
-    @property
-    def done(self) -> bool:
-        """Whether the connection is negotiated."""
-        return self.error is None and self.handshake.state is HandshakeState.DONE
-
-    def begin(self, credentials: Credentials | None) -> bytes:
-        """Return the event to send first."""
-        return self.handshake.connected(credentials)
-
-    def receive(self, data: bytes) -> bytes:
-        """Process bytes from the broker; return bytes to send. Never raises: see :attr:`error`."""
-        if self.error is not None:
-            return b""
-        events, broken = self.framer.feed(data)
-        answers = b""
-        for event in events:
-            if self.handshake.state is HandshakeState.DONE:
-                self.rest.append(event)
-            elif event.type == EventType.HEARTBEAT_REQ:
-                answers = answers or HEARTBEAT_RSP
-            else:
-                try:
-                    answers += self.handshake.receive(event, self._notice)
-                except Error as error:
-                    self.error = error
-                self.error = self.error or self.handshake.error
-                if self.error is not None:
-                    return b""
-        if broken is not None and not self.done:
-            self.error = not_a_broker(broken)
-        return answers
-
-    def _notice(self, what: str) -> None:
-        if len(self.skipped) < _MOST_SKIPPED:
-            self.skipped[what] = None
 
 
 class Renewal:
@@ -400,6 +345,18 @@ class Renewal:
         self.asked = False
         self.due: float | None = None
         self.ends: float | None = None
+
+    def answered(self, event: Event, notice: Notice, now: float) -> None:
+        """Process the answer to renewed credentials in a live session.
+
+        Raises:
+            AuthenticationError: the broker refused the credentials.
+            ProtocolError: the answer is not legal; the old credentials stay valid.
+        """
+        answer = _authentication_response(event, notice)
+        if answer.status.category != StatusCategory.E_SUCCESS:
+            raise _authentication_error(answer)
+        self.authenticated(_lifetime(answer), now)
 
     def authenticated(self, lifetime: float | None, now: float) -> None:
         """Record accepted credentials with a lifetime in seconds; None for no limit."""
@@ -441,13 +398,19 @@ def not_a_broker(error: ProtocolError) -> ConnectionFailed:
     return ConnectionFailed(f"the peer does not behave like a BlazingMQ broker: {error}")
 
 
-def _expect(event: Event, wanted: EventType) -> Event:
-    if event.type != wanted:
+def authentication_request(credentials: Credentials) -> bytes:
+    """Return the event with credentials."""
+    request = AuthenticationRequest(mechanism=credentials.mechanism, data=credentials.data)
+    return encode_event(request, Codec.JSON)
+
+
+def _authentication_response(event: Event, notice: Notice) -> AuthenticationResponse:
+    answer = decode_event(event, MessageKind.AUTHENTICATION, notice)
+    if not isinstance(answer, AuthenticationResponse):
         raise ProtocolError(
-            f"the handshake expects {wanted.name}, and the event is of type {event.type}",
-            field="EventHeader.type",
+            "the broker answered the credentials with a request for credentials", field="authentication"
         )
-    return event
+    return answer
 
 
 def _lifetime(answer: AuthenticationResponse) -> float | None:

@@ -6,7 +6,7 @@ and may cancel any call. The broker answers, refuses, answers after the timeout,
 connection is lost and restored between any two of these events. Flags for each case ("closing", "reopening",
 "abandoned") have combinations without a meaning. Hence the queue has one state and one table: (state, input)
 -> (action, next state), at the end of :class:`QueueCore`. An input absent from the table is an error. The
-health of the host is independent of the state, with a separate table (:class:`Service`).
+health of the host is independent of the state (:attr:`QueueCore.suspended`).
 
 Invariants:
 
@@ -213,54 +213,9 @@ class QueueInput(Enum):
     STOP = "the session ends"
 
 
-class ServiceState(Enum):
-    """Whether the host's health lets a queue take part; independent of the :class:`QueueState`."""
-
-    IN_SERVICE = "takes part"
-    SUSPENDING = "is to take no part, the broker does not know yet"
-    SUSPENDED = "takes no part"
-    RESUMING = "is to take part again, the broker does not know yet"
-
-
-class ServiceInput(Enum):
-    """The inputs of a :class:`Service`."""
-
-    UNHEALTHY = "the host is not healthy"
-    HEALTHY = "the host is healthy"
-    DONE = "the broker knows, and the application"
-
-
-_V, _VI = ServiceState, ServiceInput
-
-
-class Service(Machine):
-    """Takes a queue out of service and back.
-
-    Attributes:
-        state: whether the queue takes part.
-    """
-
-    __slots__ = ()
-
-    state: ServiceState
-
-    def __init__(self, *, in_service: bool) -> None:
-        self.state = _V.IN_SERVICE if in_service else _V.SUSPENDING
-
-    TRANSITIONS: ClassVar = {
-        (_V.IN_SERVICE, _VI.UNHEALTHY): Transition(None, _V.SUSPENDING),
-        (_V.SUSPENDING, _VI.HEALTHY): Transition(None, _V.IN_SERVICE),
-        (_V.SUSPENDING, _VI.DONE): Transition(None, _V.SUSPENDED),
-        (_V.SUSPENDED, _VI.HEALTHY): Transition(None, _V.RESUMING),
-        (_V.RESUMING, _VI.UNHEALTHY): Transition(None, _V.SUSPENDED),
-        (_V.RESUMING, _VI.DONE): Transition(None, _V.IN_SERVICE),
-    }
-
-
 _S, _I, _W = QueueState, QueueInput, SetInput
 _OPEN, _RECONFIGURING = QueueState.OPEN, QueueState.RECONFIGURING
 _CLOSED = QueueState.CLOSED
-_IN_SERVICE = ServiceState.IN_SERVICE
 _ANSWERS: dict[RequestKind, tuple[type, ...]] = {
     RequestKind.OPEN: (OpenQueueResponse,),
     RequestKind.CONFIGURE: (ConfigureStreamResponse, ConfigureQueueStreamResponse),
@@ -295,9 +250,6 @@ _STREAMING = frozenset({_S.OPEN, _S.RECONFIGURING, _S.RESTORING, _S.REOPENED, _S
 class QueueCore(Machine):
     """One opened queue, or one application of a fanout queue.
 
-    In addition, a queue has a second state for the health of the host (:class:`Service`), and the operations
-    with waiting callers.
-
     Attributes:
         uri: the URI given when opening.
         uri_text: the URI as text.
@@ -309,7 +261,9 @@ class QueueCore(Machine):
         writable: whether the queue is open for writing.
         owner: the object of the layer above.
         state: the current state.
-        service: whether the queue takes part, as the host's health demands.
+        suspended: whether the queue has to take no part because the host is unhealthy.
+        reported_suspended: whether the application knows that the queue takes no part. While this differs
+            from ``suspended``, the broker does not know yet.
         subscriptions: the subscriptions: wanted, asked, agreed and committed.
         at_most_once: whether the broker stores no messages, and needs no confirmations.
         deduplication_time: seconds during which the broker recognises a GUID.
@@ -346,10 +300,11 @@ class QueueCore(Machine):
         "owner",
         "q_id",
         "readable",
-        "service",
+        "reported_suspended",
         "sub_app_id",
         "sub_id",
         "subscriptions",
+        "suspended",
         "unacked",
         "unacked_bytes",
         "uri",
@@ -362,7 +317,8 @@ class QueueCore(Machine):
     # Assigned by open(), which follows at once.
     owner: QueueOwner
     subscriptions: SubscriptionSet
-    service: Service
+    suspended: bool
+    reported_suspended: bool
     leaving: bool
     _suspends: bool
     _gone: Error | None
@@ -440,16 +396,6 @@ class QueueCore(Machine):
         return self._closing is not None
 
     @property
-    def suspended(self) -> bool:
-        """Whether the queue has to be out of service because the host is unhealthy."""
-        return self.service.state in (_V.SUSPENDING, _V.SUSPENDED)
-
-    @property
-    def reported_suspended(self) -> bool:
-        """Whether the suspension was reported to the application."""
-        return self.service.state in (_V.SUSPENDED, _V.RESUMING)
-
-    @property
     def sending(self) -> bool:
         """Whether posts are written at once; otherwise posts wait in the window."""
         return self.writable and (self.state is _OPEN or self.state is _RECONFIGURING)
@@ -491,7 +437,7 @@ class QueueCore(Machine):
         """Make a transition, and notify the session if the transition may concern further queues.
 
         Further queues may wait behind this queue, and a closing queue leaves the session. The host counts as
-        healthy again once the last suspended queue is in service.
+        healthy again once the last suspended queue takes part again.
         """
         delayed = self.state in _DELAYED
         super().fire(event, *arguments)
@@ -521,7 +467,8 @@ class QueueCore(Machine):
         self.subscriptions = SubscriptionSet(self, self._session.routes)
         self.subscriptions.fire(_W.WANT, subscriptions)
         self._suspends = suspends
-        self.service = Service(in_service=self._session.queues.healthy or not suspends)
+        self.suspended = suspends and not self._session.queues.healthy
+        self.reported_suspended = False
         self._opening = self._watch(operation)
         if behind:
             self._shared_id.behind[self] = None
@@ -610,7 +557,7 @@ class QueueCore(Machine):
         """
         state = self.state
         at_once = (state is _OPEN or state is _RECONFIGURING) and self.writable
-        if not at_once or self.service.state is not _IN_SERVICE:
+        if not at_once or self.suspended:
             self.check_posts()
         self.unacked += count
         return at_once
@@ -690,11 +637,11 @@ class QueueCore(Machine):
         """Suspend or resume the queue, depending on the health of the host."""
         if not self._suspends:
             return
-        self.service.fire(_VI.HEALTHY if healthy else _VI.UNHEALTHY)
+        self.suspended = not healthy
         if self.state in _STREAMING and (self.subscriptions.wanted or self.subscriptions.committed):
             self._session.changed[self] = None
         elif self.in_use:
-            self._report_service()
+            self._report_suspension()
 
     def late(self, operation: PendingCall, now: float) -> None:
         """Fail an operation at the deadline, unless the request times out first."""
@@ -822,7 +769,7 @@ class QueueCore(Machine):
     def _finish_open(self, now: float, request: Request) -> None:
         self._commit(request)
         self._end_opening(None)
-        self._report_service_if_settled()
+        self._report_suspension_if_settled()
         self._watch_streams(now)
 
     def _fail_open(self, now: float, request: Request | None = None, refusal: Refusal | None = None) -> None:
@@ -854,7 +801,7 @@ class QueueCore(Machine):
         done, self._configuring = self._configuring, []
         for operation in done:
             self._complete(operation, None)
-        self._report_service_if_settled()
+        self._report_suspension_if_settled()
         self.watch.answered(now)
         if done or self not in self._session.watched:
             self._watch_streams(now)
@@ -865,7 +812,7 @@ class QueueCore(Machine):
         self._waiting.clear()
         self._session.changed.pop(self, None)
         error = self._refused(ConfigureQueueError, "configure", refusal, request)
-        if self.service.state in (_V.SUSPENDING, _V.RESUMING):
+        if self.suspended is not self.reported_suspended:
             # No caller waits for this request. Drop the connection: the reconnect synchronises both sides.
             what = "suspend" if self.suspended else "resume"
             self._session.fail_channel(ConnectionFailed(f"could not {what} queue {self.uri}: {error}"))
@@ -1054,17 +1001,17 @@ class QueueCore(Machine):
     def _deadline_of(self, operation: PendingCall | None, now: float) -> float:
         return operation.deadline if operation else now + self._session.options.reopen_timeout
 
-    def _report_service_if_settled(self) -> None:
+    def _report_suspension_if_settled(self) -> None:
         """Report a suspension or resumption to the application once confirmed by the broker."""
         has, wants = self.subscriptions.committed, self.subscriptions.wanted
         if not has if self.suspended else (has or not wants):
-            self._report_service()
+            self._report_suspension()
 
-    def _report_service(self) -> None:
-        if self.service.state in (_V.SUSPENDING, _V.RESUMING):
-            uri, suspended = self.uri_text, self.suspended
-            self.service.fire(_VI.DONE)
-            self._session.emit(QueueSuspended(uri) if suspended else QueueResumed(uri))
+    def _report_suspension(self) -> None:
+        if self.suspended is not self.reported_suspended:
+            self.reported_suspended = self.suspended
+            event = QueueSuspended if self.suspended else QueueResumed
+            self._session.emit(event(self.uri_text))
 
     def _watch(self, operation: PendingCall) -> PendingCall:
         """Register an operation for a timeout at the deadline."""
