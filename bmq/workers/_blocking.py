@@ -3,14 +3,14 @@
 
 A step is the time between two suspensions. A task has one context, so handlers that the worker awaited in it
 would see the context variables of earlier messages. A task for each message costs more than the handling of a
-message: 4.3 us, against 0.07 us for the steps of one task in changing contexts.
+message: 4.3 us, against 0.05 us to find that a handler has left its context as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from types import coroutine
 from typing import Any, Final
 
@@ -18,10 +18,10 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import turn_of
 
-__all__ = ["BlockingCalls", "in_own_contexts", "own_context"]
+__all__ = ["LONG", "BlockingCalls", "in_own_contexts", "own_context"]
 
-# Seconds that a handler may block the event loop before a log line is written.
-_LONG: Final = 0.1
+#: Seconds that a handler may block the event loop before a log line is written.
+LONG: Final = 0.1
 
 
 class BlockingCalls:
@@ -54,8 +54,8 @@ class BlockingCalls:
 
 
 @coroutine
-def own_context(blocking: BlockingCalls) -> Generator[BlockingCalls, float, float]:
-    """Continue in a new copy of the worker's context; return the time. For code in :func:`in_own_contexts`.
+def own_context(blocking: BlockingCalls) -> Generator[BlockingCalls, Context, Context]:
+    """Continue in a new copy of the worker's context, and return it. For code in :func:`in_own_contexts`.
 
     Args:
         blocking: logs long steps from now on.
@@ -81,18 +81,17 @@ def in_own_contexts(
     blocking: BlockingCalls | None = None
     step: Callable[[Any], Any] = send
     argument: Any = None
-    began = clock()
     while True:
+        began = clock()
         try:
             waits_for = context.run(step, argument)
         except StopIteration:
             return
-        argument = clock()
-        if argument - began >= _LONG and blocking is not None:
-            blocking.found(argument - began)
+        if blocking is not None and (spent := clock() - began) >= LONG:
+            blocking.found(spent)
         if type(waits_for) is BlockingCalls:
             blocking, context = waits_for, new_context()
-            step, began = send, argument
+            step, argument = send, context
             continue
         try:
             argument = yield waits_for
@@ -102,4 +101,3 @@ def in_own_contexts(
             raise
         except BaseException as error:
             step, argument = work.throw, error
-        began = clock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from contextvars import copy_context
 from functools import partial
 from types import CoroutineType, coroutine
 from typing import Any, Final, TypeAlias, cast
@@ -25,7 +26,7 @@ from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, 
 from bmq.groups import Group
 from bmq.wire.printable import described
 from bmq.wire.push import GUID
-from bmq.workers._blocking import in_own_contexts, own_context
+from bmq.workers._blocking import LONG, in_own_contexts, own_context
 from bmq.workers._failures import FailureReports, Quarantine
 from bmq.workers._invoker import Invoker, refuse_awaitable
 from bmq.workers._middleware import Alarm, too_late
@@ -341,13 +342,15 @@ class Workers:
         """Take and handle messages, until the end of the messages or of the worker.
 
         The usual message goes straight to its handler: each coroutine in between costs as much time as taking
-        the message. Every ``yield`` begins a context, and reads the clock: the end of a call is the beginning
-        of the next call. A separate retry clock is read once more for each message.
+        the message. Every ``yield`` begins a context; a context that a handler has left unchanged serves the
+        next message, too. The end of a call is the beginning of the next call, so the clock is read once for
+        each message, and a separate retry clock once more.
         """
         held, progress, source, invoke = self._held, self.progress, self._source, self._invoke
         straight = self._ack is AckPolicy.ON_SUCCESS and self._life is None and not self.durable
         handler = cast("Any", invoke.direct) if straight and isinstance(source, ArrivingMessages) else None
         turn = turn_of(worker.task.get_loop())
+        clock = turn.clock
         ready, pop = source.ready, source.pop
         left, skipped = self._left.left, self._left.skipped
         paced = self._pace is not None or self._calm is not None
@@ -356,7 +359,9 @@ class Workers:
         now = None if type(self.clock) is LoopClock else self.clock.time
         item: Any  # a message, if there is a direct handler
         error: BaseException | None
-        called = yield blocking
+        context = yield blocking
+        unchanged = copy_context()
+        called = clock()
         while True:
             if ready and called < turn.until:
                 item = pop()
@@ -364,19 +369,20 @@ class Workers:
                 item = yield from source.take().__await__()
                 if item is None:
                     return
-                called = yield blocking
+                called = clock()
             if left or skipped:
                 for each in _messages_of(item):
                     self._left.forget(each)  # redelivered: a handler receives the message anew
             if paced:
                 yield from self._paced(_messages_of(item)).__await__()
-                called = yield blocking
+                called = clock()
             if handler is None or (quarantine is not None and item.redelivered):
                 yield from self._handle(worker, item).__await__()
                 if self.stopping or worker.replaced:
                     source.wake()  # another worker takes the next message of the lane
                     return
-                called = yield blocking
+                context = yield blocking
+                called = clock()
                 continue
             held[worker] = item
             progress.handling += 1
@@ -393,8 +399,14 @@ class Workers:
                         refuse_awaitable(invoke.name, returned)
                 except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
                     error = raised
-                began_at = called
-                called = yield blocking
+                spent = (ended := clock()) - called
+                called = ended
+                try:
+                    changed = context != unchanged  # one comparison of pointers, unless a variable was set
+                except Exception:  # of the values' own comparison
+                    changed = True
+                if changed or spent >= LONG:
+                    context = yield blocking
                 if alarm is not None and alarm.end():
                     error = self._too_late(error)
                 if error is not None or invoke.cut_off or cancelling():
@@ -404,10 +416,11 @@ class Workers:
                     progress.failing_since = None
                     item.confirm()
                 else:
-                    taken_at = self.clock.time() - (called - began_at) if began is None else began
+                    taken_at = self.clock.time() - spent if began is None else began
                     yield from self._attempts(worker, Work([item], taken_at), error).__await__()
                     error = None  # the error refers to this frame
-                    called = yield blocking
+                    context = yield blocking
+                    called = clock()
             finally:
                 del held[worker]
                 progress.handling -= 1
