@@ -12,10 +12,8 @@ import typer
 
 from bmq.cli.app import flowing
 from bmq.cli.consoles import out, table
-from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note
+from bmq.cli.output import BadInput, ExitStatus, emit, note
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
 from bmq.errors import UsageError
 from conformance import (

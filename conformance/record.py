@@ -17,10 +17,8 @@ import typer
 
 from bmq._json import orjson
 from bmq.admin.words import number
-from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note
-from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded
-from bmq.cli.status import ExitStatus
+from bmq.cli.decode import TO_BROKER, TO_CLIENT, Recorded
+from bmq.cli.output import BadInput, ExitStatus, emit, note
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 from bmq.client.address import Address, parse_addresses

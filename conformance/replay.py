@@ -14,10 +14,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bmq.cli.messages import BadInput
-from bmq.cli.output import emit, note
-from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded, read_recording
-from bmq.cli.status import ExitStatus
+from bmq.cli.decode import TO_BROKER, TO_CLIENT, Recorded, read_recording
+from bmq.cli.output import BadInput, ExitStatus, emit, note
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 from bmq.client.address import parse_addresses

@@ -27,8 +27,8 @@ _SET_INSIDE = re.compile(r"\b(dict|list|Mapping|defaultdict)\[.*\b(set|frozenset
 #: The owner of the set, and why the order has no effect.
 _HARMLESS = {
     "cli/dead.py: missing": "a list of the same name",
-    "cli/broker_export.py: self._holders, which has sets in it": "asked for members only",
-    "cli/broker_export.py: self._left_out, which has sets in it": "counted",
+    "cli/exporter.py: self._holders, which has sets in it": "asked for members only",
+    "cli/exporter.py: self._left_out, which has sets in it": "counted",
     "codecs/fields.py: kinds": "it has one member",
     "otel/_interceptor.py: deliveries": "it has one member",
     "spark/rows.py: _BYTES": "it becomes part of a set",

@@ -17,7 +17,7 @@ import pytest
 
 import bmq
 from bmq.admin import watch as admin_watch
-from bmq.cli.broker_export import Exporter
+from bmq.cli.exporter import Exporter
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
 from bmq.console import Console, Embedded

@@ -18,7 +18,6 @@ from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.admin import parsing
-from bmq.admin.asking import ask, failure_of, refused, word
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
     Client,
@@ -44,6 +43,7 @@ from bmq.client.options import CredentialsSource
 from bmq.errors import (
     AdminError,
     ConnectionFailed,
+    InvalidURI,
     ProtocolError,
     RequestTimeout,
     StateError,
@@ -285,13 +285,31 @@ class Admin:
             answer = orjson.loads(printed)
         except ValueError:
             # An unknown command is answered in plain text, despite the encoding in the request.
-            raise refused(text, printed.strip()) from None
+            raise _refused(text, printed.strip()) from None
         if not isinstance(answer, dict) or not answer:
             raise ProtocolError(f"{text!r} was answered with {printed[:80]!r}", field="adminCommandResponse")
         result = cast("dict[str, Any]", answer)
-        if (failure := failure_of(result)) is not None:
-            raise refused(text, failure)
+        if (failure := _failure_of(result)) is not None:
+            raise _refused(text, failure)
         return result
+
+    async def _ask(self, text: str, kind: str) -> Any:
+        """Return the member of an answer that the command schema names for the command.
+
+        A broker that routes a command to other nodes answers with one result for each node. The parts of a
+        purge are joined, and the answer of any node stands for a success of all.
+
+        Raises:
+            AdminError: a node did not carry out the command.
+            ProtocolError: the answer has another kind.
+        """
+        answer = await self.query(text)
+        if "responses" in answer:
+            answer = _join(text, answer["responses"], kind)
+        if kind not in answer:
+            found = printable(", ".join(answer))
+            raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
+        return answer[kind]
 
     # the other nodes
 
@@ -361,22 +379,22 @@ class Admin:
 
     async def clusters(self) -> tuple[Cluster, ...]:
         """Return the broker's clusters, with their nodes."""
-        return parsing.listed(await ask(self, "CLUSTERS LIST", "clusterList"), "clusters", Cluster)
+        return parsing.listed(await self._ask("CLUSTERS LIST", "clusterList"), "clusters", Cluster)
 
     async def cluster_status(self, name: str) -> ClusterStatus:
         """Return the state of a cluster: nodes, leader, partitions."""
-        answer = await self.query(f"CLUSTERS CLUSTER {word(name, 'cluster')} STATUS")
+        answer = await self.query(f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS")
         return parsing.cluster_status(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
 
     async def topology(self, name: str) -> ClusterTopology:
         """Return the domains and queues of a cluster."""
-        command = f"CLUSTERS CLUSTER {word(name, 'cluster')} QUEUEHELPER"
-        return parsing.topology(await ask(self, command, "clusterQueueHelper"))
+        command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} QUEUEHELPER"
+        return parsing.topology(await self._ask(command, "clusterQueueHelper"))
 
     async def cluster_storage(self, name: str) -> tuple[PartitionStorage, ...]:
         """Return the partitions of a cluster, with files and queues, as stored by the answering broker."""
-        command = f"CLUSTERS CLUSTER {word(name, 'cluster')} STORAGE SUMMARY"
-        return parsing.cluster_storage(await ask(self, command, "clusterStorageSummary"))
+        command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} STORAGE SUMMARY"
+        return parsing.cluster_storage(await self._ask(command, "clusterStorageSummary"))
 
     # domains
 
@@ -392,14 +410,14 @@ class Admin:
 
     async def domain(self, name: str) -> DomainInfo:
         """Return a domain's configuration, the use of its quota, and its queues."""
-        command = f"DOMAINS DOMAIN {word(name, 'domain')} INFOS"
+        command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
         return parsing.domain_info(await self._ask_member(command, "domainInfo"))
 
     async def _ask_member(self, command: str, kind: str) -> Any:
         """Ask a broker with storage; on a proxy the error explains the reason."""
         member = await self._member()
         try:
-            return await ask(member, command, kind)
+            return await member._ask(command, kind)
         except AdminError as error:
             survey = await member._look()
             if not survey.only_proxy:
@@ -414,12 +432,12 @@ class Admin:
         Raises:
             AdminError: a broker refused, and keeps its configuration; the other brokers were asked too.
         """
-        command = f"DOMAINS RECONFIGURE {word(name, 'domain')}"
+        command = f"DOMAINS RECONFIGURE {_word(name, 'domain')}"
         nodes = [node for node, _ in await self._nodes()] if len(self._addresses) > 1 else [self]
         refusals: list[AdminError] = []
         for node in nodes:
             try:
-                await ask(node, command, "success")
+                await node._ask(command, "success")
             except AdminError as error:
                 refusals.append(error if len(nodes) == 1 else _told(f"{node.broker}: {error}", error))
         if refusals:
@@ -430,8 +448,8 @@ class Admin:
 
         Loaded domains keep their settings.
         """
-        await ask(self, "DOMAINS RESOLVER CACHE_CLEAR ALL", "success")
-        await ask(self, "CONFIGPROVIDER CACHE_CLEAR ALL", "success")
+        await self._ask("DOMAINS RESOLVER CACHE_CLEAR ALL", "success")
+        await self._ask("CONFIGPROVIDER CACHE_CLEAR ALL", "success")
 
     async def purge_domain(self, name: str) -> tuple[Purged, ...]:
         """Delete all messages of all queues of a domain, and return the deleted amounts, by queue.
@@ -441,15 +459,15 @@ class Admin:
         Raises:
             AdminError: a queue was not purged; on a single broker, the remaining queues were purged.
         """
-        prefix = f"bmq://{word(name, 'domain')}/"
+        prefix = f"bmq://{_word(name, 'domain')}/"
         if len(await self._nodes()) > 1:
             await self.domain(name)  # raises if the domain does not exist
             purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
             return tuple([each for purge in purges for each in await purge])
-        command = f"DOMAINS DOMAIN {word(name, 'domain')} PURGE"
+        command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
         done, failures = parsing.purged(await self._ask_member(command, "purgedQueues"))
         if failures:
-            raise refused(command, "; ".join(failures))
+            raise _refused(command, "; ".join(failures))
         return tuple(done)
 
     # queues
@@ -502,7 +520,7 @@ class Admin:
             async with asyncio.timeout(self._timeout):
                 while True:
                     try:
-                        return parsing.statistics(await ask(self, "STAT SHOW", "stats"))
+                        return parsing.statistics(await self._ask("STAT SHOW", "stats"))
                     except AdminError as error:
                         if _TOO_OFTEN not in error.broker_message:
                             raise
@@ -541,7 +559,7 @@ class QueueAdmin:
     async def _ask(self, command: str, kind: str) -> Any:
         holder, standing = await self._admin._holder(self.uri)
         try:
-            return await ask(holder, command, kind)
+            return await holder._ask(command, kind)
         except AdminError as error:
             if standing.is_proxy or standing.primary not in (None, standing.node):
                 raise _told(f"{error}; {standing.gap}", error) from error
@@ -573,7 +591,7 @@ class QueueAdmin:
     async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
         try:
             async with asyncio.timeout(_OTHERS):
-                answer = await ask(node, f"{self._prefix} INTERNALS", "queueInternals")
+                answer = await node._ask(f"{self._prefix} INTERNALS", "queueInternals")
                 return parsing.internals(answer).clients
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not report its clients: %r", node, error)
@@ -637,12 +655,58 @@ class QueueAdmin:
         command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
         done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
         if failures:
-            raise refused(command, "; ".join(failures))
+            raise _refused(command, "; ".join(failures))
         return tuple(done)
 
     def _app(self, app_id: str | None) -> str:
         chosen = self.app_id if app_id is None else _checks.text("app_id", app_id)
-        return word(chosen, "appId") if chosen else ""
+        return _word(chosen, "appId") if chosen else ""
+
+
+def _join(text: str, responses: Any, kind: str) -> dict[str, Any]:
+    try:
+        results = [(str(each["sourceNodeDescription"]), dict(each["result"])) for each in responses]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{text!r} was answered with malformed responses", field="responses") from error
+    failures = [(node, _failure_of(result)) for node, result in results]
+    if refusals := [f"{node}: {failure}" for node, failure in failures if failure is not None]:
+        raise _refused(text, "; ".join(refusals))
+    parts = [result[kind] for _, result in results if kind in result]
+    if kind != "purgedQueues":
+        return {kind: parts[0]} if parts else {}
+    try:
+        return {kind: {"queues": [each for part in parts for each in part.get("queues", ())]}}
+    except (AttributeError, TypeError) as error:
+        raise ProtocolError(f"{text!r} was answered with malformed queues", field=kind) from error
+
+
+def _failure_of(result: dict[str, Any]) -> str | None:
+    """Return the broker's text if the result is a failure; None otherwise."""
+    if "error" not in result:
+        return None
+    error = result["error"]
+    return str(cast("dict[str, Any]", error).get("message", "") if isinstance(error, dict) else error)
+
+
+def _word(text: str, what: str) -> str:
+    """Return a word of a command.
+
+    Raises:
+        InvalidURI: the text has several words, or none.
+    """
+    text = _checks.text(what, text, longest=_LONGEST_NAME)
+    if not text or text.split() != [text]:
+        raise InvalidURI(f"{text!r} cannot be the name of a {what}: it is empty or has spaces")
+    return text
+
+
+def _refused(command: str, message: str) -> AdminError:
+    """Return the error of a command that a broker did not carry out."""
+    return AdminError(
+        f"the broker did not execute {command!r}: {printable(message)}",
+        command=command,
+        broker_message=message,
+    )
 
 
 def _told(text: str, *errors: AdminError) -> AdminError:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from bmq import _world
 from bmq.admin.results import (
@@ -24,11 +25,16 @@ from bmq.admin.results import (
 )
 from bmq.admin.words import age, number, several, size
 from bmq.conventions import BUCKET, DUE
+from bmq.errors import AdminError, ProtocolError
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
+from bmq.wire.control import DEFAULT_APP_ID
 from bmq.wire.keys import key_bucket
 from bmq.wire.properties import PropertyInput
 
-__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "QueueReader", "is_mover"]
+if TYPE_CHECKING:
+    from bmq.admin.client import QueueAdmin
+
+__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "QueueReader", "is_mover", "objection"]
 
 #: The forms of the expressions of bmq.groups: ``bmq_bucket % 16 == 3``, ``(key - 3) % 16 == 0`` and
 #: ``key % 16 == 0``.
@@ -476,3 +482,67 @@ def _were(count: int) -> str:
 
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
+
+
+# ---- who reads a queue
+
+# The words of a broker about a queue that no client has opened, or about an unknown domain.
+_NO_QUEUE = ("not found", "doesn't exist")
+_MOST_READERS = 3
+_HARM = (
+    "a broker delivers returned messages before all others, and delivers nothing else while no consumer "
+    "takes the returned messages"
+)
+
+
+async def objection(queue: QueueAdmin, *, may_be_new: bool = False) -> str:
+    """Return why nobody should receive messages of a queue and return them; empty without an objection.
+
+    A returned message goes to the broker's redelivery list. While no subscription matches the message, the
+    broker delivers no later message of the application. An unknown answer is an objection.
+
+    Args:
+        queue: the queue, with the application in its URI.
+        may_be_new: without an objection to a queue that no client has opened; an error otherwise.
+
+    Raises:
+        AdminError: no client has opened the queue.
+        Error: the broker cannot be asked.
+    """
+    try:
+        if gap := (await queue.standing()).gap:
+            return f"{gap}, and does not show whether the queue has readers at other nodes"
+        internals = await queue.internals()
+    except AdminError as error:
+        if any(words in error.broker_message for words in _NO_QUEUE):
+            if may_be_new:
+                return ""
+            raise
+        return f"the broker does not say who reads the queue: {error}"
+    except ProtocolError as error:
+        return f"who reads the queue is unknown: {error}"
+    readers = _readers_of(internals, queue.app_id or DEFAULT_APP_ID)
+    if not readers:
+        return ""
+    more = f" and {len(readers) - _MOST_READERS} more" if len(readers) > _MOST_READERS else ""
+    return f"this queue has readers ({', '.join(readers[:_MOST_READERS])}{more}), and {_HARM}"
+
+
+def _readers_of(internals: Internals, app_id: str) -> list[str]:
+    """Return the clients that may read an application.
+
+    Each sign of a reader counts, the number of consumers foremost: a client chooses the text of its
+    subscriptions, and may hide them in a printed answer.
+    """
+    found = [client.description for client in internals.clients if _may_read(client, app_id)]
+    if not found and any(app.consumers for app in internals.apps if app.app_id == app_id):
+        return ["a client that the broker does not name"]
+    return found
+
+
+def _may_read(client: Client, app_id: str) -> bool:
+    return any(
+        client.readers or stream.subscriptions or stream.windows or stream.unconfirmed
+        for stream in client.streams
+        if stream.app_id == app_id
+    )

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bmq import _world
 from bmq.admin import parsing
-from bmq.admin.asking import ask
 from bmq.admin.explanation import Explanation, Obstacle
 from bmq.admin.results import (
     Cluster,
@@ -49,7 +48,6 @@ __all__ = [
     "Inside",
     "Limits",
     "RateHistory",
-    "Rates",
     "Survey",
     "alone",
     "cluster_view",
@@ -171,7 +169,7 @@ async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
     """Return a broker's view of a cluster: one command."""
     proxy = cluster.locality == "remote"
     kind = "clusterProxyStatus" if proxy else "clusterStatus"
-    content = await ask(admin, f"CLUSTERS CLUSTER {cluster.name} STATUS", kind)
+    content = await admin._ask(f"CLUSTERS CLUSTER {cluster.name} STATUS", kind)
     status = parsing.cluster_status(content)
     # Brokers without files report an empty list.
     storage = parsing.cluster_storage(content.get("clusterStorageSummary") or {})
@@ -302,11 +300,18 @@ async def _domains(
 
 @dataclass(slots=True)
 class RateHistory:
-    """The last values of one queue: messages, and messages posted and confirmed a second."""
+    """The last values of one queue: messages, and messages posted and confirmed a second.
+
+    A rate is the growth of a count between two answers of a broker; 0 after :meth:`forget`, which precedes
+    the answer of another broker.
+    """
 
     depth: deque[int] = field(default_factory=lambda: deque[int](maxlen=HISTORY))
     posted: deque[float] = field(default_factory=lambda: deque[float](maxlen=HISTORY))
     confirmed: deque[float] = field(default_factory=lambda: deque[float](maxlen=HISTORY))
+    # The time and the counts of the latest answer.
+    _at: float = 0.0
+    _counts: tuple[int | None, int | None] = (None, None)
 
     @property
     def posting(self) -> float:
@@ -318,40 +323,23 @@ class RateHistory:
         """Messages confirmed a second, lately."""
         return self.confirmed[-1] if self.confirmed else 0.0
 
-
-class Rates:
-    """Growth of the counts of queues, between two answers of a broker."""
-
-    def __init__(self) -> None:
-        self._before: dict[str, tuple[int | None, int | None]] = {}
-        self._now: dict[str, tuple[int | None, int | None]] = {}
-        self._at = 0.0
-        self._elapsed = 0.0
-
-    def begin(self) -> None:
-        """Begin with the figures of another answer."""
-        now = _world.monotonic()
-        self._before, self._now = self._now, {}
-        self._elapsed, self._at = now - self._at, now
+    def add(self, at: float, messages: int, posted: int | None, confirmed: int | None) -> None:
+        """Add the figures of an answer, received at a time of the monotonic clock."""
+        elapsed, before = at - self._at, self._counts
+        self._at, self._counts = at, (posted, confirmed)
+        self.depth.append(messages)
+        self.posted.append(_rate(posted, before[0], elapsed))
+        self.confirmed.append(_rate(confirmed, before[1], elapsed))
 
     def forget(self) -> None:
-        """Forget the latest counts, because the next answer may be of another broker."""
-        self._now = {}
+        """Forget the latest counts."""
+        self._counts = (None, None)
 
-    def add(
-        self, history: RateHistory, uri: str, messages: int, posted: int | None, confirmed: int | None
-    ) -> None:
-        """Add the figures of a queue to its history."""
-        before = self._before.get(uri, (None, None))
-        self._now[uri] = posted, confirmed
-        history.depth.append(messages)
-        history.posted.append(self._rate(posted, before[0]))
-        history.confirmed.append(self._rate(confirmed, before[1]))
 
-    def _rate(self, now: int | None, before: int | None) -> float:
-        if now is None or before is None or self._elapsed <= 0:
-            return 0.0
-        return round(max(0, now - before) / self._elapsed, 1)
+def _rate(now: int | None, before: int | None, elapsed: float) -> float:
+    if now is None or before is None or elapsed <= 0:
+        return 0.0
+    return round(max(0, now - before) / elapsed, 1)
 
 
 # ---- one queue
@@ -535,7 +523,7 @@ class BrokerWatch:
         broker: address of the broker.
         choose_queues: chooses among the URIs of queues; the deepest come first.
         choose_domains: chooses among the names of domains.
-        wants: whether a domain is of interest.
+        only: the names of the domains of interest; empty for all.
         most_inside: number of queues that a round asks about.
         left_out: called with a queue or a domain whose answer can no longer be read.
 
@@ -550,13 +538,13 @@ class BrokerWatch:
         *,
         choose_queues: Callable[[list[str]], frozenset[str]],
         choose_domains: Callable[[list[str]], frozenset[str]],
-        wants: Callable[[str], bool],
+        only: frozenset[str],
         most_inside: int,
         left_out: Callable[[str, ProtocolError], None],
     ) -> None:
         self._broker = broker
         self._choose_queues, self._choose_domains = choose_queues, choose_domains
-        self._wants = wants
+        self._only = only
         self._most_inside = most_inside
         self._left_out = left_out
         self._inside: dict[str, Inside] = {}
@@ -627,6 +615,9 @@ class BrokerWatch:
         self._count(kind)
         return await question
 
+    def _is_wanted(self, domain: str) -> bool:
+        return not self._only or domain in self._only
+
     def _places(
         self, clusters: list[ClusterView], statistics: Mapping[str, QueueStatistics]
     ) -> tuple[dict[str, ClusterView], dict[str, tuple[str, str]]]:
@@ -636,14 +627,14 @@ class BrokerWatch:
         for view in clusters:
             for uri in sorted(view.partitions):
                 domain = _domain_of(uri)
-                if domain and self._wants(domain):
+                if domain and self._is_wanted(domain):
                     if not view.proxy and view.primary(uri) == view.node:
                         mine[uri] = view
                     else:
                         elsewhere[uri] = view.cluster, "proxy" if view.proxy else "replica"
         only_proxy = bool(clusters) and all(view.proxy for view in clusters)
         for uri, each in statistics.items():
-            if uri not in mine and uri not in elsewhere and self._wants(each.domain):
+            if uri not in mine and uri not in elsewhere and self._is_wanted(each.domain):
                 elsewhere[uri] = "", "proxy" if only_proxy else "unknown"
         return mine, elsewhere
 

@@ -14,17 +14,11 @@ from bmq.admin import Admin, Danger, danger_of
 from bmq.admin.commands import find_command, without_encoding
 from bmq.admin.results import StoredQueue
 from bmq.admin.words import number, several, size
-from bmq.cli.completion import admin_words
-from bmq.cli.dialog import confirmed
-from bmq.cli.messages import BadInput
-from bmq.cli.options import argument, option
-from bmq.cli.output import emit, emit_json, note
+from bmq.cli.options import admin_words, argument, option
+from bmq.cli.output import BadInput, ExitStatus, confirmed, emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
-
-__all__ = ["command"]
 
 # The first words of answers, as the broker's printer writes them. A refusal is a free text without a mark.
 _ANSWERS = re.compile(
@@ -46,7 +40,7 @@ _REFUSALS = re.compile(
 
 
 @verb("admin")
-async def command(
+async def admin(
     target: BrokerTarget,
     words: list[str] = argument(
         "COMMAND...", "With or without quotes; HELP lists the commands.", autocompletion=admin_words

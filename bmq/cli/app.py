@@ -6,15 +6,12 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
 from bmq._version import __version__
 from bmq.cli.verbs import VERBS
-
-__all__ = ["flowing", "run_app"]
 
 _DESCRIPTION = """Tools for BlazingMQ.
 
@@ -56,25 +53,20 @@ def _root(
     pass
 
 
-def _group(module: ModuleType) -> typer.Typer:
-    """Return the verb of a module with actions."""
-    group = typer.Typer(
-        help=flowing(module.command.__doc__ or ""), no_args_is_help=True, rich_markup_mode="rich"
-    )
-    for action, (function, summary) in module.SUBCOMMANDS.items():
-        group.command(action, short_help=summary, help=flowing(function.__doc__ or ""))(function)
+def _group(function: Callable[..., Any], actions: dict[str, tuple[Callable[..., Any], str]]) -> typer.Typer:
+    """Return a verb with actions."""
+    group = typer.Typer(help=flowing(function.__doc__ or ""), no_args_is_help=True, rich_markup_mode="rich")
+    for name, (action, summary) in actions.items():
+        group.command(name, short_help=summary, help=flowing(action.__doc__ or ""))(action)
     return group
 
 
 def run_app(arguments: list[str], *, completing: bool) -> int:
-    """Run the command line.
+    """Run the command line, and return the exit status.
 
     Args:
         arguments: arguments without the program's name.
         completing: True if the shell asks for candidates.
-
-    Returns:
-        The exit status.
     """
     app = typer.Typer(
         name="bmq",
@@ -86,7 +78,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
     )
     app.callback()(_root)
     if completing:
-        from bmq.cli.completion import chosen_verb
+        from bmq.cli.options import chosen_verb
 
         chosen = chosen_verb()
     else:
@@ -98,9 +90,9 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
         function: Callable[..., Any] = _stub
         if ((completing and chosen is None) or verb == chosen) and verb != "broker":
             imported = importlib.import_module(module)
-            function = imported.command
+            function = getattr(imported, verb)
             if hasattr(imported, "SUBCOMMANDS"):
-                app.add_typer(_group(imported), name=verb, short_help=summary)
+                app.add_typer(_group(function, imported.SUBCOMMANDS), name=verb, short_help=summary)
                 continue
         app.command(verb, short_help=summary, help=flowing(function.__doc__ or ""))(function)
 
@@ -114,7 +106,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
         return 0
 
     if completing:
-        from bmq.cli.completion import answer_shell
+        from bmq.cli.options import answer_shell
 
         return answer_shell(run)
     return run()

@@ -14,17 +14,11 @@ from functools import partial
 
 import bmq
 from bmq.admin.words import number, size
-from bmq.cli.completion import queues
-from bmq.cli.dialog import progress_bar
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note
+from bmq.cli.output import BadInput, ExitStatus, emit, note, progress_bar
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
-
-__all__ = ["FIELDS", "command"]
 
 _DOMAIN = "bmq.test.mem.priority"
 _PHASES = ("produce", "consume", "roundtrip")
@@ -67,13 +61,12 @@ FIELDS = fields_of(_Result)
 
 
 @verb("bench")
-async def command(
+async def bench(
     target: BrokerTarget,
     queue: str | None = argument(
         "[QUEUE]",
         f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
         None,
-        autocompletion=queues,
     ),
     messages: int = option("--messages -n", "Number of messages to produce and consume.", 100_000, min=1),
     payload: int = option("--size -s", "Size of each payload in bytes.", 256, min=1),

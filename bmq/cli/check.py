@@ -7,18 +7,14 @@ import warnings
 from dataclasses import dataclass
 
 import bmq
-from bmq.cli.consoles import out, styled, table
-from bmq.cli.folding import Row, folded
-from bmq.cli.messages import BadInput, parse_properties
+from bmq.cli.consoles import Row, folded, out, styled, table
+from bmq.cli.messages import parse_properties
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit
+from bmq.cli.output import BadInput, ExitStatus, emit
 from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
-from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
 from bmq.wire.properties import PropertyInput
-
-__all__ = ["FIELDS", "command", "show_decision"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ _SUBSCRIPTIONS = ("subscriptions", 2)
 
 
 @verb("check", broker=False)
-def command(
+def check(
     expressions: list[str] = argument("EXPRESSION...", "Subscription expressions; '' matches every message."),
     properties: list[str] | None = option(
         "--property -p NAME[:TYPE]=VALUE", "A property of a message to test the expressions with.", None
@@ -76,7 +72,7 @@ def command(
         raise BadInput("more priorities than expressions were given")
     if full and not all(1 <= place <= len(expressions) for place in full):
         raise BadInput(f"--full needs the number of an expression, 1 to {len(expressions)}")
-    writer = Records(output, FIELDS) if output is not Form.TABLE else None
+    writer = Records.of(output, FIELDS)
     ranks = [*(priorities or ()), *[0] * len(expressions)]
     routes: list[bmq.subscriptions.Route] = []
     failed = False

@@ -4,21 +4,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from bmq.cli.consoles import out, table
-from bmq.cli.context_file import Context, Contexts, check_name, contexts_file, edit, read
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, complete_contexts, option
-from bmq.cli.output import emit, note
+from bmq.cli.output import BadInput, ExitStatus, emit, note
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
-from bmq.cli.target import given_password, target_of
+from bmq.cli.target import (
+    Context,
+    Contexts,
+    call_keyring,
+    contexts_file,
+    edit_contexts,
+    given_password,
+    read_contexts,
+    target_of,
+    why_no_keyring,
+)
 from bmq.cli.verb import verb
-
-__all__ = ["FIELDS", "SUBCOMMANDS", "command"]
 
 #: Fields of the records of ``list`` and ``show``.
 FIELDS: Final = (
@@ -26,7 +32,7 @@ FIELDS: Final = (
     "mechanism",
 )
 _COLUMNS: Final = ("name", "address", "domain", "user", "password")
-_STORES: Final = ("keyring", "file")
+_LEGAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _NAME = Annotated[str, argument("NAME", "Name of the context.", autocompletion=complete_contexts)]
 _SOME_NAME = Annotated[
     str | None,
@@ -43,11 +49,10 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
     $ bmq contexts list
     $ bmq contexts list --output json | jq -r .name
     """
-    contexts = read()
+    contexts = read_contexts()
     chosen = os.environ.get("BMQ_CONTEXT") or contexts.current
     records = [_record(name, entry, chosen) for name, entry in sorted(contexts.entries.items())]
-    if output is not Form.TABLE:
-        writer = Records(output, FIELDS)
+    if writer := Records.of(output, FIELDS):
         for record in records:
             writer.write(record)
         return ExitStatus.OK
@@ -101,8 +106,8 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
     """
     found, entry, current = _existing(name)
     record = _record(found, entry, current)
-    if output is not Form.TABLE:
-        Records(output, FIELDS).write(record)
+    if writer := Records.of(output, FIELDS):
+        writer.write(record)
         return ExitStatus.OK
     for field in FIELDS:
         value = record[field]
@@ -114,9 +119,9 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
 
 def _existing(name: str | None) -> tuple[str, Context, str]:
     """Return the name and the entry of a context, by default of the one in use, and the name in use."""
-    contexts = read()
+    contexts = read_contexts()
     current = os.environ.get("BMQ_CONTEXT") or contexts.current
-    wanted = name if name is not None else current
+    wanted = current if name is None else name
     if not wanted:
         raise BadInput("no context is in use: give a name, or choose one with bmq contexts use NAME")
     return wanted, contexts.find(wanted), current
@@ -162,22 +167,27 @@ def add(
     $ bmq contexts add prod tcps://node1.example.com,tcps://node2.example.com --user operator
     $ bmq contexts add ci tcps://bmq1.example.com --user ci --password-env CI_PASSWORD
     """
-    check_name(name)
+    if not _LEGAL.fullmatch(name):
+        raise BadInput(
+            "the name of a context has up to 64 letters, digits, '.', '_' and '-', and begins with a letter, "
+            f"a digit or '_'; {name!r} does not"
+        )
     places = {
-        "password_file": password_file,
-        "password_env": password_env,
-        "password_command": password_command,
+        "--password-file": password_file,
+        "--password-env": password_env,
+        "--password-command": password_command,
     }
-    for member, text in {**places, "ca": ca, "cert": cert, "key": key, "server_name": server_name}.items():
+    texts = {**places, "--ca": ca, "--cert": cert, "--key": key, "--server-name": server_name}
+    for flag, text in texts.items():
         if text is not None and not text.strip():
-            raise BadInput(f"{_flag(member)} must not be empty: give a value, or leave the option out")
-    named = [member for member, value in places.items() if value is not None]
+            raise BadInput(f"{flag} must not be empty: give a value, or leave the option out")
+    named = [flag for flag, value in places.items() if value is not None]
     if len(named) + password_stdin > 1:
         raise BadInput("give one of --password-stdin, --password-file, --password-env and --password-command")
-    if store is not None and store not in _STORES:
+    if store not in (None, "keyring", "file"):
         raise BadInput(f"--store must be keyring or file, not {store!r}")
     if store is not None and named:
-        raise BadInput(f"--store {store} stores a password, and {_flag(named[0])} does not")
+        raise BadInput(f"--store {store} stores a password, and {named[0]} does not")
     if user is None and (named or store or password_stdin):
         raise BadInput("a password needs a user: --user NAME")
     if user is not None and (not user or ":" in user):
@@ -195,14 +205,26 @@ def add(
         server_name=server_name,
     )
     _check(entry)
-    _check_free(read(), name, replace=replace)  # before anybody writes a password
+    _check_free(read_contexts(), name, replace=replace)  # before anybody writes a password
     password = _password(user, stdin=password_stdin) if user is not None and not named else None
-    _save(name, entry, password, store, use=use, replace=replace)
+    if password is not None and store is None and (reason := why_no_keyring()):
+        store = "file"
+        note(f"bmq contexts: {reason}; the password goes into {contexts_file()}, which only you may read")
+    with edit_contexts() as contexts:
+        _check_free(contexts, name, replace=replace)
+        before = contexts.entries.get(name)
+        if store == "file":
+            entry.password = password
+        elif password is not None:
+            call_keyring("set_password", name, user or "", password)
+            entry.password_store = "keyring"
+        contexts.entries[name] = entry
+        if use:
+            contexts.current = name
+    if before is not None and (before.user, before.password_store) != (entry.user, entry.password_store):
+        _forget(name, before)
+    note(f"context {name} added" + (", and in use from now on" if use else ""))
     return ExitStatus.OK
-
-
-def _flag(member: str) -> str:
-    return f"--{member.replace('_', '-')}"
 
 
 def _absolute(file: str | None) -> str | None:
@@ -223,34 +245,6 @@ def _check(entry: Context) -> None:
             bmq.QueueUri.parse(f"bmq://{entry.domain}/queue")
         except bmq.InvalidURI as error:
             raise BadInput(f"--domain must be the name of a domain, not {entry.domain!r}: {error}") from None
-
-
-def _save(
-    name: str, entry: Context, password: str | None, store: str | None, *, use: bool, replace: bool
-) -> None:
-    from bmq.cli import keyrings
-
-    stored = store or "file"
-    if password is not None and store is None:
-        reason = keyrings.why_unusable()
-        stored = "file" if reason else "keyring"
-        if reason:
-            note(f"bmq contexts: {reason}; the password goes into {contexts_file()}, which only you may read")
-    with edit() as contexts:
-        _check_free(contexts, name, replace=replace)
-        before = contexts.entries.get(name)
-        if password is not None and stored == "keyring":
-            assert entry.user is not None
-            keyrings.store(name, entry.user, password)
-            entry.password_store = "keyring"
-        else:
-            entry.password = password
-        contexts.entries[name] = entry
-        if use:
-            contexts.current = name
-    if before is not None and (before.user, before.password_store) != (entry.user, entry.password_store):
-        _forget(name, before)
-    note(f"context {name} added" + (", and in use from now on" if use else ""))
 
 
 def _check_free(contexts: Contexts, name: str, *, replace: bool) -> None:
@@ -282,7 +276,7 @@ def use(
     """
     if (name is None) is not none:
         raise BadInput("give the name of a context, or --none")
-    with edit() as contexts:
+    with edit_contexts() as contexts:
         if name is not None:
             contexts.find(name)
         contexts.current = name or ""
@@ -302,7 +296,7 @@ def remove(name: _NAME) -> int:
 
     $ bmq contexts remove prod
     """
-    with edit() as contexts:
+    with edit_contexts() as contexts:
         entry = contexts.find(name)
         del contexts.entries[name]
         was_current = contexts.current == name
@@ -314,12 +308,13 @@ def remove(name: _NAME) -> int:
 
 def _forget(name: str, entry: Context) -> int:
     """Delete the password in the keyring; FAILED if the keyring keeps the password."""
-    from bmq.cli import keyrings
-
-    if entry.password_store is None or not (reason := keyrings.forget(name, entry.user or "")):
-        return ExitStatus.OK
-    note(f"bmq contexts: the keyring keeps the old password of {entry.user} (bmq:{name}): {reason}")
-    return ExitStatus.FAILED
+    if entry.password_store is not None:
+        try:
+            call_keyring("delete_password", name, entry.user or "")
+        except BadInput as error:
+            note(f"bmq contexts: the keyring keeps the old password of {entry.user} (bmq:{name}): {error}")
+            return ExitStatus.FAILED
+    return ExitStatus.OK
 
 
 @verb("contexts test", broker=False)
@@ -353,7 +348,7 @@ SUBCOMMANDS: Final = {
 }
 
 
-def command() -> None:
+def contexts() -> None:
     """Name brokers, with their addresses, TLS options, credentials and default domain.
 
     A context is chosen by --context, by BMQ_CONTEXT, or by bmq contexts use. Passwords are in the keyring of

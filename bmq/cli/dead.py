@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, several, size
-from bmq.cli.completion import queues
 from bmq.cli.consoles import out, table
-from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, to_json
+from bmq.cli.messages import MESSAGE_FIELDS, property_text, to_json
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note, printable
+from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
@@ -23,8 +21,6 @@ from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
 if TYPE_CHECKING:
     import bmq
 
-__all__ = ["command"]
-
 # Maximum number of letters to read: the command holds all letters until the end.
 _MOST = 100_000
 _MOST_BYTES = 2**30
@@ -32,9 +28,9 @@ _BATCH = 1000
 
 
 @verb("dead")
-async def command(
+async def dead(
     target: BrokerTarget,
-    queue: str = argument("QUEUE", "The queue that contains the dead letters.", autocompletion=queues),
+    queue: str = argument("QUEUE", "The queue that contains the dead letters."),
     guids: list[str] | None = argument("GUID", "GUIDs of dead letters, as listed.", None),
     back: bool = option("--back", "Put the messages back into their original queues.", False),
     every: bool = option("--all", "With --back: put back all dead letters.", False),

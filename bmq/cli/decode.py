@@ -8,22 +8,19 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any, cast
 
 from rich.text import Text
 
+from bmq._json import orjson
 from bmq.cli import files
 from bmq.cli.consoles import out
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note, printable
-from bmq.cli.recording import TO_BROKER, Recorded, read_recording
+from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records, fields_of
-from bmq.cli.status import ExitStatus
 from bmq.cli.verb import verb
 from bmq.wire.anatomy import Part, dissect, summary
 from bmq.wire.event import HEADER_SIZE, LENGTH
-
-__all__ = ["FIELDS", "command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ _HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
 
 
 @verb("decode", broker=False)
-async def command(
+async def decode(
     texts: list[str] | None = argument("[HEX]...", "Events as hexadecimal digits.", None),
     file: str | None = option(
         "--file -f FILE",
@@ -63,7 +60,7 @@ async def command(
     """
     if bool(texts) is (file is not None):
         raise BadInput("give hexadecimal digits, or a file")
-    writer = Records(output, FIELDS) if output is not Form.TABLE else None
+    writer = Records.of(output, FIELDS)
     wrong = False
     async for title, events, complaint in _streams(texts or [], file):
         if title and writer is None:
@@ -170,3 +167,53 @@ def _print(pieces: list[tuple[str, str]]) -> None:
         out().print(Text.assemble(*pieces), soft_wrap=True, end="")
     elif pieces:
         emit("".join(text for text, _ in pieces).removesuffix("\n"))
+
+
+# ---- recordings
+
+TO_BROKER, TO_CLIENT = "c2b", "b2c"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One event.
+
+    Attributes:
+        connection: number of the connection, from 1.
+        seconds: seconds since the start of the recording.
+        direction: "c2b" from the client, "b2c" from the broker.
+        data: bytes of the event; empty at the end of the connection.
+    """
+
+    connection: int
+    seconds: float
+    direction: str
+    data: bytes
+
+
+def read_recording(path: str) -> tuple[list[Recorded], str]:
+    """Return the events of a recording, and the error at its end, if any.
+
+    Raises:
+        BadInput: the file is not a recording.
+        OSError: the file cannot be read.
+    """
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    events: list[Recorded] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = cast("dict[str, Any]", orjson.loads(line))
+            event = Recorded(
+                int(entry["conn"]), float(entry["t"]), entry["dir"], bytes.fromhex(entry.get("hex", ""))
+            )
+            if event.direction not in (TO_BROKER, TO_CLIENT):
+                raise ValueError(f"dir is {event.direction!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            if number == len(lines) and not line.endswith(b"\n") and events:
+                return events, f"{path} ends in the middle of line {number}, which is omitted"
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadInput(f"{path}, line {number}: not a line of a recording: {what}") from None
+        events.append(event)
+    return events, ""

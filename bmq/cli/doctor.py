@@ -16,21 +16,16 @@ from typing import Final, TypeVar
 from rich.text import Text
 
 import bmq
-from bmq.admin.taking import objection
-from bmq.cli.completion import queues
+from bmq.admin.explanation import objection
 from bmq.cli.consoles import out, styled
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
-from bmq.cli.output import note, printable
+from bmq.cli.output import BadInput, ExitStatus, note, printable
 from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
-from bmq.cli.status import ExitStatus
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import status_of, verb
 from bmq.client.address import Address, parse_addresses
 from bmq.conventions import derived_guid
-
-__all__ = ["FIELDS", "command", "examine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ class _Steps:
     """Runs steps, and prints result and duration of each step."""
 
     def __init__(self, output: Form) -> None:
-        self._records = None if output is Form.TABLE else Records(output, FIELDS, flush=True)
+        self._records = Records.of(output, FIELDS)
         self._console = out()
 
     async def do(self, name: str, step: Awaitable[T], tell: Callable[[T], str], advice: str) -> T:
@@ -100,7 +95,7 @@ class _Steps:
     def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
         """Print the result of a step."""
         if self._records is not None:
-            self._records.write(_Step(name, ok, round(seconds, 6), what))
+            self._records.write(_Step(name, ok, round(seconds, 6), what), flush=True)
             return
         line = Text("ok    " if ok else "FAIL  ", style="green" if ok else "bold red")
         line.append(f"{name:<13}", style="not bold default").append(
@@ -111,19 +106,18 @@ class _Steps:
 
     def _advise(self, advice: str) -> None:
         if self._records is not None:
-            self._records.write(_Step(advice=advice))
+            self._records.write(_Step(advice=advice), flush=True)
         else:
             self._console.print(styled(f"      {advice}"), soft_wrap=True)
 
 
 @verb("doctor")
-async def command(
+async def doctor(
     target: BrokerTarget,
     queue: str | None = argument(
         "[QUEUE|BROKER]",
         "A queue to open, with ?id=APPID for a fanout queue; or a broker.",
         None,
-        autocompletion=queues,
     ),
     post: bool = option("--post", "Post a marked message to the queue, receive it, and confirm it.", False),
     output: OUTPUT = Form.TABLE,

@@ -17,8 +17,6 @@ from typing import Any
 from bmq.admin.words import number, several, size
 from bmq.cli.domain_files import UNKNOWN, Settings
 
-__all__ = ["Change", "Facts", "Weight", "change_lines", "compare", "shown_value"]
-
 
 class Weight(StrEnum):
     """How serious a change is."""

@@ -18,10 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from bmq.cli.messages import BadInput
+from bmq.cli.output import BadInput
 from bmq.subscriptions import Finding, check_domain
-
-__all__ = ["DomainFile", "Settings", "domain_folder", "read_domain", "read_domains", "running_settings"]
 
 #: Values by path. The members that the schema does not know are below ``?``.
 Settings: TypeAlias = dict[str, Any]

@@ -16,8 +16,6 @@ from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domai
 if TYPE_CHECKING:
     from bmq.admin import Admin, DomainInfo
 
-__all__ = ["ACTIONS", "DomainStep", "Plan", "make_plan", "running_domain"]
-
 #: The actions of steps.
 ACTIONS = ("none", "change", "create", "refused", "invalid")
 # Number of queues in a domain with counts by age or application. Each queue costs some commands.

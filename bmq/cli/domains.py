@@ -18,21 +18,15 @@ from typing import Annotated, Final
 import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
-from bmq.cli.dialog import confirmed
 from bmq.cli.domain_changes import change_lines, compare, shown_value
 from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import DomainStep, Plan, make_plan, running_domain
 from bmq.cli.files import replace_file
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, emit_json, note
+from bmq.cli.output import BadInput, ExitStatus, confirmed, emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget, target_of
 from bmq.cli.verb import verb
-
-__all__ = ["APPLIED", "DIFFERENCE", "FIELDS", "SUBCOMMANDS", "command"]
-
 
 #: Fields of a line of ``plan`` as CSV, of ``apply``, and of ``diff``.
 FIELDS = ("name", "file", "action", "writes", "findings", "notes", "changes")
@@ -146,7 +140,7 @@ async def diff(
                 await side.admin.close()
     # A broker drops unknown members.
     unknown = one.admin is None and two.admin is None
-    records = None if output is Form.TABLE else Records(output, DIFFERENCE)
+    records = Records.of(output, DIFFERENCE)
     different = False
     for name in sorted({*one.domains, *two.domains}):
         left, right = one.domains.get(name), two.domains.get(name)
@@ -212,7 +206,7 @@ SUBCOMMANDS: Final = {
 }
 
 
-def command() -> None:
+def domains() -> None:
     """Compare files of domains with a broker, apply the differences, or compare two folders or brokers.
 
     The files have the broker's own format. Each difference has a list of consequences for existing
@@ -321,7 +315,7 @@ async def _apply(
 ) -> int:
     steps = plan.by("change", "create")
     left = plan.by("refused", "invalid")
-    results = None if output is Form.TABLE else Records(output, APPLIED)
+    results = Records.of(output, APPLIED)
     if results is None or not yes:
         tell = emit if results is None else note  # stdout has records alone
         for line in _plan_lines(plan):

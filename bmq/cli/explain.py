@@ -11,21 +11,14 @@ from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
 from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
-from bmq.cli.completion import queues
-from bmq.cli.consoles import out, styled, table
-from bmq.cli.dialog import tell
-from bmq.cli.folding import Row, folded
-from bmq.cli.messages import BadInput, assumed_types, parse_properties
+from bmq.cli.consoles import Row, folded, out, styled, table
+from bmq.cli.messages import assumed_types, parse_properties
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note
+from bmq.cli.output import BadInput, ExitStatus, emit, note, tell
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 from bmq.subscriptions import Decision
-
-__all__ = ["FIELDS", "command"]
-
 
 #: Fields of the record.
 FIELDS = ("queue", "gap", "oldest", "words", "applications")
@@ -36,11 +29,9 @@ _HINT = (
 
 
 @verb("explain")
-async def command(
+async def explain(
     target: BrokerTarget,
-    queue: str = argument(
-        "QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application", autocompletion=queues
-    ),
+    queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application"),
     guid: str | None = argument("[GUID]", "GUID of a message, as listed by bmq peek.", None),
     properties: list[str] | None = option(
         "--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer.", None

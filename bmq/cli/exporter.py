@@ -1,104 +1,446 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq exporter``."""
+"""The metrics of ``bmq exporter``: what brokers report, for Prometheus.
+
+The names are ``bmq_`` and the name in upstream's plugin, with Prometheus' endings: ``_total`` for counters,
+``_seconds`` for times. The plugin's ``_delta`` metrics are missing, because Prometheus computes rates.
+
+A queue's figures come from the queue's primary. Without an answer of the primary, the figures of the other
+brokers appear, each with its role.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 
-from bmq._version import install
-from bmq.cli.completion import domains
-from bmq.cli.messages import BadInput
-from bmq.cli.options import argument, option
-from bmq.cli.output import emit
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import bmq
+from bmq import _world
+from bmq.admin import Admin
+from bmq.admin.explanation import Obstacle
+from bmq.admin.watch import (
+    AppFigures,
+    BrokerDomain,
+    BrokerQueue,
+    BrokerView,
+    BrokerWatch,
+    ClusterView,
+    node_name,
+)
+from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
-from bmq.client.address import parse_addresses
+from bmq.client.address import Address
 
-__all__ = ["command"]
-
-_DEFAULT = "127.0.0.1:30190"
+# ---- asking
 
 
-@verb("exporter", service=True)
-async def command(
-    target: BrokerTarget,
-    addresses: str | None = argument(
-        "[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies.", None
-    ),
-    listen: str = option("--listen ADDRESS:PORT", "Address to serve; port 0 selects a free port.", _DEFAULT),
-    interval: float = option("--interval -i SECONDS", "Time between two rounds of commands.", 15.0, min=1.0),
-    max_queues: int = option("--max-queues N", "Number of queues, and of domains, with series.", 1000, min=0),
-    max_apps: int = option("--max-apps N", "Number of applications of a queue with series.", 20, min=0),
-    max_details: int = option(
-        "--max-details N",
-        "Number of queues that each round asks for consumers and the oldest message.",
-        200,
-        min=0,
-    ),
-    domain: list[str] | None = option(
-        "--domain DOMAIN", "Only the queues of this domain. Repeatable.", None, autocompletion=domains
-    ),
-) -> None:
-    """Serve the metrics of brokers for Prometheus: queues, consumers, quotas, nodes and partitions.
+class Labels:
+    """The names with separate series, a limited number.
 
-    The command asks every broker over an admin connection, once each interval, and keeps the last answers for
-    any number of scrapes. Give the addresses of all nodes of a cluster: a queue's figures come from the
-    queue's primary. A broker that is down, or refuses, is reported as bmq_broker_up 0, and asked again.
-
-    Each command leaves lines in the log of a broker. --max-details bounds the number of commands, and
-    --max-queues and --max-apps bound the number of series; bmq_exporter_left_out_queues counts the rest.
-
-    [bold]Examples[/]
-
-    $ bmq exporter tcp://localhost:30114
-    $ bmq exporter tcp://node1:30114,tcp://node2:30114,tcp://node3:30114 --listen 0.0.0.0:30190
-    $ bmq exporter --broker prod --interval 30 --domain bmq.test.mem.priority
+    A name keeps the place until the name is gone from every broker: a series never changes the meaning.
     """
-    try:
-        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
-        from bmq.cli.broker_export import Exporter
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
-            raise
-        raise BadInput(f"the metrics need an extra: {install('cli,prometheus')}") from None
-    if addresses is not None:
-        if target.named:
-            raise BadInput(f"give the brokers once: {addresses} or --broker {target.uri}")
-        target = replace(target, uri=addresses)
-    host, port = _listen_address(listen)
-    exporter = Exporter(
-        target,
-        parse_addresses(target.uri),
-        interval=interval,
-        max_queues=max_queues,
-        max_apps=max_apps,
-        max_details=max_details,
-        only=frozenset(domain or ()),
-    )
-    try:
-        await exporter.ask_all()
-        registry = CollectorRegistry()
-        registry.register(exporter)
-        ProcessCollector(registry=registry)
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._holders: dict[str, set[str]] = {}
+        self._left_out: dict[str, set[str]] = {}
+
+    def choose(self, broker: str, names: Iterable[str]) -> frozenset[str]:
+        """Return the names with series among all names of a broker; earlier names go first."""
+        names = list(names)
+        present = set(names)
+        for name, holders in list(self._holders.items()):
+            if name not in present:
+                holders.discard(broker)
+                if not holders:
+                    del self._holders[name]
+        for name in names:
+            if name in self._holders or len(self._holders) < self._limit:
+                self._holders.setdefault(name, set()).add(broker)
+        chosen = frozenset(present & self._holders.keys())
+        self._left_out[broker] = present - chosen
+        return chosen
+
+    def forget(self, broker: str) -> None:
+        """Leave a silent broker out of the counts; the names keep the places."""
+        self._left_out.pop(broker, None)
+
+    @property
+    def left_out(self) -> int:
+        """Number of names without series."""
+        return len(set[str]().union(*self._left_out.values()))
+
+
+class _Broker:
+    """A broker: the connection, and the last view.
+
+    Attributes:
+        view: the answers of the last round; absent after a failure.
+        failures: failed rounds, by class of the error.
+        seconds: duration of the last round.
+    """
+
+    def __init__(self, target: BrokerTarget, address: Address, watch: BrokerWatch) -> None:
+        self._target = replace(target, uri=str(address))
+        self._admin: Admin | None = None
+        self._reported = ""
+        self.address = str(address)
+        self.watch = watch
+        self.view: BrokerView | None = None
+        self.failures: dict[str, int] = {}
+        self.seconds = 0.0
+
+    async def ask(self) -> None:
+        """Ask for a new view. A failure is kept as a count and as a line on stderr."""
+        started = _world.monotonic()
         try:
-            server, thread = start_http_server(port, host, registry)
-        except (OSError, OverflowError) as error:
-            raise BadInput(f"--listen {listen}: {error}; choose another address or port") from error
-        try:
-            shown = f"[{host}]" if ":" in host else host
-            emit(f"http://{shown}:{server.server_port}/metrics", flush=True)
-            await exporter.run()
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-    finally:
-        await exporter.close()
+            if self._admin is None:
+                self._admin = await self._target.admin()
+            self.view = await self.watch.look(self._admin)
+        except Exception as error:
+            self.view = None
+            self.watch.forget()
+            name = type(error).__name__
+            self.failures[name] = self.failures.get(name, 0) + 1
+            if self._reported != name:
+                expected = isinstance(error, bmq.Error | OSError)
+                what = f"does not answer: {error}" if expected else f"could not be asked: {error!r}"
+                note(f"bmq exporter: {self.address} {what}")
+            self._reported = name
+            with suppress(Exception):
+                await self.close()
+        else:
+            if self._reported:
+                note(f"bmq exporter: {self.address} answers again")
+            self._reported = ""
+        self.seconds = _world.monotonic() - started
+
+    async def close(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await admin.close()
 
 
-def _listen_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise BadInput(f"--listen must be ADDRESS:PORT, for example {_DEFAULT}, not {text!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+class Exporter(Collector):
+    """Asks each broker in a separate loop, and collects the last views."""
+
+    def __init__(
+        self,
+        target: BrokerTarget,
+        addresses: Iterable[Address],
+        *,
+        interval: float,
+        max_queues: int,
+        max_apps: int,
+        max_details: int,
+        only: frozenset[str],
+    ) -> None:
+        self._interval = interval
+        self._max_apps = max_apps
+        self._queues, self._domains = Labels(max_queues), Labels(max_queues)
+        self._brokers = [
+            _Broker(
+                target,
+                address,
+                BrokerWatch(
+                    str(address),
+                    choose_queues=partial(self._queues.choose, str(address)),
+                    choose_domains=partial(self._domains.choose, str(address)),
+                    only=only,
+                    most_inside=max_details,
+                    left_out=partial(_left_out, str(address)),
+                ),
+            )
+            for address in dict.fromkeys(addresses)
+        ]
+
+    async def _ask(self, broker: _Broker) -> None:
+        await broker.ask()
+        if broker.view is None:
+            self._queues.forget(broker.address)
+            self._domains.forget(broker.address)
+
+    async def ask_all(self) -> None:
+        """Ask all brokers once, at the same time."""
+        await asyncio.gather(*map(self._ask, self._brokers))
+
+    async def run(self) -> None:
+        """Ask all brokers, until cancelled."""
+        await asyncio.gather(*map(self._repeat, self._brokers))
+
+    async def _repeat(self, broker: _Broker) -> None:
+        while True:
+            # A slow broker gets a pause as long as the last round.
+            await asyncio.sleep(max(self._interval - broker.seconds, broker.seconds))
+            await self._ask(broker)
+
+    async def close(self) -> None:
+        """End all connections."""
+        await asyncio.gather(*(broker.close() for broker in self._brokers))
+
+    # in the thread of a scrape: a view is replaced, and never changed
+
+    def describe(self) -> Iterable[Metric]:
+        """Return no description: a registration would collect otherwise."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics of the last views."""
+        scrape = _Scrape()
+        views: list[BrokerView] = []
+        for broker in self._brokers:
+            view = broker.view  # another thread replaces the views
+            _add_broker(scrape, broker, view)
+            if view is not None:
+                views.append(view)
+        apps = [len(queue.inside.apps) for view in views for queue in view.queues if queue.inside is not None]
+        left_out = {
+            "queues": self._queues.left_out,
+            "domains": self._domains.left_out,
+            "apps": sum(max(0, count - self._max_apps) for count in apps),
+        }
+        for name, count in left_out.items():
+            scrape.gauge(f"bmq_exporter_left_out_{name}", f"Number of {name} without series", count, {})
+        views = _distinct(views)
+        for node, queue in _queues(views):
+            _add_queue(scrape, node, queue, _world.now(), self._max_apps)
+        for view in views:
+            for domain in view.domains:
+                _add_domain(scrape, view, domain)
+            for cluster in view.clusters:
+                _add_cluster(scrape, view, cluster)
+        return scrape.families.values()
+
+
+def _left_out(broker: str, name: str, error: bmq.ProtocolError) -> None:
+    note(f"bmq exporter: {broker}: {name} is left out: {error}")
+
+
+# ---- metrics
+
+
+class _Scrape:
+    """The metrics of one scrape, by name."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+
+    def gauge(self, name: str, what: str, value: float | None, labels: dict[str, str]) -> None:
+        """Add a sample; None for no sample."""
+        self._add(GaugeMetricFamily, name, what, value, labels)
+
+    def counter(self, name: str, what: str, value: float, labels: dict[str, str]) -> None:
+        """Add a sample of a counter."""
+        self._add(CounterMetricFamily, name, what, value, labels)
+
+    def _add(
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        what: str,
+        value: float | None,
+        labels: dict[str, str],
+    ) -> None:
+        if value is None:
+            return
+        family = self.families.get(name)
+        if family is None:
+            family = self.families[name] = kind(name, what, labels=list(labels))
+        family.add_metric(list(labels.values()), value)
+
+
+def _add_broker(scrape: _Scrape, broker: _Broker, view: BrokerView | None) -> None:
+    labels = {"broker": broker.address}
+    scrape.gauge("bmq_broker_up", "Whether a broker answered the last round", view is not None, labels)
+    what = "Duration of the last round of commands"
+    scrape.gauge("bmq_exporter_round_seconds", what, broker.seconds, labels)
+    what = "Queues and domains whose answers could not be read in the last round"
+    scrape.gauge("bmq_exporter_unreadable", what, len(broker.watch.unreadable), labels)
+    for name, count in list(broker.watch.commands.items()):
+        scrape.counter("bmq_exporter_commands", "Admin commands sent", count, labels | {"command": name})
+    for name, count in list(broker.failures.items()):
+        what = "Rounds without a complete answer"
+        scrape.counter("bmq_exporter_failed_rounds", what, count, labels | {"error": name})
+    if view is None:
+        return
+    name = "bmq_exporter_last_success_timestamp_seconds"
+    scrape.gauge(name, "Time of the last answers", view.time.timestamp(), labels)
+    what = "Age of the oldest answer about one queue"
+    scrape.gauge("bmq_exporter_oldest_details_seconds", what, view.stale, labels)
+    for each in view.clusters:
+        node = {"cluster": each.cluster, "node": view.label(each.cluster), "role": each.role}
+        what = "1 for the name and role of a broker in a cluster"
+        scrape.gauge("bmq_broker_info", what, 1, labels | node)
+
+
+def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
+    """Leave out a broker that has two addresses: a second sample of a series is an error in Prometheus."""
+    found: dict[tuple[tuple[str, str], ...], BrokerView] = {}
+    for view in views:
+        found.setdefault(tuple((each.cluster, view.label(each.cluster)) for each in view.clusters), view)
+    return list(found.values())
+
+
+def _queues(views: list[BrokerView]) -> list[tuple[str, BrokerQueue]]:
+    """Return each queue as its primary knows it; without a primary, as each of the other brokers does."""
+    found: dict[str, list[tuple[str, BrokerQueue]]] = {}
+    for view in views:
+        for queue in view.queues:
+            found.setdefault(queue.uri, []).append((view.label(queue.cluster), queue))
+    return [
+        each
+        for uri in sorted(found)
+        for each in [each for each in found[uri] if each[1].role == "primary"] or found[uri]
+    ]
+
+
+# Counters by queue: the plugin's name, the broker's name in its statistics, and the description.
+_COUNTERS = (
+    ("put_msgs", "queue_put_msgs_abs", "Messages posted"),
+    ("put_bytes", "queue_put_bytes_abs", "Bytes posted"),
+    ("push_msgs", "queue_push_msgs_abs", "Deliveries, redeliveries included"),
+    ("push_bytes", "queue_push_bytes_abs", "Bytes of deliveries"),
+    ("ack_msgs", "queue_ack_msgs_abs", "Posts acknowledged"),
+    ("nack_msgs", "queue_nack_msgs_abs", "Posts refused"),
+    ("nack_noquorum_msgs", "queue_nack_noquorum_msgs_abs", "Posts refused for lack of replicas"),
+    ("confirm_msgs", "queue_confirm_msgs_abs", "Confirmations"),
+    ("reject_msgs", "queue_reject_msgs_abs", "Messages deleted after too many deliveries"),
+    ("gc_msgs", "queue_gc_msgs_abs", "Messages whose time to live ended"),
+)
+# Times by queue, over the broker's last snapshots: the plugin's name, and the description.
+_TIMES = (
+    ("ack_time_avg", "Mean time from a post to its acknowledgement, lately"),
+    ("ack_time_max", "Longest time from a post to its acknowledgement, lately"),
+    ("confirm_time_avg", "Mean time from a delivery to its confirmation, lately"),
+    ("confirm_time_max", "Longest time from a delivery to its confirmation, lately"),
+    ("queue_time_avg", "Mean time of messages in the queue, until confirmed, lately"),
+    ("queue_time_max", "Longest time of a message in the queue, until confirmed, lately"),
+)
+_NANOSECONDS = 1e9
+
+
+def _openings(view: BrokerQueue, name: str) -> int | None:
+    """Return the count of the queue itself, otherwise the count in the statistics."""
+    counted = view.inside or view.statistics
+    return None if counted is None else getattr(counted, name)
+
+
+# Gauges by queue: name, description, and value; None for no sample.
+_GAUGES: tuple[tuple[str, str, Callable[[BrokerQueue], float | None]], ...] = (
+    ("content_msgs", "Messages in the queue", lambda view: view.held and view.held[0]),
+    ("content_bytes", "Bytes in the queue", lambda view: view.held and view.held[1]),
+    ("cfg_msgs", "Quota of the queue in messages", lambda view: view.limit and view.limit[0]),
+    ("cfg_bytes", "Quota of the queue in bytes", lambda view: view.limit and view.limit[1]),
+    ("producers", "Openings for writing", lambda view: _openings(view, "producers")),
+    ("consumers", "Openings for reading", lambda view: _openings(view, "consumers")),
+    ("ttl_seconds", "Time that the queue keeps a message", lambda view: view.ttl),
+)
+_APP_GAUGES: tuple[tuple[str, str, Callable[[AppFigures], float]], ...] = (
+    ("app_content_msgs", "Messages that wait for an application", lambda app: app.messages),
+    ("app_consumers", "Consumers of an application", lambda app: app.consumers),
+    ("app_unconfirmed_msgs", "Messages delivered and not confirmed", lambda app: app.unconfirmed),
+)
+_DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[BrokerDomain], float]], ...] = (
+    ("content_msgs", "Messages of the domain", lambda domain: domain.info.usage.messages),
+    ("content_bytes", "Bytes of the domain", lambda domain: domain.info.usage.bytes),
+    ("cfg_msgs", "Quota of the domain in messages", lambda domain: domain.info.usage.message_limit),
+    ("cfg_bytes", "Quota of the domain in bytes", lambda domain: domain.info.usage.byte_limit),
+    ("queues", "Queues whose primary is the node, all queues", lambda domain: domain.queues),
+)
+
+
+def _add_queue(scrape: _Scrape, node: str, view: BrokerQueue, now: datetime, max_apps: int) -> None:
+    labels = {
+        "cluster": view.cluster,
+        "domain": view.domain,
+        "queue": view.uri,
+        "node": node,
+        "role": view.role,
+    }
+    for name, what, value in _GAUGES:
+        scrape.gauge(f"bmq_queue_{name}", what, value(view), labels)
+    if view.statistics is not None:
+        values = view.statistics.values
+        for name, key, what in _COUNTERS:
+            scrape.counter(f"bmq_queue_{name}", what, values.get(key, 0), labels)
+        for name, what in _TIMES:
+            seconds = values.get(f"queue_{name}", 0) / _NANOSECONDS
+            scrape.gauge(f"bmq_queue_{name}_seconds", what, seconds, labels)
+    if view.inside is None:
+        return
+    if view.inside.oldest is not None:
+        age = max(0.0, (now - view.inside.oldest.arrival).total_seconds())
+        what = "Time since the arrival of the oldest message"
+        scrape.gauge("bmq_queue_oldest_message_age_seconds", what, age, labels)
+        left = None if view.ttl is None else max(0.0, view.ttl - age)
+        what = "Time until the oldest message expires"
+        scrape.gauge("bmq_queue_oldest_message_ttl_seconds", what, left, labels)
+    for app in view.inside.apps[:max_apps]:
+        of_app = labels | {"app_id": app.app_id}
+        for name, what, count in _APP_GAUGES:
+            scrape.gauge(f"bmq_queue_{name}", what, count(app), of_app)
+        what = f"Messages without a delivery, by reason: {', '.join(Obstacle)}"
+        undelivered = app.undelivered or None
+        reason = of_app | {"reason": app.obstacle.value}
+        scrape.gauge("bmq_queue_app_undelivered_msgs", what, undelivered, reason)
+
+
+def _add_domain(scrape: _Scrape, view: BrokerView, domain: BrokerDomain) -> None:
+    cluster = domain.info.cluster
+    labels = {"cluster": cluster, "domain": domain.info.name, "node": view.label(cluster)}
+    for name, what, value in _DOMAIN_GAUGES:
+        scrape.gauge(f"bmq_domain_{name}", what, value(domain), labels)
+
+
+def _add_cluster(scrape: _Scrape, broker: BrokerView, view: ClusterView) -> None:
+    here = {"cluster": view.cluster, "node": broker.label(view.cluster)}
+    status = view.status
+
+    def gauge(name: str, what: str, value: float, **more: str) -> None:
+        scrape.gauge(f"bmq_cluster_{name}", what, value, here | more)
+
+    gauge("healthiness", "Whether the node considers its cluster healthy", status.healthy, role=view.role)
+    for each in status.nodes:
+        if each.connected is not None:
+            up = each.connected and each.status == "AVAILABLE"
+            peer = node_name(each.description) or ""
+            gauge("peer_available", "Whether another node is available to the node", up, peer=peer)
+    if view.proxy:
+        if upstream := node_name(status.active_node):
+            gauge("proxy_upstream", "1 for the node behind a proxy", 1, upstream=upstream)
+        return
+    for state in ("LEADER", "FOLLOWER", "CANDIDATE", "DORMANT"):
+        what = "1 for the node's role in the election"
+        gauge("elector_state", what, status.elector_state == state, state=state.lower())
+    gauge("leader_known", "Whether the node knows a leader", status.leader is not None)
+    for partition in status.partitions:
+        number = str(partition.id)
+        primary = node_name(partition.primary)
+        active = primary is not None and partition.status == "ACTIVE"
+        what = "Whether a partition has an active primary"
+        gauge("partition_primary_active", what, active, partition=number)
+        gauge("partition_queues", "Queues of a partition", partition.queues, partition=number)
+        if primary is not None:
+            what = "1 for the primary of a partition"
+            gauge("partition_primary", what, 1, partition=number, primary=primary)
+    for store in view.storage:
+        number = str(store.id)
+        what = "Whether the storage of a partition is open"
+        gauge("partition_available", what, store.available, partition=number)
+        what = "Number of a partition's last record"
+        gauge("partition_sequence_number", what, store.sequence, partition=number)
+        what = "Messages that wait for replicas"
+        gauge("partition_unreceipted_msgs", what, store.unreceipted, partition=number)
+        for kind, file in (("data", store.data), ("journal", store.journal), ("qlist", store.queue_list)):
+            if file.size:
+                labels = {"partition": number, "file": kind}
+                gauge("partition_offset_bytes", "Written bytes of a partition's file", file.used, **labels)
+                gauge("partition_size_bytes", "Size of a partition's file", file.size, **labels)
+                what = "Bytes in use of a partition's file"
+                gauge("partition_outstanding_bytes", what, file.outstanding, **labels)

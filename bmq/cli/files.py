@@ -11,8 +11,6 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-__all__ = ["STDIN", "lines", "replace_file", "whole"]
-
 STDIN = "-"
 _CHUNK = 64 * 1024
 #: Maximum number of waiting chunks.

@@ -14,31 +14,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bmq._json import orjson
-from bmq.cli.output import note, printable
+from bmq.cli.output import BadInput, note, printable
 
 if TYPE_CHECKING:
     import bmq
     from bmq.wire.properties import PropertyInput
 
-__all__ = [
-    "MESSAGE_FIELDS",
-    "BadInput",
-    "assumed_types",
-    "from_json",
-    "parse_properties",
-    "property_text",
-    "text_or_base64",
-    "to_json",
-]
-
 #: Fields of a message as a record; a payload that is not UTF-8 is in ``base64``.
 MESSAGE_FIELDS = ("guid", "queue", "properties", "types", "data", "base64")
 _TRUTH = {"true": True, "false": False}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-class BadInput(ValueError):
-    """The input is wrong; the message names the error and its place."""
 
 
 # ---- properties

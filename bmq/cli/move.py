@@ -19,13 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, several, size
-from bmq.cli.completion import queues
-from bmq.cli.dialog import progress_bar
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, complete_contexts, option
-from bmq.cli.output import emit, note, note_failure
+from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.taking import take
 from bmq.cli.target import BrokerTarget, target_of
 from bmq.cli.verb import verb
@@ -33,9 +29,6 @@ from bmq.conventions import derived_guid
 
 if TYPE_CHECKING:
     import bmq
-
-__all__ = ["FIELDS", "command"]
-
 
 #: Fields of the record.
 FIELDS = ("source", "destination", "moved", "bytes", "failed", "seconds")
@@ -77,16 +70,13 @@ class _Result:
 
 
 @verb("move")
-async def command(
+async def move(
     target: BrokerTarget,
     source: str = argument(
         "SOURCE",
         "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
-        autocompletion=queues,
     ),
-    destination: str = argument(
-        "DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE.", autocompletion=queues
-    ),
+    destination: str = argument("DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE."),
     where: str | None = option("--where -w EXPR", "Only messages that match this expression.", None),
     limit: int | None = option("--limit -n", "Maximum number of messages to move.", None, min=1),
     rate: float | None = option("--rate -r", "Maximum number of messages per second.", None, min=0.001),

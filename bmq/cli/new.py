@@ -16,12 +16,9 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from bmq._version import __version__
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note, printable
+from bmq.cli.output import BadInput, emit, note, printable
 from bmq.cli.verb import verb
-
-__all__ = ["Kind", "command", "files", "module_of"]
 
 _TEMPLATES: Final = Path(__file__).with_name("projects")
 # Placeholders of the templates. The placeholders are valid names, so that linters, type checkers and pytest
@@ -54,7 +51,7 @@ _NEXT: Final = {
 
 
 @verb("new", broker=False)
-def command(
+def new(
     kind: Kind = argument("service|pipeline|test", "The kind of project."),
     name: str = argument("NAME", "Name of the project: letters, digits, '-', '_', '.'."),
     directory: Path | None = option(

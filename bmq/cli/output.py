@@ -17,7 +17,10 @@ import json
 import logging
 import re
 import sys
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -25,24 +28,43 @@ from msgspec.structs import asdict
 from bmq._json import orjson
 from bmq.wire.printable import printable as printable_in_part
 
-__all__ = [
-    "LogFormatter",
-    "emit",
-    "emit_json",
-    "jsonable",
-    "log_to_stderr",
-    "note",
-    "note_failure",
-    "printable",
-    "printable_lines",
-    "write_utf8",
-]
+if TYPE_CHECKING:
+    from bmq.admin import Standing
 
 # Failures of a verb with a line each.
 _MOST_LISTED = 20
 # Characters that JSON permits without an escape and a terminal may obey. JSON escapes ASCII itself, except
 # DEL.
 _UNASCII = re.compile("[\x7f-\U0010ffff]")
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses."""
+
+    #: The command did all of its work.
+    OK = 0
+    #: The command did only part of its work: a message was refused, an expression does not match, a step or a
+    #: replay failed.
+    FAILED = 1
+    #: The request was wrong: an option, a URI, an expression, a file that cannot be read.
+    USAGE = 2
+    #: No broker, a lost broker, or no answer in time.
+    UNREACHABLE = 3
+    #: The broker refused: the credentials, the session, a queue or a command.
+    REFUSED = 4
+    #: Ended by Ctrl-C.
+    INTERRUPTED = 130
+    #: The reader of the output has gone.
+    NO_READER = 141
+    #: Ended by SIGTERM.
+    TERMINATED = 143
+
+
+class BadInput(ValueError):
+    """The input is wrong; the message names the error and its place."""
+
+
+# ---- data
 
 
 def emit(*lines: str, flush: bool = False) -> None:
@@ -149,3 +171,71 @@ def log_to_stderr(level: int, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])
+
+
+# ---- dialog
+
+
+def tell(standing: Standing) -> ExitStatus:
+    """Print which node answers, and return the exit status: FAILED unless the node is the queue's primary."""
+    if not standing.gap and standing.node:
+        note(f"{standing.node} at {standing.broker}, the primary of this queue, answers")
+    return tell_gap(standing.gap)
+
+
+def tell_gap(gap: str) -> ExitStatus:
+    """Print why an answer is incomplete, and return the exit status: OK if the answer is complete."""
+    if not gap:
+        return ExitStatus.OK
+    note(gap)
+    return ExitStatus.FAILED
+
+
+def confirmed(question: str, consequences: Iterable[str] = ()) -> bool:
+    """Show the consequences and ask on the terminal; only ``y`` and ``yes`` confirm.
+
+    Raises:
+        BadInput: there is no terminal to ask on; the error has the consequences.
+    """
+    lines = list(consequences)
+    if not _terminal():
+        raise BadInput("\n".join(["--yes is required without a terminal", *lines]))
+    note("\n".join([*lines, f"{question} [y/N]"]), end=" ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _draw_nothing(finished: int) -> None:
+    """Takes the place of the bar."""
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None, *, quiet: bool) -> Generator[Callable[[int], None]]:
+    """Show a progress bar on stderr until the end of the block, if stderr is a terminal.
+
+    Args:
+        what: text in front of the bar.
+        total: number of messages; None if unknown.
+        quiet: whether to show no bar on a terminal, either.
+
+    Returns:
+        A function that takes the number of finished messages.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield _draw_nothing  # without rich, whose import takes longer than a post
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TaskProgressColumn(show_speed=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(what, total=total)
+        yield lambda finished: progress.update(bar, completed=finished)

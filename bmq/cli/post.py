@@ -12,21 +12,16 @@ from typing import TYPE_CHECKING
 
 from bmq.admin.words import number, size
 from bmq.cli import files
-from bmq.cli.completion import queues
-from bmq.cli.dialog import progress_bar
-from bmq.cli.messages import BadInput, from_json, parse_properties
+from bmq.cli.messages import from_json, parse_properties
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note, note_failure
+from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 
 if TYPE_CHECKING:
     import bmq
     from bmq.cli.template import Row
-
-__all__ = ["FIELDS", "command"]
 
 #: Fields of the records of --guids: the GUID, and the origin of the message in the input.
 FIELDS = ("guid", "message")
@@ -99,9 +94,9 @@ class _Run:
 
 
 @verb("post")
-async def command(
+async def post(
     target: BrokerTarget,
-    queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE", autocompletion=queues),
+    queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE"),
     payloads: list[str] | None = argument("[PAYLOAD]...", "Payloads: each is one message.", None),
     file: list[str] | None = option(
         "--file -f FILE", "A file with one message; - for standard input. Repeatable.", None

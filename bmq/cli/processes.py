@@ -9,8 +9,15 @@ restarts those that fail, passes signals on, and answers one health address for 
 - The event loop of the supervisor never waits for a process without a deadline.
 - Each process has its own session of the operating system: Ctrl-C in a terminal reaches only the supervisor,
   which passes each signal on once.
-- A process ends with the supervisor, even if the supervisor is killed: see :mod:`bmq.cli.child`.
 - A number has at most one process at a time, so a name derived from the number is unique.
+
+A process inherits two file descriptors. The channel is a socket with requests and replies::
+
+    /0/readyz LF            ->          <- /0/readyz 503 LENGTH LF BODY
+
+Two replies come without a request: ``/hello`` with the addresses of the app's probes, and ``/started``. The
+lifeline is a pipe without data, which closes with the supervisor, however the supervisor ends: then the
+process ends, too. A thread watches the lifeline, because an event loop may be blocked.
 """
 
 from __future__ import annotations
@@ -23,26 +30,45 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import AsyncExitStack, contextmanager
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world
 from bmq._logging import Log
-from bmq.cli.child import FORCED_AFTER, GRACE, NUMBER, inherited
-from bmq.cli.status import ExitStatus
+from bmq._signals import on_signals
+from bmq.cli.output import ExitStatus
 from bmq.protocol.deadlines import backoff
-from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, HealthAddressError, Page, PageServer
+from bmq.workers.internals import begun_of, grace_of, probes_of
+from bmq.workers.probe import (
+    AGES,
+    METRICS_TYPE,
+    TEXT_TYPE,
+    HealthAddressError,
+    Page,
+    PageServer,
+    Probe,
+)
 
-__all__ = ["Pauses", "Supervisor"]
+if TYPE_CHECKING:
+    import bmq
 
 logger = Log("bmq.run")
 
+#: Environment variable with the number of a process, from 1; for the app.
+NUMBER: Final = "BMQ_PROCESS"
+_DESCRIPTORS: Final = "_BMQ_SUPERVISOR"
+#: Seconds beyond the app's grace after which a stopping process is killed.
+FORCED_AFTER: Final = 10.0
+# Seconds of grace of a process without an app so far.
+_GRACE: Final = 30.0
 #: Seconds for the answer of a process: less than a prober waits, so that it sees which process hangs.
 LONGEST_ANSWER: Final = 4.0
 # Signals passed on to the processes; the next signal kills the processes.
@@ -53,26 +79,110 @@ _HANG_UP: Final[int] = getattr(signal, "SIGHUP", 0)
 _ORDERLY: Final = frozenset(
     {ExitStatus.OK, ExitStatus.INTERRUPTED, ExitStatus.TERMINATED, *(-each for each in _SIGNALS)}
 )
-# Takes the place of an answer if a process cannot be asked, because it is starting or has been replaced.
-_UNASKED: Final = 0, b""
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)")
 
+# Status and body of a page; None from a process that does not answer.
+_Answer = tuple[int, bytes] | None
+# Takes the place of an answer if a process cannot be asked, because it is starting or has been replaced.
+_UNASKED: Final = 0, b""
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
-    """Times of the supervisor, in seconds.
+
+# ---- in a supervised process
+
+
+@dataclass(slots=True)
+class Child:
+    """The inside of a supervised process.
 
     Attributes:
-        first: pause before the second of several restarts; the first restart is immediate.
-        longest: longest pause; each pause is twice as long as the pause before.
-        stable: a process that has run for this time has no earlier failures.
-        forced: time after the app's grace in which a stopping process is killed.
+        channel: socket to the supervisor.
+        lifeline: pipe that the supervisor holds open.
+        grace: seconds that the app takes to stop, without its closing.
     """
 
-    first: float = 1.0
-    longest: float = 30.0
-    stable: float = 60.0
-    forced: float = FORCED_AFTER
+    channel: socket.socket
+    lifeline: int
+    grace: float = _GRACE
+
+    @classmethod
+    def adopt(cls) -> Child | None:
+        """Return this process as a supervised process, and watch the supervisor; None without supervisor."""
+        given = os.environ.pop(_DESCRIPTORS, None)
+        if given is None:
+            return None
+        channel, lifeline = (int(each) for each in given.split(","))
+        for each in (channel, lifeline):
+            os.set_inheritable(each, False)
+        child = cls(socket.socket(fileno=channel), lifeline)
+        threading.Thread(target=child._watch, name="supervisor", daemon=True).start()
+        return child
+
+    def _watch(self) -> None:
+        """Stop this process after the end of the supervisor."""
+        while os.read(self.lifeline, 1):
+            pass
+        logger.warning("the supervisor has ended; this process stops")
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGTERM)
+        time.sleep(self.grace + FORCED_AFTER)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def run(self, app: bmq.App[Any]) -> ExitStatus:
+        """Run an app, and answer the supervisor meanwhile.
+
+        Returns:
+            TERMINATED after a signal; OK if the app has stopped itself.
+        """
+        signalled = False
+
+        def stop() -> None:
+            nonlocal signalled
+            signalled = True
+            app.stop()
+
+        self.grace = grace_of(app)
+        async with self._answering(app):
+            with on_signals(stop):
+                await app.run(signals=False)
+        return ExitStatus.TERMINATED if signalled else ExitStatus.OK
+
+    @asynccontextmanager
+    async def _answering(self, app: bmq.App[Any]) -> AsyncGenerator[None]:
+        probes = probes_of(app)
+        addresses = [each.address for each in probes]
+        for each in probes:
+            each.address = None  # the supervisor serves the address for all processes
+        reader, writer = await asyncio.open_unix_connection(sock=self.channel)
+        hello = {"addresses": addresses, "grace": self.grace}
+        writer.write(_reply("/hello", 200, json.dumps(hello).encode()))
+        begun_of(app).add_done_callback(lambda _: writer.write(_reply("/started", 200, b"")))
+        answering = asyncio.create_task(_answer(reader, writer, probes), name="answer the supervisor")
+        try:
+            yield
+        finally:
+            answering.cancel()
+            await asyncio.wait([answering])
+            writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, probes: list[Probe]) -> None:
+    try:
+        while line := await reader.readline():
+            path = line.decode().strip()
+            number, _, page = path.removeprefix("/").partition("/")
+            status, body, _ = probes[int(number)].page(f"/{page}")
+            writer.write(_reply(path, status, body.encode() if isinstance(body, str) else body))
+            await writer.drain()
+    except OSError:
+        pass  # the supervisor has ended; the lifeline stops the process
+
+
+def _reply(path: str, status: int, body: bytes) -> bytes:
+    return b"%s %d %d\n" % (path.encode(), status, len(body)) + body
+
+
+# ---- in the supervisor
 
 
 class _Process:
@@ -93,7 +203,7 @@ class _Process:
         self._process = process
         self._lifeline = lifeline
         self._writer: asyncio.StreamWriter | None = None
-        self._questions: dict[str, asyncio.Future[tuple[int, bytes] | None]] = {}
+        self._questions: dict[str, asyncio.Future[_Answer]] = {}
         listening = asyncio.create_task(self._listen(channel), name=f"listen to {self.pid}")
         self.ended = asyncio.create_task(self._end(listening), name=f"wait for {self.pid}")
 
@@ -110,7 +220,7 @@ class _Process:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, NUMBER: str(number), **inherited(theirs.fileno(), lifeline)},
+                env={**os.environ, NUMBER: str(number), _DESCRIPTORS: f"{theirs.fileno()},{lifeline}"},
                 pass_fds=(theirs.fileno(), lifeline),
                 start_new_session=True,
             )
@@ -126,13 +236,10 @@ class _Process:
     @property
     def grace(self) -> float:
         """Seconds for the stop of the app."""
-        return float(self.hello.result()["grace"]) if self.hello.done() else GRACE
+        return float(self.hello.result()["grace"]) if self.hello.done() else _GRACE
 
-    async def ask(self, path: str) -> tuple[int, bytes] | None:
-        """Return status and body of a page; None without an answer in time.
-
-        A further question about the same page waits for the same answer.
-        """
+    async def ask(self, path: str) -> _Answer:
+        """Return the answer in time. A further question about the same page waits for the same answer."""
         future = self._questions.get(path)
         if future is None:
             if self._writer is None:
@@ -227,15 +334,15 @@ class _Slot:
         if state is not self.state:
             self.state, self.since = state, _world.now()
 
-    async def ask(self, path: str) -> tuple[int, bytes] | None:
-        """Ask the process about a page; None if it does not answer."""
+    async def ask(self, path: str) -> _Answer:
+        """Ask the process about a page."""
         process = self.process
         if process is None or not process.hello.done():
             return _UNASKED
         answer = await process.ask(path)
         return answer if self.process is process else _UNASKED
 
-    def condition(self, answer: tuple[int, bytes] | None) -> dict[str, Any]:
+    def condition(self, answer: _Answer) -> dict[str, Any]:
         """Return the part of this process in /readyz."""
         since = self.since.isoformat(timespec="milliseconds")
         condition: dict[str, Any] = {
@@ -260,6 +367,23 @@ class _Slot:
             }[self.state]
             condition["troubles"] = [{"what": what, "since": since}]
         return condition
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Times of the supervisor, in seconds.
+
+    Attributes:
+        first: pause before the second of several restarts; the first restart is immediate.
+        longest: longest pause; each pause is twice as long as the pause before.
+        stable: a process that has run for this time has no earlier failures.
+        forced: time after the app's grace in which a stopping process is killed.
+    """
+
+    first: float = 1.0
+    longest: float = 30.0
+    stable: float = 60.0
+    forced: float = FORCED_AFTER
 
 
 class Supervisor:
@@ -328,9 +452,7 @@ class Supervisor:
                         task.cancel()
                     if self._tasks:
                         await asyncio.wait(self._tasks)
-                    for slot in self._slots:
-                        if slot.alive is not None:
-                            slot.alive.signal(signal.SIGKILL)
+                    self._kill()
 
     @contextmanager
     def _on_signals(self) -> Generator[None]:
@@ -351,6 +473,16 @@ class Supervisor:
         task = asyncio.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+
+    def _kill(self) -> None:
+        for slot in self._slots:
+            if slot.alive is not None:
+                slot.alive.signal(signal.SIGKILL)
+
+    def _fail(self, status: int) -> None:
+        """Stop the processes because of a failure."""
+        self._status = status
+        self._stop(signal.SIGTERM)
 
     # ---- processes
 
@@ -381,8 +513,7 @@ class Supervisor:
             slot.failures += 1
             if not self._proven and self._changes is None and all(each.failures for each in self._slots):
                 logger.error("%s; no process could start, giving up", slot.why)
-                self._status = status if status is not None and status > 0 else ExitStatus.FAILED
-                self._stop(signal.SIGTERM)
+                self._fail(status if status is not None and status > 0 else ExitStatus.FAILED)
                 return
             await self._pause(slot)
             slot.restarts += 1
@@ -441,15 +572,9 @@ class Supervisor:
             slot.enter(_State.STOPPING)
             process.signal(number)
             delay = process.grace + self._pauses.forced
-            asyncio.get_running_loop().call_later(delay, self._force, process, delay, slot.name)
+            asyncio.get_running_loop().call_later(delay, _force, process, delay, slot.name)
         elif slot.state is _State.WAITING:
             slot.enter(_State.STARTING)
-
-    def _force(self, process: _Process, delay: float, name: str) -> None:
-        """Kill a process that does not stop in time."""
-        if not process.ended.done():
-            logger.warning("%s has not ended within %g s, and is killed", name, delay)
-            process.signal(signal.SIGKILL)
 
     # ---- signals and changes
 
@@ -460,16 +585,15 @@ class Supervisor:
         not yet handled the first signal would receive two equal signals as one.
         """
         self._signals += 1
+        if self._signals > _REQUESTS:
+            self._status = 128 + number
+            self._kill()
+            return
         if self._first is None:
             self._first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         other = signal.SIGTERM if self._first == signal.SIGINT else signal.SIGINT
         for slot in self._slots:
-            if self._signals <= _REQUESTS:
-                self._end_process(slot, self._first if self._signals == 1 else other)
-                continue
-            self._status = 128 + number
-            if slot.alive is not None:
-                slot.alive.signal(signal.SIGKILL)
+            self._end_process(slot, self._first if self._signals == 1 else other)
 
     def _hang_up(self, number: int) -> None:
         """Restart the processes, each after the start of the previous process."""
@@ -534,8 +658,7 @@ class Supervisor:
         except HealthAddressError as error:
             logger.error("%s", error)  # noqa: TRY400 - no traceback
             if not self._stopping():
-                self._status = ExitStatus.FAILED
-                self._stop(signal.SIGTERM)
+                self._fail(ExitStatus.FAILED)
 
     async def _serve(self, probe: int, address: tuple[str, int]) -> None:
         server = PageServer(*address, partial(self._page, probe), patience=LONGEST_ANSWER + 5.0)
@@ -548,24 +671,22 @@ class Supervisor:
         if path not in pages:
             return HTTPStatus.NOT_FOUND, "the paths are /livez, /readyz and /metrics\n", TEXT_TYPE
         answers = await asyncio.gather(*(slot.ask(f"/{probe}{path}") for slot in self._slots))
-        return pages[path](answers)
+        return pages[path](list(zip(self._slots, answers, strict=True)))
 
-    def _livez(self, answers: list[tuple[int, bytes] | None]) -> Page:
-        silent = [
-            slot.number
-            for slot, answer in zip(self._slots, answers, strict=True)
-            if answer is None and slot.state in (_State.STARTING, _State.RUNNING)
-        ]
+    def _livez(self, answers: list[tuple[_Slot, _Answer]]) -> Page:
+        awake = (_State.STARTING, _State.RUNNING)
+        silent = [slot.number for slot, answer in answers if answer is None and slot.state in awake]
         if not silent:
             return HTTPStatus.OK, "alive\n", TEXT_TYPE
         lines = "".join(f"process {number} does not answer\n" for number in silent)
         return HTTPStatus.SERVICE_UNAVAILABLE, lines, TEXT_TYPE
 
-    def _readyz(self, answers: list[tuple[int, bytes] | None]) -> Page:
-        found = [slot.condition(answer) for slot, answer in zip(self._slots, answers, strict=True)]
+    def _readyz(self, answers: list[tuple[_Slot, _Answer]]) -> Page:
+        found = [slot.condition(answer) for slot, answer in answers]
         ready = all(each["ready"] for each in found)
         degraded = ready and any(each["degraded"] for each in found)
         alike = [each["since"] for each in found if (each["ready"], each["degraded"]) == (ready, degraded)]
+        ages = {name: [each[name] for each in found if each[name] is not None] for name in AGES}
         troubles = [
             {"process": each["process"], **trouble} for each in found for trouble in each.pop("troubles")
         ]
@@ -573,27 +694,28 @@ class Supervisor:
             "ready": ready,
             "degraded": degraded,
             "since": (max if ready and not degraded else min)(alike),
-            **{
-                name: max((each[name] for each in found if each[name] is not None), default=None)
-                for name in AGES
-            },
+            **{name: max(values, default=None) for name, values in ages.items()},
             "troubles": sorted(troubles, key=lambda trouble: str(trouble.get("since", ""))),
             "processes": found,
         }
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return status, json.dumps(answer, indent=1) + "\n", "application/json"
 
-    def _metrics(self, answers: list[tuple[int, bytes] | None]) -> Page:
+    def _metrics(self, answers: list[tuple[_Slot, _Answer]]) -> Page:
         """Join the metrics of all processes; each sample has the label ``process``."""
         states = [slot.state for slot in self._slots]
-        own = ["# HELP bmq_processes Processes by state\n# TYPE bmq_processes gauge\n"]
-        own += [f'bmq_processes{{state="{state.value}"}} {states.count(state)}\n' for state in _State]
         restarts = "bmq_process_restarts_total"
-        own += [f"# HELP {restarts} Restarts of a process\n# TYPE {restarts} counter\n"]
-        own += [f'{restarts}{{process="{each.number}"}} {each.restarts}\n' for each in self._slots]
+        lines = [
+            "# HELP bmq_processes Processes by state",
+            "# TYPE bmq_processes gauge",
+            *(f'bmq_processes{{state="{state.value}"}} {states.count(state)}' for state in _State),
+            f"# HELP {restarts} Restarts of a process",
+            f"# TYPE {restarts} counter",
+            *(f'{restarts}{{process="{each.number}"}} {each.restarts}' for each in self._slots),
+        ]
         # The lines of a metric, with its help and type once: Prometheus wants them together.
         families: dict[str, dict[str, None]] = {}
-        for slot, answer in zip(self._slots, answers, strict=True):
+        for slot, answer in answers:
             if answer is None or answer[0] != HTTPStatus.OK:
                 continue
             family = ""
@@ -603,14 +725,21 @@ class Supervisor:
                     family = words[2]
                 elif sample := _SAMPLE.match(line):
                     family = family if family and sample[1].startswith(family) else sample[1]
-                    rest = line[sample.end() :]
                     label = f'process="{slot.number}"'
+                    rest = line[sample.end() :]
                     line = f"{sample[1]}{{{label}{',' if sample[2] else '}'}{rest}"
                 else:
                     continue  # a comment, or no line of the format
                 families.setdefault(family, {})[line] = None
-        lines = [f"{line}\n" for lines in families.values() for line in lines]
-        return HTTPStatus.OK, "".join(own + lines), METRICS_TYPE
+        lines += [line for lines_of_family in families.values() for line in lines_of_family]
+        return HTTPStatus.OK, "\n".join(lines) + "\n", METRICS_TYPE
+
+
+def _force(process: _Process, delay: float, name: str) -> None:
+    """Kill a process that has not stopped in time."""
+    if not process.ended.done():
+        logger.warning("%s has not ended within %g s, and is killed", name, delay)
+        process.signal(signal.SIGKILL)
 
 
 def _ended(status: int) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data for programs: the option ``--output``, and records as JSON lines or as CSV.
+"""``--output``: the rows of a verb as a table, as JSON lines or as CSV.
 
-A verb with data has a dataclass of a row and prints all rows with :func:`show`, or writes each record at once
-through :class:`Records`. The names of the fields are stable, and equal in both forms. Tables are for people,
-and may change.
+A verb with data has a dataclass of a row. It writes each row through :class:`Records`, or prints all rows
+with :func:`show`. The names of the fields are stable, and equal in JSON and CSV. Tables are for people, and
+may change.
 """
 
 from __future__ import annotations
@@ -18,11 +18,8 @@ from enum import Enum, StrEnum
 from typing import Annotated, Any, TypeVar, cast
 
 from bmq._json import orjson
-from bmq.cli.messages import BadInput
 from bmq.cli.options import option
-from bmq.cli.output import emit, emit_json, jsonable, printable
-
-__all__ = ["ABSENT", "OUTPUT", "Form", "Records", "fields_of", "form_of", "show"]
+from bmq.cli.output import BadInput, emit, emit_json, jsonable, printable
 
 Row = TypeVar("Row")
 #: A field without a value: JSON has no such member, and the cell of CSV is empty.
@@ -43,6 +40,7 @@ class Form(StrEnum):
 OUTPUT = Annotated[
     Form, option("--output -o", "Form of the data: a table for people, a JSON object a line, or CSV.")
 ]
+JSON_FLAG = Annotated[bool, option("--json -j", "The same as --output json.")]
 
 
 def form_of(output: Form, *, json: bool) -> Form:
@@ -79,8 +77,7 @@ def show(
         columns: the cells of the table by the name of their column, as of :func:`bmq.cli.consoles.table`.
         common: fields that all rows share.
     """
-    if form is not Form.TABLE:
-        records = Records(form, names)
+    if records := Records.of(form, names):
         for row in rows:
             records.write({name: common.get(name, getattr(row, name, ABSENT)) for name in names})
     elif rows:
@@ -94,32 +91,34 @@ class Records:
 
     As CSV, a record without a field has an empty cell. Lists and objects are JSON in a cell, and control
     characters are escapes (``\\n``), so that a record is a line.
-
-    Args:
-        form: JSON or CSV.
-        fields: names of the fields, in order.
-        flush: whether a reader of a pipe sees each record at once.
     """
 
-    def __init__(self, form: Form, fields: Sequence[str], *, flush: bool = False) -> None:
+    def __init__(self, form: Form, names: Sequence[str]) -> None:
         self._form = form
-        self._fields = fields
-        self._flush = flush
+        self._names = names
         if form is Form.CSV:
-            self._line(list(fields))
+            self._line(list(names))
 
-    def write(self, row: object) -> None:
-        """Write a row: an object with the fields, or a mapping, whose other members appear in JSON only."""
+    @classmethod
+    def of(cls, form: Form, names: Sequence[str]) -> Records | None:
+        """Return a writer of records with these fields; None for a table."""
+        return None if form is Form.TABLE else cls(form, names)
+
+    def write(self, row: object, *, flush: bool = False) -> None:
+        """Write a row: an object with the fields, or a dict, whose other members appear in JSON only.
+
+        With ``flush``, a reader of a pipe sees the record at once.
+        """
         record = (
-            cast("Mapping[str, Any]", row)
-            if isinstance(row, Mapping)
-            else {name: getattr(row, name) for name in self._fields}
+            cast("dict[str, Any]", row)
+            if isinstance(row, dict)
+            else {name: getattr(row, name) for name in self._names}
         )
         if self._form is Form.CSV:
-            self._line([_cell(record.get(name)) for name in self._fields])
+            self._line([_cell(record.get(name)) for name in self._names])
         else:
             emit_json({name: value for name, value in record.items() if value is not ABSENT})
-        if self._flush:
+        if flush:
             sys.stdout.flush()
 
     def _line(self, cells: list[str]) -> None:

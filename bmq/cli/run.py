@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq run``."""
+"""``bmq run`` and ``bmq docs``: the verbs that import an app."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import inspect
+import json
 import logging
 import os
 import sys
@@ -16,16 +17,13 @@ from typing import Any, Final
 
 import bmq
 from bmq._logging import Log
-from bmq.cli.child import NUMBER, Child
-from bmq.cli.messages import BadInput
+from bmq._version import install
 from bmq.cli.options import argument, option
-from bmq.cli.output import log_to_stderr, note
-from bmq.cli.status import ExitStatus
+from bmq.cli.output import BadInput, ExitStatus, emit, log_to_stderr, note, write_utf8
+from bmq.cli.processes import NUMBER, Child, Supervisor
 from bmq.cli.verb import verb
 from bmq.workers.internals import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
-
-__all__ = ["changes", "command", "find_app"]
 
 # Seconds between two checks of the files.
 _LOOK_EVERY: Final = 0.3
@@ -37,7 +35,7 @@ _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 @verb("run", broker=False, logs=False)
-async def command(
+async def run(
     target: str = argument("MODULE[:APP]", "The bmq.App: module, and name in the module."),
     directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),
     reload: bool = option("--reload", "Restart when a Python file in DIR changes; for development.", False),
@@ -90,8 +88,6 @@ async def command(
         if os.name != "posix":
             raise BadInput("--processes and --reload need Linux, macOS or WSL")
         _configure_logging(log_level)
-        from bmq.cli.processes import Supervisor
-
         arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
         if log_level is not None:
             arguments += ["--log-level", log_level]
@@ -204,3 +200,63 @@ def _files(directory: Path) -> dict[Path, int]:
                 except OSError:
                     pass  # deleted meanwhile
     return found
+
+
+# ---- docs
+
+
+@verb("docs", broker=False)
+async def docs(
+    target: str = argument("MODULE[:APP]", "The bmq.App: module, and name in the module."),
+    yaml: bool = option("--yaml", "Print YAML instead of JSON.", False),
+    title: str | None = option(
+        "--title", "Title of the document; by default MODULE.", None, show_default=False
+    ),
+    release: str | None = option(
+        "--release VERSION",
+        "Version of the application; by default __version__ of the module, or 0.1.0.",
+        None,
+        show_default=False,
+    ),
+    directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),
+) -> None:
+    """Print the AsyncAPI 3 document of an app: queues, messages, schemas, expressions, retries, dead letters.
+
+    APP is a bmq.App, or a function without arguments that returns an App; the default is "app". The command
+    imports the module, reads the registered handlers, and connects to no broker. The description of the
+    document is the docstring of the module.
+
+    [bold]Examples[/]
+
+    $ bmq docs shop.orders > asyncapi.json
+
+    $ bmq docs shop.orders:app --yaml
+    """
+    from bmq import asyncapi
+
+    app = find_app(target, directory)
+    name = target.partition(":")[0]
+    module = sys.modules[name]
+    document = asyncapi.document(
+        app,
+        title=name if title is None else title,
+        version=str(getattr(module, "__version__", "0.1.0")) if release is None else release,
+        description=inspect.getdoc(module),
+    )
+    write_utf8()
+    emit(*(_as_yaml(document) if yaml else json.dumps(document, indent=2)).splitlines())
+
+
+def _as_yaml(document: dict[str, Any]) -> str:
+    """Return the document as YAML.
+
+    Raises:
+        BadInput: PyYAML is not installed.
+    """
+    try:
+        yaml: Any = importlib.import_module("yaml")  # some releases of its type stubs have unknown types
+    except ModuleNotFoundError:
+        raise BadInput(f"--yaml needs an extra: {install('cli')}") from None
+    # Values that occur twice would become anchors and aliases.
+    plain = json.loads(json.dumps(document))
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100))

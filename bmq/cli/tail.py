@@ -13,21 +13,17 @@ from rich.text import Text
 
 from bmq import _world
 from bmq.admin.words import number, several
-from bmq.cli.completion import queues
 from bmq.cli.consoles import out
-from bmq.cli.messages import MESSAGE_FIELDS, BadInput, property_text, text_or_base64, to_json
+from bmq.cli.messages import MESSAGE_FIELDS, property_text, text_or_base64, to_json
 from bmq.cli.options import argument, option
-from bmq.cli.output import emit, note, printable
+from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
 from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.status import ExitStatus
 from bmq.cli.taking import FORCE, refuse_to_take, take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 
 if TYPE_CHECKING:
     import bmq
-
-__all__ = ["command"]
 
 _IDLE = 1.0
 _BATCH = 1000
@@ -39,11 +35,9 @@ _DURATION = re.compile(
 
 
 @verb("tail")
-async def command(
+async def tail(
     target: BrokerTarget,
-    queue: str = argument(
-        "QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue", autocompletion=queues
-    ),
+    queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue"),
     expression: str | None = option(
         "--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'.", None
     ),

@@ -12,15 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
 from bmq.admin.words import several
-from bmq.cli.messages import BadInput
 from bmq.cli.options import option
-from bmq.cli.output import note
+from bmq.cli.output import BadInput, note
 
 if TYPE_CHECKING:
     import bmq
     from bmq.cli.target import BrokerTarget
-
-__all__ = ["FORCE", "check_application", "refuse_to_take", "take", "tell_returned"]
 
 # Matches no message.
 _NOTHING: Final = "exists(bmq) && !exists(bmq)"
@@ -48,7 +45,7 @@ async def refuse_to_take(target: BrokerTarget, queue: str, instead: str) -> None
         ConnectionFailed: no broker.
     """
     import bmq
-    from bmq.admin.taking import objection
+    from bmq.admin.explanation import objection
 
     try:
         async with target.admin() as admin:

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from bmq import _world
-from bmq.cli.messages import BadInput
-
-__all__ = ["PLACEHOLDERS", "Row", "Template", "read_rows"]
+from bmq.cli.output import BadInput
 
 #: Values of a row of data, by column.
 Row = Mapping[str, Any]

@@ -15,20 +15,16 @@ from rich.live import Live
 from rich.text import Text
 
 import bmq
-from bmq.admin import Admin, Client, QueueStatistics, Statistics
-from bmq.admin.watch import RateHistory, Rates
+from bmq import _world
+from bmq.admin import Admin, Client, QueueStatistics
+from bmq.admin.watch import RateHistory
 from bmq.admin.words import number, several, size
-from bmq.cli.completion import queues_or_domains
 from bmq.cli.consoles import out, styled, table
-from bmq.cli.dialog import tell_gap
-from bmq.cli.messages import BadInput
 from bmq.cli.options import argument, option
-from bmq.cli.output import printable
+from bmq.cli.output import BadInput, printable, tell_gap
 from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
-
-__all__ = ["FIELDS", "command"]
 
 _SPARK = 12
 _BARS = "▁▂▃▄▅▆▇█"
@@ -89,14 +85,9 @@ _EXPENDABLE = [[*_COLUMNS].index(name) for name in ("writers>", "bytes>", "reade
 
 
 @verb("top")
-async def command(
+async def top(
     target: BrokerTarget,
-    queue: str | None = argument(
-        "[QUEUE|DOMAIN]",
-        "Only this queue with its clients, or this domain.",
-        None,
-        autocompletion=queues_or_domains,
-    ),
+    queue: str | None = argument("[QUEUE|DOMAIN]", "Only this queue with its clients, or this domain.", None),
     interval: float = option("--interval -i SECONDS", "Time between two queries.", 1.0, min=0.1),
     count: int | None = option("--count -n", "End after this many refreshes.", None, min=1),
     sort: str = option("--sort -s", f"Order: {', '.join(_SORTS)}; the largest first.", "rate"),
@@ -116,121 +107,101 @@ async def command(
     """
     if sort not in _SORTS:
         raise BadInput(f"unknown order {sort!r}; use one of: {', '.join(_SORTS)}")
-    watch = _Watch(queue)
-    table_wanted = output is Form.TABLE
-    writer = None if table_wanted else Records(output, FIELDS, flush=True)
-    live = sys.stdout.isatty() and table_wanted
+    only = queue.partition("?")[0] if queue else None
+    histories: dict[str, RateHistory] = {}
+    writer = Records.of(output, FIELDS)
+    live = sys.stdout.isatty() and writer is None
     console = out()
     looks = 0
+    gap = ""
     async with target.admin() as admin:
         screen = Live(console=console, screen=count is None, auto_refresh=False) if live else nullcontext()
         with screen as shown:
             while True:
+                view: RenderableType = ""
                 try:
-                    lines = await watch.look(admin)
+                    gap = await admin.gap()
+                    statistics = await admin.statistics()
+                    at = _world.monotonic()
+                    wanted = [each for each in statistics.queues if only in (None, each.uri, each.domain)]
+                    histories = {each.uri: histories.get(each.uri) or RateHistory() for each in wanted}
+                    lines = [await _line(admin, each, at, histories[each.uri], gap) for each in wanted]
                 except (bmq.ConnectionFailed, bmq.RequestTimeout) as error:
                     if not live:
                         raise
-                    view: RenderableType = styled(f"no broker: {error}; trying again", "bold red")
+                    view = styled(f"no broker: {error}; trying again", "bold red")
                 else:
-                    head = _head(lines, admin.broker, watch)
+                    head = _head(lines, f"{statistics.time:%T} UTC", admin.broker)
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if writer is not None:
                         for line in lines:
-                            writer.write(line.row)
-                        view = ""
+                            writer.write(line.row, flush=True)
                     else:
-                        view = _view(head, lines, watch, clients=bool(queue and "://" in queue))
+                        view = _view(head, lines, gap, clients=bool(queue and "://" in queue))
                 if shown is not None:
                     shown.update(view, refresh=True)
-                elif table_wanted:
+                elif writer is None:
                     console.print(view)
                     sys.stdout.flush()
                 looks += 1
                 if count is not None and looks >= count:
-                    return tell_gap(watch.gap)
+                    return tell_gap(gap)
                 await asyncio.sleep(interval)
 
 
-class _Watch:
-    """Queries a broker repeatedly.
-
-    Attributes:
-        statistics: the broker's last answer.
-        gap: why the last answers are incomplete; empty for complete answers.
-    """
-
-    def __init__(self, only: str | None) -> None:
-        self._only = only.partition("?")[0] if only else None
-        self._rates = Rates()
-        self._histories: dict[str, RateHistory] = {}
-        self.statistics: Statistics | None = None
-        self.gap = ""
-
-    async def look(self, admin: Admin) -> list[_Line]:
-        """Query the broker, and return the chosen queues."""
-        self.gap = await admin.gap()
-        self.statistics = await admin.statistics()
-        self._rates.begin()
-        wanted = [each for each in self.statistics.queues if self._only in (None, each.uri, each.domain)]
-        self._histories = {each.uri: self._histories.get(each.uri) or RateHistory() for each in wanted}
-        return [await self._line(admin, each) for each in wanted]
-
-    async def _line(self, admin: Admin, each: QueueStatistics) -> _Line:
-        # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
-        messages, held = each.messages, each.bytes
-        clients: tuple[Client, ...] = ()
-        try:
-            internals = await admin.queue(each.uri).internals()
-        except (bmq.errors.AdminError, bmq.ProtocolError):
-            pass  # the queue is gone, but still in the statistics; or its answer cannot be read
-        else:
-            messages, held = internals.depth.messages, internals.depth.bytes
-            clients = internals.clients
-        history = self._histories[each.uri]
-        self._rates.add(history, each.uri, messages, each.posted, each.confirmed)
-        row = _Row(
-            time=time.time(),
-            uri=each.uri,
-            messages=messages,
-            bytes=held,
-            posted=each.posted,
-            confirmed=each.confirmed,
-            posted_per_second=round(history.posting, 1),
-            confirmed_per_second=round(history.confirming, 1),
-            writers=sum(client.writers for client in clients),
-            readers=sum(client.readers for client in clients),
-            unconfirmed=sum(stream.unconfirmed or 0 for client in clients for stream in client.streams),
-            gap=self.gap or ABSENT,
-        )
-        return _Line(row, history, clients)
+async def _line(admin: Admin, each: QueueStatistics, at: float, history: RateHistory, gap: str) -> _Line:
+    # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
+    messages, held = each.messages, each.bytes
+    clients: tuple[Client, ...] = ()
+    try:
+        internals = await admin.queue(each.uri).internals()
+    except (bmq.errors.AdminError, bmq.ProtocolError):
+        pass  # the queue is gone, but still in the statistics; or its answer cannot be read
+    else:
+        messages, held = internals.depth.messages, internals.depth.bytes
+        clients = internals.clients
+    history.add(at, messages, each.posted, each.confirmed)
+    row = _Row(
+        time=time.time(),
+        uri=each.uri,
+        messages=messages,
+        bytes=held,
+        posted=each.posted,
+        confirmed=each.confirmed,
+        posted_per_second=round(history.posting, 1),
+        confirmed_per_second=round(history.confirming, 1),
+        writers=sum(client.writers for client in clients),
+        readers=sum(client.readers for client in clients),
+        unconfirmed=sum(stream.unconfirmed or 0 for client in clients for stream in client.streams),
+        gap=gap or ABSENT,
+    )
+    return _Line(row, history, clients)
 
 
 def _sparkline(values: Sequence[float]) -> str:
     """Return the last values as a line of bars; the largest has the full height."""
     shown = values[-_SPARK:]
-    top = max(shown, default=0.0) or 1.0
-    return "".join(_BARS[min(7, int(value / top * 7.999))] for value in shown)
+    highest = max(shown, default=0.0) or 1.0
+    return "".join(_BARS[min(7, int(value / highest * 7.999))] for value in shown)
 
 
-def _head(lines: list[_Line], broker: str, watch: _Watch) -> Text:
+def _head(lines: list[_Line], time: str, broker: str) -> Text:
     """Return the totals over all queues, also over those without a line."""
-    assert watch.statistics is not None
     posting = sum(line.history.posting for line in lines)
     confirming = sum(line.history.confirming for line in lines)
     held = sum(line.row.messages for line in lines)
     return Text.assemble(
         (printable(broker), "bold"),
-        f"  {watch.statistics.time:%T} UTC  {several(len(lines), 'queue')}  {several(held, 'message')}  ",
+        f"  {time}  {several(len(lines), 'queue')}  {several(held, 'message')}  ",
         f"{number(posting)} posted/s  {number(confirming)} confirmed/s",
     )
 
 
-def _view(head: Text, lines: list[_Line], watch: _Watch, *, clients: bool) -> RenderableType:
+def _view(head: Text, lines: list[_Line], gap: str, *, clients: bool) -> RenderableType:
     rows = [[cell(line) for cell in _COLUMNS.values()] for line in lines]
     parts: list[RenderableType] = [
         head,
-        *([styled(watch.gap, "bold red")] if watch.gap else []),
+        *([styled(gap, "bold red")] if gap else []),
         table([name.strip("~ ") for name in _COLUMNS], rows, expendable=_EXPENDABLE),
     ]
     if clients:

@@ -15,14 +15,10 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
-from bmq.cli.messages import BadInput
-from bmq.cli.options import BROKER_OPTIONS, JSON_FLAG
-from bmq.cli.output import log_to_stderr, note, write_utf8
-from bmq.cli.records import Form, form_of
-from bmq.cli.status import ExitStatus
+from bmq.cli.options import BROKER_OPTIONS, is_queue
+from bmq.cli.output import BadInput, ExitStatus, log_to_stderr, note, write_utf8
+from bmq.cli.records import JSON_FLAG, Form, form_of
 from bmq.cli.target import BrokerTarget, target_of
-
-__all__ = ["status_of", "verb"]
 
 Function = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 OnError = Callable[[ExitStatus], ExitStatus]
@@ -34,7 +30,7 @@ def verb(
     broker: bool = True,
     logs: bool = True,
     service: bool = False,
-    on_error: OnError | None = None,
+    on_error: OnError = lambda status: status,
 ) -> Callable[[Function], Callable[..., None]]:
     """Make a command of a function or a coroutine function, which returns the exit status; None means OK.
 
@@ -50,17 +46,23 @@ def verb(
     def decorate(function: Function) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1 if broker else 0 :]
-        parameters = _with_json([_declared(each, hints[each.name]) for each in own])
+        parameters: list[inspect.Parameter] = []
+        for each in own:
+            parameters.append(_declared(each, hints[each.name]))
+            if each.name == "output":
+                parameters.append(_keyword("json", JSON_FLAG, default=False))
         queues = [each.name for each in parameters if _is_queue(each)]
-        for key, (annotation, default) in BROKER_OPTIONS.items() if broker else ():
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(key, kind, default=default, annotation=annotation))
+        if broker:
+            parameters += [_keyword(key, hint, default) for key, (hint, default) in BROKER_OPTIONS.items()]
 
         @wraps(function)
         def command(**arguments: Any) -> None:
             def run() -> int | None:
-                _refuse_infinite(arguments)
-                _choose_form(arguments)
+                _check_finite(arguments)
+                if "output" in arguments:
+                    arguments["output"] = form_of(arguments["output"], json=arguments.pop("json"))
+                    if arguments["output"] is not Form.TABLE:
+                        write_utf8()
                 target = [_take_broker(name, arguments, queues)] if broker else []
                 if inspect.iscoroutinefunction(function):
                     return _run(partial(function, *target, **arguments))
@@ -77,47 +79,32 @@ def verb(
     return decorate
 
 
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
     """Return a parameter whose declaration is a part of its annotation."""
-    declaration = parameter.default
-    if not isinstance(declaration, ParameterInfo):
-        return parameter.replace(annotation=hint)
-    default, declaration.default = declaration.default, ...
-    return parameter.replace(
-        annotation=Annotated[hint, declaration], default=parameter.empty if default is ... else default
-    )
+    declaration = default = parameter.default
+    if isinstance(declaration, ParameterInfo):
+        default, declaration.default = declaration.default, ...
+        hint = Annotated[hint, declaration]
+    return _keyword(parameter.name, hint, parameter.empty if default is ... else default)
 
 
-def _with_json(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Add --json behind --output, for verbs with data."""
-    made: list[inspect.Parameter] = []
-    for each in parameters:
-        made.append(each)
-        if each.name == "output":
-            kind = inspect.Parameter.KEYWORD_ONLY
-            made.append(inspect.Parameter("json", kind, default=False, annotation=JSON_FLAG))
-    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in made]
+def _is_queue(parameter: inspect.Parameter) -> bool:
+    declarations = getattr(parameter.annotation, "__metadata__", ())
+    return any(is_queue(getattr(each, "metavar", None)) for each in declarations)
 
 
-def _refuse_infinite(arguments: dict[str, Any]) -> None:
-    """Refuse infinity and NaN, which the limits of an option let through.
-
-    Raises:
-        BadInput: an option has no finite number.
-    """
+def _check_finite(arguments: dict[str, Any]) -> None:
+    """Refuse infinity and NaN, which the limits of an option let through."""
     for name, value in arguments.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise BadInput(
                 f"--{name.replace('_', '-')} must be a finite number, not {value}: leave the option out, or "
                 "give a large number"
             )
-
-
-def _choose_form(arguments: dict[str, Any]) -> None:
-    if "output" in arguments:
-        arguments["output"] = form_of(arguments["output"], json=arguments.pop("json"))
-        if arguments["output"] is not Form.TABLE:
-            write_utf8()
 
 
 def _take_broker(name: str, arguments: dict[str, Any], queues: list[str]) -> BrokerTarget:
@@ -129,13 +116,19 @@ def _take_broker(name: str, arguments: dict[str, Any], queues: list[str]) -> Bro
                 raise BadInput(f"give one broker: {arguments['queue']} or --{given} {shared[given]}")
         shared["broker"] = arguments["queue"]
         arguments["queue"] = None
-    for argument in ("queue", "queues", "domain", "what", "source", "destination"):
+    for argument in dict.fromkeys([*queues, "queue", "domain", "what"]):
         for each in _listed(arguments.get(argument)):
             if _is_broker(each):
                 raise BadInput(f"{each} is a broker, not a queue: bmq {name} ... --broker {each}")
     target = target_of(name, shared, timeout=shared["timeout"])
-    if target.domain:
-        _complete_queues(arguments, queues, target.domain)
+
+    def whole(text: Any) -> Any:
+        bare = isinstance(text, str) and text and "://" not in text and not text.startswith("-")
+        return f"bmq://{target.domain}/{text}" if bare else text
+
+    for queue in queues if target.domain else ():
+        given = [whole(each) for each in _listed(arguments[queue])]
+        arguments[queue] = given if type(arguments[queue]) is list else given[0]
     return target
 
 
@@ -146,27 +139,6 @@ def _is_broker(text: object) -> bool:
 
 def _listed(given: Any) -> list[Any]:
     return given if type(given) is list else [given]  # pyright: ignore[reportUnknownVariableType]
-
-
-def _is_queue(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter is the URI of a queue, and never a domain."""
-    for each in getattr(parameter.annotation, "__metadata__", ()):
-        metavar = str(getattr(each, "metavar", None) or "").strip("[].")
-        if metavar.partition("|")[0] in ("QUEUE", "SOURCE", "DESTINATION") and "DOMAIN" not in metavar:
-            return True
-    return False
-
-
-def _complete_queues(arguments: dict[str, Any], names: list[str], domain: str) -> None:
-    """Put the default domain in front of queues that are given by name alone."""
-
-    def whole(text: Any) -> Any:
-        bare = isinstance(text, str) and text and "://" not in text and not text.startswith("-")
-        return f"bmq://{domain}/{text}" if bare else text
-
-    for name in names:
-        given = arguments.get(name)
-        arguments[name] = [*map(whole, _listed(given))] if isinstance(given, list) else whole(given)
 
 
 def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
@@ -186,12 +158,7 @@ def _collect_garbage() -> None:
 
 
 def _guarded(
-    name: str,
-    run: Callable[[], int | None],
-    *,
-    logs: bool,
-    on_error: Callable[[ExitStatus], ExitStatus] | None,
-    service: bool,
+    name: str, run: Callable[[], int | None], *, logs: bool, on_error: OnError, service: bool
 ) -> None:
     """Run a verb, and turn its result or its error into an exit status.
 
@@ -221,9 +188,7 @@ def _guarded(
         status = ExitStatus.USAGE
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
         note(f"bmq {name}: {error}")
-        status = status_of(error)
-        if on_error is not None:
-            status = on_error(status)
+        status = on_error(status_of(error))
     raise typer.Exit(int(status))
 
 

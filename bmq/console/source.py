@@ -14,7 +14,7 @@ from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin
-from bmq.admin.taking import objection
+from bmq.admin.explanation import objection
 from bmq.admin.watch import Figures, figures_of
 from bmq.client.message import beginning_of
 from bmq.wire.control import DEFAULT_APP_ID

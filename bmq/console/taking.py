@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import bmq
 from bmq.admin import Stream
-from bmq.admin.taking import objection
+from bmq.admin.explanation import objection
 from bmq.console.source import MOST_BYTES, MOST_HELD, NotNow, RemoteBroker
 from bmq.conventions import DEAD_GUID, DUE, is_guid
 from bmq.subscriptions import Expression

@@ -14,7 +14,7 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin, DomainInfo
-from bmq.admin.watch import HISTORY, Figures, RateHistory, Rates, look_inside
+from bmq.admin.watch import HISTORY, Figures, RateHistory, look_inside
 from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, inside, worst
 from bmq.console.source import RemoteBroker
 
@@ -134,7 +134,6 @@ class Watch:
         self._admin: Admin | None = None
         self._queues: dict[str, _Sight] = {}
         self._before: dict[str, Figures] = {}
-        self._rates = Rates()
         self._looked = asyncio.Condition()
         self._ended = False
         self._came = asyncio.Event()
@@ -207,7 +206,8 @@ class Watch:
                 logger.warning("the broker does not answer: %s; trying again", error)
             self.error = f"{error}{self._hint(error)}" if isinstance(error, bmq.Error) else repr(error)
             self._before = {}
-            self._rates.forget()
+            for sight in self._queues.values():
+                sight.forget()
         else:
             if self.error and self.number:
                 logger.warning("the broker answers again")
@@ -234,7 +234,6 @@ class Watch:
         now = _world.monotonic()
         self.broker = admin.broker
         self.gap = gap
-        self._rates.begin()
         seen: dict[str, _Sight] = {}
         for number, queue in enumerate(figures):
             if not number % _TURN:
@@ -243,7 +242,7 @@ class Watch:
             before = self._before.get(queue.uri)
             # Not in the first poll, in which every queue is new.
             deeper = bool(self._queues) and queue.messages > (each.depth[-1] if each.depth else 0)
-            self._rates.add(each, queue.uri, queue.messages, queue.posted, queue.confirmed)
+            each.add(now, queue.messages, queue.posted, queue.confirmed)
             each.grown = not each.confirming and (each.grown or deeper)
             each.now = {name: getattr(queue, name) for name in _TOLD} | {
                 "posted": each.posting,

@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import bmq
 from bmq._json import orjson
 from bmq.admin import Admin
-from bmq.cli.broker_export import Exporter
+from bmq.cli.exporter import Exporter
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import BrokerAccess, parse_addresses
 from bmq.console import RemoteBroker

@@ -199,10 +199,8 @@ async def test_a_command_routed_to_all_nodes_succeeds_if_all_do(
         async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
             return answer
 
-    from bmq.admin.asking import ask
-
     if outcome is None:
-        assert await ask(Routing(), "DOMAINS RECONFIGURE d", "success") == {}
+        assert await Routing()._ask("DOMAINS RECONFIGURE d", "success") == {}
         return
     with pytest.raises(bmq.errors.AdminError, match=outcome):
-        await ask(Routing(), "DOMAINS RECONFIGURE d", "success")
+        await Routing()._ask("DOMAINS RECONFIGURE d", "success")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import socket
 import subprocess
@@ -11,11 +10,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import typer
 
 import bmq
-from bmq.cli import completion, main
-from bmq.cli.verbs import VERBS
+from bmq.cli import main, options
 from bmq.testing import BackgroundBroker
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -163,7 +160,7 @@ def test_without_a_broker_a_tab_is_silent(
 def test_silent_broker_does_not_delay_the_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(completion, "PATIENCE", 0.1)
+    monkeypatch.setattr(options, "PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         assert tab("bmq tail bmq://", uri, monkeypatch, capsys) == []
@@ -192,7 +189,7 @@ def test_no_password_is_asked_for(
 def test_names_that_a_shell_would_split_are_no_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def hostile(options: object, incomplete: str) -> tuple[list[str], list[str]]:
+    async def hostile(*_: object, **__: object) -> list[str]:
         return [
             "bmq://d/$(id)",
             "bmq://d/`id`",
@@ -200,25 +197,10 @@ def test_names_that_a_shell_would_split_are_no_candidates(
             "bmq://d/a b",
             "bmq://d/'",
             "bmq://d/good",
-        ], []
+        ]
 
-    monkeypatch.setattr(completion, "_ask", hostile)
+    monkeypatch.setattr(options, "_ask", hostile)
     assert tab("bmq tail bmq://d", "tcp://127.0.0.1:1", monkeypatch, capsys) == ["//d/good"]
-
-
-def test_every_verb_with_a_queue_or_domain_completes_names() -> None:
-    for name in VERBS:
-        if name == "broker":
-            continue
-        command = __import__(f"bmq.cli.{name}", fromlist=["command"]).command
-        for parameter in inspect.signature(command).parameters.values():
-            for each in getattr(parameter.annotation, "__metadata__", ()):
-                if isinstance(each, typer.models.ArgumentInfo):
-                    wanted = any(
-                        word in str(each.metavar) + str(each.help) for word in ("QUEUE", "DOMAIN", "bmq://")
-                    )
-                    wanted |= name == "admin"
-                    assert (each.autocompletion is not None) is wanted, f"{name} {parameter.name}"
 
 
 def test_bash_itself_puts_the_candidate_in_place(broker: BackgroundBroker) -> None:

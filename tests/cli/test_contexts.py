@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from bmq.cli import context_file, keyrings
-from bmq.cli.context_file import contexts_file, edit, read
-from bmq.cli.messages import BadInput
-from bmq.cli.target import target_of
+from bmq.cli import target as context_file
+from bmq.cli.output import BadInput
+from bmq.cli.target import contexts_file, target_of
+from bmq.cli.target import edit_contexts as edit
+from bmq.cli.target import read_contexts as read
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
 
@@ -313,9 +314,9 @@ def test_odd_values(offline: Bmq, words: list[str], error: str) -> None:
 
 def test_keyring_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    assert "pip install 'bmq[keyring]'" in keyrings.why_unusable()
+    assert "pip install 'bmq[keyring]'" in context_file.why_no_keyring()
     with pytest.raises(BadInput, match="pip install"):
-        keyrings.store("a", "u", "p")
+        context_file.call_keyring("set_password", "a", "u", "p")
 
 
 def test_records_have_the_documented_fields(offline: Bmq) -> None:

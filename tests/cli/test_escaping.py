@@ -21,8 +21,8 @@ import pytest
 
 import bmq
 from bmq.cli import main
+from bmq.cli.decode import TO_BROKER, TO_CLIENT, Recorded
 from bmq.cli.output import LogFormatter, emit_json
-from bmq.cli.recording import TO_BROKER, TO_CLIENT, Recorded
 from bmq.cli.verbs import VERBS
 from bmq.protocol.framing import Framer
 from bmq.testing import BackgroundBroker

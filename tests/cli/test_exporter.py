@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 import bmq
-from bmq.cli.broker_export import Exporter, Labels
+from bmq.cli.exporter import Exporter, Labels
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
 from tests.cli.conftest import Bmq
@@ -467,7 +467,7 @@ def test_the_page_is_served_and_rounds_go_on(
     def emit(line: str, *, flush: bool) -> None:
         pages.append(line)
 
-    monkeypatch.setattr("bmq.cli.exporter.emit", emit)
+    monkeypatch.setattr("bmq.cli.services.emit", emit)
     monkeypatch.setattr(Exporter, "run", scrape_once)
     ran = offline("exporter", cluster.uris("node0"), "--listen", "127.0.0.1:0")
     assert ran.status == 0, ran

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bmq.cli.folding import Row, folded
+from bmq.cli.consoles import Row, folded
 from tests.cli.conftest import Aside, Bmq
 from tests.waiting import eventually
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bmq.cli.messages import BadInput
 from bmq.cli.new import Kind, files, module_of
+from bmq.cli.output import BadInput
 from tests.cli.conftest import Bmq
 
 CONFIGURATION = Path(__file__).parents[2] / "docker" / "single-node" / "etc"

@@ -20,14 +20,12 @@ from bmq.cli import (
     domains,
     explain,
     move,
-    peek,
     post,
-    purge,
     queues,
-    stat,
     top,
 )
-from bmq.cli.messages import MESSAGE_FIELDS, BadInput
+from bmq.cli.messages import MESSAGE_FIELDS
+from bmq.cli.output import BadInput
 from bmq.cli.records import Form, Records, form_of
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
@@ -47,11 +45,11 @@ FIELDS = {
     "domains apply": domains.APPLIED,
     "explain": explain.FIELDS,
     "move": move.FIELDS,
-    "peek": peek.FIELDS,
+    "peek": queues.PEEK_FIELDS,
     "post --guids": post.FIELDS,
-    "purge": purge.FIELDS,
+    "purge": queues.PURGE_FIELDS,
     "queues": queues.FIELDS,
-    "stat": stat.FIELDS,
+    "stat": queues.STAT_FIELDS,
     "tail": MESSAGE_FIELDS,
     "top": top.FIELDS,
 }
@@ -78,8 +76,8 @@ def broker() -> Any:
     [
         (["queues"], queues.FIELDS),
         (["queues", "--apps"], queues.APP_FIELDS),
-        (["stat"], stat.FIELDS),
-        (["peek", QUEUE], peek.FIELDS),
+        (["stat"], queues.STAT_FIELDS),
+        (["peek", QUEUE], queues.PEEK_FIELDS),
         (["tail", f"{QUEUE}?id=foo", "--idle", "0.1"], MESSAGE_FIELDS),
         (["tail", f"{QUEUE}?id=foo", "--idle", "0.1", "--fields", "guid,n"], ("guid", "n")),
         (["dead", f"{QUEUE}?id=foo", "--idle", "0.1"], MESSAGE_FIELDS),

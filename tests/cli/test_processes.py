@@ -195,7 +195,9 @@ async def test_hanging_process_ends_too_when_the_supervisor_is_killed(
     write(tmp_path, broker, queue, hang, grace=0.0)
     os.mkfifo(tmp_path / "fifo")
     text = (tmp_path / "shop.py").read_text()
-    (tmp_path / "shop.py").write_text("import bmq.cli.child\nbmq.cli.child.FORCED_AFTER = 0.1\n" + text)
+    (tmp_path / "shop.py").write_text(
+        "import bmq.cli.processes\nbmq.cli.processes.FORCED_AFTER = 0.1\n" + text
+    )
     with running(tmp_path, "shop", "-n", "2") as process:
         lines_until(process, 2, "begun")
         await post(broker, queue, 2)

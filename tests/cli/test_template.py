@@ -12,7 +12,7 @@ import pytest
 
 from bmq import _world
 from bmq.cli import tail
-from bmq.cli.messages import BadInput
+from bmq.cli.output import BadInput
 from bmq.cli.template import Template, read_rows
 from tests.cli.conftest import Bmq
 

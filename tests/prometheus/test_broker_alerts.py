@@ -16,7 +16,7 @@ import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 
-from bmq.cli.broker_export import Exporter
+from bmq.cli.exporter import Exporter
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
 from tests.fakes.cluster import RecordedCluster

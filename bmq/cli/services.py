@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that run until they are stopped: ``bmq console``, ``bmq exporter`` and ``bmq mover``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from bmq._version import install
+from bmq.admin.words import number, several
+from bmq.cli.options import argument, option
+from bmq.cli.output import BadInput, emit, note
+from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import verb
+from bmq.client.address import parse_addresses
+
+_DEFAULT = "127.0.0.1:30190"
+
+
+@verb("console", service=True)
+async def console(
+    target: BrokerTarget,
+    host: str = option("--host", "Address to listen on.", "127.0.0.1"),
+    port: int = option("--port", "Port to listen on; 0 selects a free port.", 30180, min=0, max=65535),
+    allow_host: list[str] | None = option(
+        "--allow-host NAME", "A host name under which browsers may open the page. Repeatable.", None
+    ),
+    read_only: bool = option(
+        "--read-only", "Refuse to post, to purge, and to take messages for display.", False
+    ),
+    dead_letters: list[str] | None = option(
+        "--dead-letters PATTERN",
+        "Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
+        None,
+    ),
+    interval: float = option("--interval -i SECONDS", "Time between two queries.", 1.0, min=0.1),
+) -> None:
+    """Serve a web page: queues over time, one queue with its consumers and subscriptions, messages.
+
+    The command prints the page's address. The page is for this machine only, unless --host has another
+    address. With --host, the address contains a token: BMQ_CONSOLE_TOKEN, or a new token.
+
+    [bold]Examples[/]
+
+    $ bmq console
+    $ bmq console --broker prod --read-only
+    $ bmq broker --console
+    """
+    try:
+        from bmq.console import Console, RemoteBroker
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise BadInput(f"the page needs an extra: {install('console')}") from None
+    page = Console(
+        RemoteBroker(target.uri, **target.access, timeout=target.timeout),
+        host=host,
+        port=port,
+        names=allow_host or (),
+        token=os.environ.get("BMQ_CONSOLE_TOKEN") or None,
+        read_only=read_only,
+        interval=interval,
+        dead_letters=dead_letters or ("*.dead",),
+    )
+    async with page:
+        emit(page.url, flush=True)
+        await asyncio.Event().wait()
+
+
+@verb("exporter", service=True)
+async def exporter(
+    target: BrokerTarget,
+    addresses: str | None = argument(
+        "[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies.", None
+    ),
+    listen: str = option("--listen ADDRESS:PORT", "Address to serve; port 0 selects a free port.", _DEFAULT),
+    interval: float = option("--interval -i SECONDS", "Time between two rounds of commands.", 15.0, min=1.0),
+    max_queues: int = option("--max-queues N", "Number of queues, and of domains, with series.", 1000, min=0),
+    max_apps: int = option("--max-apps N", "Number of applications of a queue with series.", 20, min=0),
+    max_details: int = option(
+        "--max-details N",
+        "Number of queues that each round asks for consumers and the oldest message.",
+        200,
+        min=0,
+    ),
+    domain: list[str] | None = option("--domain DOMAIN", "Only the queues of this domain. Repeatable.", None),
+) -> None:
+    """Serve the metrics of brokers for Prometheus: queues, consumers, quotas, nodes and partitions.
+
+    The command asks every broker over an admin connection, once each interval, and keeps the last answers for
+    any number of scrapes. Give the addresses of all nodes of a cluster: a queue's figures come from the
+    queue's primary. A broker that is down, or refuses, is reported as bmq_broker_up 0, and asked again.
+
+    Each command leaves lines in the log of a broker. --max-details bounds the number of commands, and
+    --max-queues and --max-apps bound the number of series; bmq_exporter_left_out_queues counts the rest.
+
+    [bold]Examples[/]
+
+    $ bmq exporter tcp://localhost:30114
+    $ bmq exporter tcp://node1:30114,tcp://node2:30114,tcp://node3:30114 --listen 0.0.0.0:30190
+    $ bmq exporter --broker prod --interval 30 --domain bmq.test.mem.priority
+    """
+    try:
+        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+
+        from bmq.cli.exporter import Exporter
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
+            raise
+        raise BadInput(f"the metrics need an extra: {install('cli,prometheus')}") from None
+    if addresses is not None:
+        if target.named:
+            raise BadInput(f"give the brokers once: {addresses} or --broker {target.uri}")
+        target = replace(target, uri=addresses)
+    host, port = _listen_address(listen)
+    exporter = Exporter(
+        target,
+        parse_addresses(target.uri),
+        interval=interval,
+        max_queues=max_queues,
+        max_apps=max_apps,
+        max_details=max_details,
+        only=frozenset(domain or ()),
+    )
+    try:
+        await exporter.ask_all()
+        registry = CollectorRegistry()
+        registry.register(exporter)
+        ProcessCollector(registry=registry)
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except (OSError, OverflowError) as error:
+            raise BadInput(f"--listen {listen}: {error}; choose another address or port") from error
+        try:
+            shown = f"[{host}]" if ":" in host else host
+            emit(f"http://{shown}:{server.server_port}/metrics", flush=True)
+            await exporter.run()
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    finally:
+        await exporter.close()
+
+
+def _listen_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise BadInput(f"--listen must be ADDRESS:PORT, for example {_DEFAULT}, not {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@verb("mover", service=True)
+async def mover(
+    target: BrokerTarget,
+    queues: list[str] = argument("QUEUE...", "The delay queue: bmq://DOMAIN/NAME.delayed"),
+    longest: float | None = option(
+        "--longest SECONDS", "Warn if the broker does not keep messages for this long.", None, min=0
+    ),
+    lookahead: float = option(
+        "--lookahead SECONDS",
+        "Maximum time before the due time at which the mover takes a message from the broker and holds it.",
+        3600.0,
+        min=0.5,
+    ),
+    max_held: int = option("--max-held", "Maximum number of held messages of a queue.", 10_000, min=1),
+    allow: list[str] | None = option(
+        "--allow PATTERN",
+        "Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
+        None,
+        show_default=False,
+    ),
+    dead_letters: str | None = option(
+        "--dead-letters QUEUE",
+        "Queue for messages without a possible destination. Default: such messages stay in the delay queue.",
+        None,
+    ),
+    wait: bool = option("--wait", "Wait for an unreachable broker, instead of ending with status 3.", False),
+    quiet: bool = option("--quiet -q", "Print no summary.", False),
+) -> None:
+    """Pass delayed messages on at the due time, until interrupted.
+
+    Any number of movers may share the work of a queue, and the remaining movers continue if a mover dies. The
+    command prints problems of a queue, such as messages with an expiry before the due time, or a nearly
+    exhausted quota.
+
+    [bold]Examples[/]
+
+    $ bmq mover bmq://bmq.test.mem.priority/orders.delayed
+    $ bmq mover bmq://bmq.test.mem.priority/orders.delayed --longest 86400
+    $ bmq mover QUEUE --wait --dead-letters bmq://bmq.test.mem.priority/orders.dead
+    """
+    from bmq.delays import Mover
+
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(target.connect(retry_first_connect=wait))
+        admin = await stack.enter_async_context(target.admin())
+        letters = await session.open_queue(dead_letters, write=True) if dead_letters is not None else None
+        movers: list[Mover] = []
+        for uri in queues:
+            queue = await session.open_queue(uri, read=True, default_subscription=False)
+            movers.append(
+                Mover(
+                    queue,
+                    allow=allow or None,
+                    dead_letters=letters,
+                    admin=admin,
+                    longest=longest,
+                    lookahead=lookahead,
+                    tick=min(0.5, lookahead),
+                    max_held=max_held,
+                )
+            )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for mover in movers:
+                    group.create_task(mover.run())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # one line gives the reason; the other movers end, too
+        finally:
+            if not quiet:
+                moved = sum(mover.moved for mover in movers)
+                aside = sum(mover.put_aside for mover in movers)
+                lost = "" if not aside else f", {number(aside)} not"
+                note(f"{several(moved, 'message')} passed on{lost}")
