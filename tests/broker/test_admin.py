@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.broker import Broker, DomainConfig, Limits, ManualClock, Mode
+from bmq.broker import Broker, DomainConfig, Limits, Mode
 from bmq.wire.control import AdminCommand, AdminCommandResponse, ClientType
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain
-from tests.waiting import eventually
 
 
 def admin(core: Core) -> CoreClient:
@@ -109,16 +108,6 @@ def test_purge_one_application(core: Core) -> None:
     assert "not found" in purged["purgedQueues"]["queues"][0]["error"]["message"]
 
 
-def test_purge_removes_all_messages(core: Core) -> None:
-    assert tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE *")["purgedQueues"]["queues"][0][
-        "queue"
-    ]["numMessagesPurged"] == 2  # fmt: skip
-    assert len(core.node.queues[FANOUT].store) == 0
-    (purged,) = tell(core, "DOMAINS DOMAIN bmq.test.mem.priority PURGE")["purgedQueues"]["queues"]
-    assert purged["queue"]["numMessagesPurged"] == 1
-    assert tell(core, "DOMAINS DOMAIN bmq.test.mem.broadcast PURGE") == {"purgedQueues": {"queues": []}}
-
-
 def test_a_purge_makes_room_for_a_consumer_that_was_full(core: Core) -> None:
     reader = core.client()
     reader.consume(f"{FANOUT}?id=baz")
@@ -149,20 +138,6 @@ def test_reconfigure_reloads_the_domain() -> None:
     assert core.node.domains[name].config.app_ids == ("bar", "baz", "new"), "old settings stay"
 
 
-def test_reconfigured_limits_apply_to_later_messages() -> None:
-    core = Core()
-    sender = core.client()
-    sender.open(PRIORITY, write=True)
-    sender.put(b"m", b"m")
-    name = "bmq.test.mem.priority"
-    core.source.configured[name] = domain(queue_limits=type(domain().queue_limits)(1, 1000), max_producers=1)
-    say(core, f"DOMAINS RECONFIGURE {name}")
-    sender.put(b"m")
-    assert [ack.status for ack in sender.acks] == [0, 0, 1]
-    answer = core.client().open(PRIORITY, write=True)
-    assert "1 producer(s)" in str(answer)
-
-
 def test_idle_queues_can_be_forgotten_at_once() -> None:
     core = Core()
     peer = core.client()
@@ -171,44 +146,6 @@ def test_idle_queues_can_be_forgotten_at_once() -> None:
     assert core.node.queues
     assert tell(core, "CLUSTERS CLUSTER local FORCE_GC_QUEUES") == {"success": {}}
     assert not core.node.queues
-
-
-def test_statistics_are_shown(core: Core) -> None:
-    stats = json.loads(tell(core, "stat show")["stats"])
-    queue = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]
-    assert queue["values"]["queue_put_msgs_abs"] == 2
-    assert queue["values"]["queue_push_msgs_abs"] == 1
-    assert queue["appIds"]["bar"]["values"]["queue_content_msgs"] == 2
-
-
-# What a real broker says of a queue, but for how full it was at most.
-REAL_VALUES = {
-    *(
-        f"queue_{what}_{unit}{since}"
-        for what in ("put", "push")
-        for unit in ("msgs", "bytes")
-        for since in ("", "_abs")
-    ),
-    *(
-        f"queue_{what}_msgs{since}"
-        for what in ("ack", "nack", "confirm", "reject", "gc")
-        for since in ("", "_abs")
-    ),
-    *(f"queue_{what}_time_{kind}" for what in ("ack", "confirm", "queue") for kind in ("avg", "max")),
-    *(f"queue_{what}_{unit}" for what in ("content", "cfg") for unit in ("msgs", "bytes")),
-    *("queue_msgs_current", "queue_bytes_current", "queue_producers_count", "queue_consumers_count"),
-    *("queue_nack_noquorum_msgs", "queue_nack_noquorum_msgs_abs", "queue_history_abs", "queue_role"),
-}
-
-
-def test_statistics_have_a_real_brokers_figures_of_a_queue(core: Core) -> None:
-    stats = json.loads(tell(core, "STAT SHOW")["stats"])
-    values = stats["domainQueues"]["domains"]["bmq.test.mem.fanout"][FANOUT]["values"]
-    assert set(values) == REAL_VALUES
-    assert values["queue_put_bytes"] == values["queue_put_bytes_abs"] == 12
-    assert values["queue_push_bytes"] == 5
-    assert values["queue_bytes_current"] == 12
-    assert values["queue_role"] == 1
 
 
 def test_statistics_report_the_waiting_times() -> None:
@@ -233,20 +170,6 @@ def test_statistics_report_the_waiting_times() -> None:
     assert (foo["queue_content_bytes"], bar["queue_bytes_current"]) == (0, 6)
 
 
-async def test_a_message_that_is_refused_or_known_is_not_counted_as_posted() -> None:
-    config = DomainConfig(name="small", mode=Mode.PRIORITY, queue_limits=Limits(messages=2))
-    async with Broker(domains=[config]) as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue("bmq://small/queue", write=True)
-        guid = "4000010000000050DCE8A4FE15C0E2F3"
-        for _ in range(2):
-            await queue.post(b"twice", guid=guid)
-        report = await queue.post_many([b"more"] * 5)
-        stored = len(broker.queues["bmq://small/queue"])
-        stats = broker.queues["bmq://small/queue"].stats()
-        assert (stats.posted, stats.refused) == (stored, len(report.failures))
-        assert stats.refused > 0
-
-
 async def test_the_posts_of_a_test_are_those_that_the_queue_accepted() -> None:
     config = DomainConfig(name="small", mode=Mode.PRIORITY, queue_limits=Limits(messages=2))
     async with Broker(domains=[config], posts_kept=100) as broker, bmq.connect(broker.uri) as session:
@@ -258,26 +181,6 @@ async def test_the_posts_of_a_test_are_those_that_the_queue_accepted() -> None:
         assert [each.guid for each in posted] == [
             each.guid for each in broker.queues["bmq://small/queue"].messages
         ]
-
-
-async def test_the_counters_of_a_queue_are_an_object() -> None:
-    clock = ManualClock()
-    async with Broker(clock=clock) as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(PRIORITY, read=True, write=True)
-        await queue.post_many([b"one", b"three"])
-        before = broker.queues[PRIORITY].stats()
-        assert (before.posted, before.posted_bytes, before.acknowledged, before.messages) == (2, 8, 2, 2)
-        assert (before.producers, before.consumers, before.bytes) == (1, 1, 8)
-        clock.advance(5)
-        batch = await queue.receive_many(timeout=10)
-        clock.advance(2)
-        batch.confirm()
-        await eventually(lambda: broker.queues[PRIORITY].confirmed == 2)
-        change = broker.queues[PRIORITY].stats() - before
-        assert (change.posted, change.pushed, change.pushed_bytes, change.confirmed) == (0, 2, 8, 2)
-        assert (change.queued_seconds, change.held_seconds) == pytest.approx((10, 4))
-        assert change.messages == change.bytes == change.refused == 0
-        assert change.producers == 1
 
 
 @pytest.mark.parametrize(
@@ -310,11 +213,3 @@ def test_json_is_printed_as_requested(core: Core) -> None:
     text = say(core, "ENCODING JSON_PRETTY DOMAINS DOMAIN bmq.test.mem.priority INFOS")
     assert text.startswith('{\n  "domainInfo"')
     assert say(core, "DOMAINS DOMAIN bmq.test.mem.priority INFOS") == text
-
-
-def test_an_admin_session_serves_no_queues(core: Core) -> None:
-    peer = admin(core)
-    peer.put(b"m")
-    peer.confirm(bytes(16))
-    assert peer.receive() == []
-    assert not peer.session.closed

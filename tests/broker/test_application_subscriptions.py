@@ -50,14 +50,6 @@ def test_each_application_has_its_own_subscription() -> None:
     assert readers["baz"].payloads == [b"1", b"2", b"3", b"none"]
 
 
-def test_unwanted_message_uses_no_quota_and_is_not_remembered() -> None:
-    core = Core()
-    sender = producer(core, APPSUB)
-    guids = sender.put(b"neg", properties={"x": -1})
-    sender.put(b"pos", guids=guids, properties={"x": 1})
-    assert len(core.node.queues[APPSUB].store) == 1
-
-
 @pytest.mark.statement("1.26")
 def test_a_message_must_match_both_kinds_of_subscription() -> None:
     core = Core()
@@ -83,14 +75,6 @@ def test_the_last_entry_of_an_application_counts() -> None:
     for x in (1, 2):
         sender.put(b"%d" % x, properties={"x": x})
     assert reader.payloads == [b"2"]
-
-
-def test_an_entry_of_an_unknown_application_is_ignored() -> None:
-    core = Core(domain("bmq.test.mem.fanout", subscriptions=(AppSubscription("nope", "x == 1"),)))
-    sender, reader = producer(core, FANOUT), core.client()
-    reader.consume(f"{FANOUT}?id=foo")
-    sender.put(b"m")
-    assert reader.payloads == [b"m"]
 
 
 @pytest.mark.statement("1.24")

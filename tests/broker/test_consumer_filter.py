@@ -15,10 +15,8 @@ import pytest
 import bmq
 from bmq.broker import (
     Broker,
-    ConsumerFilter,
     DomainConfig,
     FilteredConsumer,
-    InvalidDomain,
     Limits,
     Mode,
     TagConsumerFilter,
@@ -213,25 +211,3 @@ async def test_a_domain_file_names_the_filter(session: bmq.Session, broker: Brok
 
 def domain(**parameters: Any) -> dict[str, Any]:
     return {"definition": {"parameters": PRIORITY.parameters() | parameters}}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"name": "sizes", "consumers": {}}, "consumerFilter.name: must be one of tags"),
-        ({"name": "tags"}, "consumerFilter.consumers: is missing"),
-        ({"name": "tags", "consumers": {"foo": {}}}, "empty in any other"),
-        ({"name": "tags", "consumers": {"": {"anytag": 1}}}, "anytag: must be a string"),
-    ],
-)
-def test_errors_in_a_domain_file_are_reported(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidDomain, match=says):
-        Broker(domains={"d": domain(consumerFilter=given)})
-
-
-def test_a_tag_filter_evaluates_the_metadata_of_the_application() -> None:
-    found: ConsumerFilter = TagConsumerFilter({"foo": {"alltag1": "a", "alltag2": "b"}})
-    consumer = FilteredConsumer("bmq://d/q", "foo", "", "client")
-    assert found(consumer, {"tagX": "a", "tagY": "b", "other": 1})
-    assert not found(consumer, {"tagX": "a"})
-    assert found(replace(consumer, app_id="bar"), {})

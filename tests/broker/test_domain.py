@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from bmq.broker._domain_config import (
-    AppSubscription,
     DomainConfig,
     InvalidDomain,
     Limits,
     Mode,
-    Redirect,
     builtin_domains,
     parse_domain,
 )
@@ -51,35 +49,11 @@ def test_a_domain_file_of_a_real_broker_is_read() -> None:
     )
 
 
-def test_optional_fields_have_defaults() -> None:
-    config = parsed()
-    nothing = Limits(0, 0)
-    assert config == DomainConfig(
-        "d", Mode.PRIORITY, domain_limits=nothing, queue_limits=nothing, message_ttl=0
-    )
-    assert (config.queue_limits, config.message_ttl, config.max_delivery_attempts) == (Limits(0, 0), 0, 0)
-    assert (config.deduplication_time_ms, config.consistency) == (300_000, "eventual")
-
-
 def test_written_values_read_back_equal() -> None:
     for config in builtin_domains().values():
         assert isinstance(config, DomainConfig)
         document = {"definition": {"location": "local", "parameters": config.parameters()}}
         assert parse_domain(config.name, document) == config
-
-
-def test_unknown_members_are_skipped() -> None:
-    assert parsed(msgGroupIdConfig={"rebalance": True}, later=[1]).mode is Mode.PRIORITY
-
-
-def test_a_redirection_is_parsed() -> None:
-    assert parse_domain("a", b'{"redirect": "b"}') == Redirect("a", "b")
-
-
-def test_subscriptions() -> None:
-    entries = [{"appId": "foo", "expression": {"version": "E_VERSION_1", "text": "x == 1"}}]
-    config = parsed(mode={"fanout": {"appIDs": ["foo"]}}, subscriptions=entries)
-    assert config.subscriptions == (AppSubscription("foo", "x == 1"),)
 
 
 @pytest.mark.parametrize(

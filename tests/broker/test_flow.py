@@ -33,25 +33,6 @@ def test_delivery_resumes_at_eighty_percent() -> None:
     assert total == measured["after 2"] == 12
 
 
-@pytest.mark.parametrize(("maximum", "resumes_at"), [(1, 0), (2, 1), (5, 4), (10, 8), (100, 80)])
-def test_the_low_watermark(maximum: int, resumes_at: int) -> None:
-    reader, writer = pair(messages=maximum)
-    guids = writer.put(*[b"m"] * (2 * maximum))
-    assert len(reader.pushes) == maximum
-    confirmed = 0
-    while not (more := len(reader.pushes)):
-        reader.confirm(guids[confirmed])
-        confirmed += 1
-    assert maximum - confirmed == resumes_at
-    assert more == confirmed
-
-
-def test_a_maximum_of_zero_never_delivers() -> None:
-    reader, writer = pair(messages=0)
-    writer.put(b"m")
-    assert reader.pushes == []
-
-
 @pytest.mark.parametrize(("size", "more"), [(120, 0), (121, 1)])
 def test_new_byte_limit_counts_unconfirmed_messages(size: int, more: int) -> None:
     core = Core()
@@ -83,14 +64,6 @@ def test_bulk_output_is_divided_into_events_of_a_megabyte() -> None:
     assert [data[:100_000] for data in arrived] == payloads
 
 
-def test_a_message_larger_than_the_limit_is_delivered_alone() -> None:
-    reader, writer = pair(size=10)
-    guids = writer.put(b"x" * 100, b"y")
-    assert reader.payloads == [b"x" * 100]
-    reader.confirm(guids[0])
-    assert reader.payloads == [b"y"]
-
-
 def test_delivery_resumes_when_both_counters_have_fallen() -> None:
     reader, writer = pair(messages=10, size=100)
     guids = writer.put(b"x" * 90, b"x" * 10, b"z")
@@ -99,43 +72,6 @@ def test_delivery_resumes_when_both_counters_have_fallen() -> None:
     assert reader.pushes == [], "90 bytes left: above 80 % of 100"
     reader.confirm(guids[0])
     assert len(reader.pushes) == 1
-
-
-def test_each_subscription_has_its_own_limits() -> None:
-    core = Core()
-    reader, writer = core.client(), core.client()
-    reader.open(PRIORITY, read=True)
-    reader.configure(subscription(1, "x == 1", messages=2), subscription(2, "x == 2", messages=2))
-    writer.open(PRIORITY, write=True)
-    for x in (1, 1, 1, 2, 2, 2):
-        writer.put(b"m", properties={"x": x})
-    assert sorted(push.sub_ids for push in reader.pushes) == [(1,), (1,), (2,), (2,)]
-
-
-def test_a_new_subscription_id_starts_counting_anew() -> None:
-    core = Core()
-    reader, writer = core.client(), core.client()
-    reader.open(PRIORITY, read=True)
-    reader.configure(subscription(1, messages=2))
-    writer.open(PRIORITY, write=True)
-    writer.put(*[b"m"] * 6)
-    assert len(reader.pushes) == 2
-    reader.configure(subscription(1, messages=2))
-    assert len(reader.pushes) == 0
-    reader.configure(subscription(2, messages=2))
-    assert len(reader.pushes) == 2
-
-
-def test_a_higher_limit_for_the_same_id_takes_effect_at_once() -> None:
-    core = Core()
-    reader, writer = core.client(), core.client()
-    reader.open(PRIORITY, read=True)
-    reader.configure(subscription(1, messages=2))
-    writer.open(PRIORITY, write=True)
-    writer.put(*[b"m"] * 6)
-    assert len(reader.pushes) == 2
-    reader.configure(subscription(1, messages=5))
-    assert len(reader.pushes) == 3
 
 
 def test_any_change_of_consumers_resumes_delivery_below_the_limit() -> None:
@@ -187,14 +123,3 @@ def test_a_client_that_does_not_read_gets_no_more_than_the_high_water_mark() -> 
         more = len(slow.pushes)
         assert 0 < more < 110
         delivered += more
-
-
-def test_a_slow_reader_does_not_delay_other_readers() -> None:
-    core = Core()
-    slow, quick, writer = core.connect(high_water=10_000), core.client(), core.client()
-    slow.negotiate()
-    for peer in (slow, quick):
-        peer.consume(PRIORITY)
-    writer.open(PRIORITY, write=True)
-    writer.put(*[b"x" * 1000] * 100)
-    assert len(slow.pushes) + len(quick.pushes) == 100

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,11 @@ from typing import Any
 import pytest
 
 from bmq._json import orjson
-from bmq.broker._domain import DomainSource
 from bmq.broker._node import Bounds
-from bmq.errors import UsageError
-from bmq.protocol.broker.settings import BrokerSettings
 from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.control import (
     AdminCommand,
-    AdminCommandResponse,
     ClientType,
-    CloseQueue,
-    CloseQueueResponse,
     Codec,
     ConfigureStream,
     ConfigureStreamResponse,
@@ -30,24 +23,19 @@ from bmq.wire.control import (
     ControlMessage,
     Disconnect,
     Expression,
-    MessageKind,
-    OpenQueue,
     OpenQueueResponse,
-    QueueHandleParameters,
     Status,
     StatusCategory,
     StreamParameters,
-    SubQueueIdInfo,
     Subscription,
 )
-from bmq.wire.control_event import decode_event, encode_event
+from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import EX, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, subscription
 from tests.fakes.client import open_queue
-from tests.performance.server import counted
 
 MIB = 2**20
 SMALL = "bmq://bmq.test.small.priority/q"
@@ -121,14 +109,6 @@ def test_posts_to_full_or_read_only_queues_are_not_decompressed(
     assert not inflated
 
 
-def test_one_event_decompresses_no_more_than_its_quota_takes(inflated: list[int]) -> None:
-    peer = Core().client()
-    peer.open(SMALL, write=True)
-    bombs(peer, 30)
-    assert [ack.status for ack in peer.acks] == [0] + [2] * 29, "one message may exceed the quota"
-    assert sum(inflated) <= 65 * MIB
-
-
 def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: list[int]) -> None:
     core = Core()
     peers = [core.client() for _ in range(3)]
@@ -141,18 +121,6 @@ def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: l
     assert statuses[0] == 0
     assert set(statuses[2:]) == {2}, "refused as by a quota: to be tried again later"
     assert len(core.node.queues[PRIORITY].store) < 3
-
-
-def test_the_reserve_fills_up_again() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, write=True)
-    bombs(peer, 6)
-    assert peer.acks[-1].status == 2
-    core.advance(0)
-    core.advance(2)
-    bombs(peer, 1)
-    assert [ack.status for ack in peer.acks] == [0]
 
 
 def test_usual_compression_is_never_refused() -> None:
@@ -199,26 +167,6 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
             peer.confirm(guid, q_id=q_id)
 
 
-def test_an_unconvertible_message_for_an_old_client_costs_little(inflated: list[int]) -> None:
-    """A message that would become too large is sent unchanged, without endless attempts."""
-    core = Core()
-    sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
-    sender.open(PRIORITY, write=True)
-    area = encode_properties({"x": 1}, new=True)
-    data = area + zlib.compress(bytes(65 * MIB), 9)
-    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
-    body = b"".join(
-        encode_put(0, sender.guids.next(0), data, flags=flags, schema_id=1, compression=Compression.ZLIB)
-        for _ in range(30)
-    )
-    sender.send(pack_event_header(8 + len(body), EventType.PUT) + body)
-    assert {ack.status for ack in sender.acks} == {0}
-    assert not inflated
-    old.consume(PRIORITY)
-    assert [push.data for push in old.pushes] == [data] * 30
-    assert sum(inflated) <= 64 * MIB + 32 * len(body) + 64 * MIB
-
-
 # ---- memory before and after the handshake
 
 
@@ -231,15 +179,6 @@ def test_unidentified_clients_may_send_a_few_kilobytes(size: int) -> None:
     peer.send(pack_event_header(65_536, EventType.CONTROL, 0x20) + b"{" * 1000)
     assert not peer.session.closed
     assert peer.session.buffered < 70_000
-
-
-def test_limit_of_events_rises_after_the_handshake() -> None:
-    peer = Core().connect()
-    peer.send(peer.identity_event() + pack_event_header(10 * MIB, EventType.PUT))
-    assert not peer.session.closed
-    peer = Core().connect()
-    peer.send(peer.identity_event() + pack_event_header(100 * MIB, EventType.PUT))
-    assert peer.session.closed
 
 
 def test_only_messages_may_be_large() -> None:
@@ -256,65 +195,6 @@ def test_only_messages_may_be_large() -> None:
 
 
 # ---- many queues
-
-
-def test_a_client_with_many_handles_of_a_queue_leaves_at_once() -> None:
-    core = Core()
-    sender, reader = core.client(), core.client()
-    sender.open(PRIORITY, write=True)
-    with counted() as coming:
-        for q_id in range(1000):
-            reader.open(PRIORITY, q_id, read=True)
-            reader.configure(subscription(q_id + 1, "x == 1"), q_id=q_id)
-    sender.put(b"first")
-    sender.put(b"second", properties={"x": 1})
-    assert len(reader.pushes) == 1
-    with counted() as leaving:
-        reader.crash()
-    assert not core.node.queues[PRIORITY].apps["__default"].streams
-    assert leaving.calls < coming.calls / 20, "leaving takes less work than coming"
-    other = core.client()
-    other.consume(PRIORITY)
-    assert other.payloads == [b"second", b"first"], "what is redelivered goes first"
-
-
-def test_handles_under_other_numbers_stay_when_one_is_closed() -> None:
-    core = Core()
-    reader = core.client()
-    for q_id in (1, 2**31 + 1, 3):
-        reader.consume(PRIORITY, q_id)
-    assert isinstance(reader.close(PRIORITY, 2**31 + 1, read=True), CloseQueueResponse)
-    assert isinstance(reader.close(PRIORITY, 2**31 + 1, read=True), Status)
-    sender = core.client()
-    sender.open(PRIORITY, write=True)
-    sender.put(b"0", b"1")
-    assert sorted(push.queue_id for push in reader.pushes) == [1, 3]
-    # The numbers are signed where messages are.
-    for q_id in (2**31 + 2, 4):
-        assert isinstance(reader.open(PRIORITY, q_id, write=True), OpenQueueResponse)
-    signed = 2 - 2**31
-    reader.put(b"2", q_id=signed)
-    assert [ack.status for ack in reader.acks] == [0]
-    assert isinstance(reader.close(PRIORITY, 2**31 + 2, write=True), CloseQueueResponse)
-    reader.put(b"3", q_id=signed)
-    reader.put(b"4", q_id=4)
-    assert [ack.status for ack in reader.acks] == [5, 0]
-    for q_id in (2**31 + 1, 2**31 + 2):
-        other = reader.open(f"{PRIORITY}2", q_id, write=True)
-        assert isinstance(other, OpenQueueResponse), "the number is free for another queue"
-
-
-def test_counts_of_readers_and_writers_stay_correct() -> None:
-    core = Core(domain(max_consumers=2, max_producers=2))
-    one, two = core.client(), core.client()
-    for _ in range(3):
-        for peer in (one, two):
-            assert isinstance(peer.open(PRIORITY, read=True, write=True), OpenQueueResponse)
-        assert isinstance(core.client().open(PRIORITY, write=True), Status)
-        assert isinstance(core.client().open(PRIORITY, read=True), Status)
-        one.close(PRIORITY, read=True, write=True, final=False)
-        two.crash()
-        two = core.client()
 
 
 def test_a_connection_has_a_limited_number_of_queues() -> None:
@@ -367,42 +247,6 @@ def test_unused_abandoned_queues_are_forgotten_first() -> None:
     assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "21", "22", "23"]
 
 
-def test_abandoned_queues_cost_no_time() -> None:
-    core = Core(bounds=Bounds(idle_queues=2000))
-    peer = core.client()
-    for number in range(2000):
-        peer.open(f"{PRIORITY}{number}", number, write=True)
-    peer.crash()
-    assert len(core.node.queues) == 2000
-    core.advance(1)
-    with counted() as counter:
-        for _ in range(10):
-            core.advance(0.1)
-    assert counter.calls < 10 * 20, "whatever the number of queues"
-
-
-def test_unknown_appids_do_not_slow_other_applications() -> None:
-    def calls(strangers: int) -> int:
-        """Return the function calls for 20 messages, with many readers of unknown applications."""
-        core = Core()
-        stranger, sender, reader = core.client(), core.client(), core.client()
-        for number in range(strangers):
-            stranger.open(f"{FANOUT}?id=app{number}", number, read=True)
-        sender.open(FANOUT, write=True)
-        for q_id, app in enumerate(("foo", "bar", "baz")):
-            reader.consume(f"{FANOUT}?id={app}", q_id)
-        with counted() as counter:
-            for _ in range(20):
-                guids = sender.put(b"m")
-                for q_id in (0, 1, 2):
-                    reader.confirm(*guids, q_id=q_id, sub_id=1)
-        assert len(reader.pushes) == 60
-        assert not core.node.queues[FANOUT].store
-        return counter.calls
-
-    assert calls(2000) <= calls(0) * 1.01
-
-
 # ---- work a request
 
 
@@ -439,30 +283,6 @@ def test_a_consumer_has_a_limited_number_of_subscriptions() -> None:
     assert reader.payloads == [b"m"], "what was configured before stays"
 
 
-def test_changing_a_consumer_compiles_only_its_own_expressions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    core = Core()
-    sender = core.client()
-    sender.open(PRIORITY, write=True)
-    sender.put(b"m")
-    for first in range(0, 6000, 1000):
-        reader = core.client()
-        reader.open(PRIORITY, read=True)
-        wanted = [subscription(number, f"x == {first + number}") for number in range(1, 1001)]
-        reader.configure(*wanted)
-    compiled: list[str] = []
-    original = compile
-
-    def counting(source: Any, *args: Any, **kwargs: Any) -> Any:
-        compiled.append(source)
-        return original(source, *args, **kwargs)
-
-    monkeypatch.setattr("builtins.compile", counting)
-    core.client().consume(PRIORITY, text="y == 1")
-    assert len(compiled) == 1
-
-
 @pytest.fixture
 def listing() -> tuple[Core, CoreClient]:
     core = Core(bounds=Bounds(listed=10))
@@ -482,23 +302,6 @@ def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, CoreClient], wor
     answer = orjson.loads(core.node.admin(command, core.now))["queueContents"]
     assert len(answer["messages"]) == count
     assert answer["totalQueueMessages"] == 25
-
-
-@pytest.mark.parametrize("words", ["0 UNLIMITED", "0 11", "25 -11", f"0 {2**62}"])
-def test_longer_lists_are_refused_with_a_remedy(listing: tuple[Core, CoreClient], words: str) -> None:
-    core, _ = listing
-    answer = core.node.admin(f"DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}", core.now)
-    assert "limit of 10 in one list" in answer
-    assert "LIST " in answer
-    assert len(answer) < 200
-
-
-@pytest.mark.parametrize("words", [f"0 {10**30}", f"{10**30} 1", f"{'9' * 10_000} 1", "x 1"])
-def test_numbers_out_of_range_are_refused(listing: tuple[Core, CoreClient], words: str) -> None:
-    core, _ = listing
-    for encoding in ("", "ENCODING JSON_COMPACT "):
-        command = f"{encoding}DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
-        assert "Unable to decode command" in core.node.admin(command, core.now)
 
 
 def test_other_clients_are_served_between_two_admin_commands() -> None:
@@ -543,18 +346,6 @@ def test_other_clients_are_served_between_a_thousand_ordered_requests() -> None:
     assert len(peer.others) == 1001
 
 
-def test_other_clients_are_served_after_each_large_request() -> None:
-    peer = Core().client()
-    peer.open(PRIORITY, read=True)
-    large = encode_event(ControlMessage(r_id=1, body=subscriptions(1000)), Codec.JSON)
-    peer.session.receive(large * 3, 1000)
-    for _ in range(3):
-        assert len(peer.others) == 1
-        assert peer.session.waiting, "also for what comes in the next chunk"
-        peer.session.resume(1000)
-    assert not peer.session.waiting
-
-
 @pytest.mark.parametrize("words", ["a b ", "HELP "])
 def test_an_oversized_admin_command_is_refused(words: str) -> None:
     core = Core()
@@ -593,90 +384,6 @@ def test_no_file_outside_the_directory_is_read(directory: Path, name: str, comma
     assert "doesn't exist" in absolute
 
 
-@pytest.mark.parametrize("length", [100, 250, 251, 255, 256, 5000])
-def test_a_domain_name_too_long_for_a_file_is_unknown(directory: Path, length: int) -> None:
-    core = Core()
-    core.source = core.node.source = DomainSource({}, directory)
-    refusal = core.client().open(f"bmq://{'d' * length}/q", write=True)
-    assert isinstance(refusal, Status)
-    assert (refusal.category, refusal.code) == (StatusCategory.E_UNKNOWN, -1)
-    assert "doesn't exist" in refusal.message
-
-
-def test_the_longest_file_name_is_found(directory: Path) -> None:
-    name = "d" * 250
-    parameters = domain().parameters()
-    document = orjson.dumps({"definition": {"parameters": parameters}})
-    (directory / "domains" / f"{name}.json").write_bytes(document)
-    core = Core()
-    core.source = core.node.source = DomainSource({}, directory)
-    assert isinstance(core.client().open(f"bmq://{name}/q", write=True), OpenQueueResponse)
-
-
-@pytest.mark.parametrize(
-    ("flags", "read", "write"), [(4, -3, 1), (2, 1, -3), (0, -1, -1), (6, -1, 1), (4, 0, -1)]
-)
-def test_negative_counts_are_refused(flags: int, read: int, write: int) -> None:
-    core = Core(domain(max_consumers=1))
-    peer = core.client()
-    wanted = QueueHandleParameters(uri=PRIORITY, flags=flags, read_count=read, write_count=write)
-    refusal = peer.ask(OpenQueue(handle_parameters=wanted))
-    assert isinstance(refusal, Status)
-    assert refusal.category is StatusCategory.E_INVALID_ARGUMENT
-    assert not core.node.queues
-    peer.open(PRIORITY, read=True, write=True)
-    for final in (False, True):
-        closing = peer.ask(CloseQueue(handle_parameters=wanted, is_final=final))
-        assert isinstance(closing, Status), "neither can counts be raised by closing"
-    assert isinstance(core.client().open(PRIORITY, read=True), Status)
-    assert isinstance(peer.close(PRIORITY, read=True, write=True, final=False), CloseQueueResponse)
-    assert isinstance(core.client().open(PRIORITY, read=True), OpenQueueResponse)
-
-
-NASTY = "x\udcff\x1b[2J\n\u202e"
-
-
-@pytest.mark.parametrize("encoding", ["", "ENCODING JSON_COMPACT ", "ENCODING JSON_PRETTY "])
-def test_internals_show_any_client_and_appid(encoding: str) -> None:
-    core = Core()
-    peer = core.client(process_name=NASTY)
-    wanted = QueueHandleParameters(
-        uri=FANOUT, flags=2, read_count=1, sub_id_info=SubQueueIdInfo(sub_id=1, app_id=NASTY)
-    )
-    assert isinstance(peer.ask(OpenQueue(handle_parameters=wanted)), OpenQueueResponse)
-    peer.configure(subscription(1, NASTY), app_id=NASTY)
-    admin = core.connect()
-    admin.negotiate(client_type=ClientType.E_TCPADMIN)
-    for command in (
-        "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q INTERNALS",
-        "STAT SHOW",
-        f"DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE {NASTY}",
-        f"{NASTY}",
-    ):
-        answer = admin.ask(AdminCommand(command=encoding + command))
-        assert isinstance(answer, AdminCommandResponse)
-        assert "\udcff" not in answer.text or not encoding
-        if command.endswith("INTERNALS"):
-            assert "\x1b" not in answer.text
-            assert r"\x1b[2J" in answer.text.replace("\\\\", "\\")
-
-
-def test_logs_are_one_readable_line_each(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    core = Core()
-    peer = core.client(process_name=NASTY, features=EX + NASTY)
-    wanted = QueueHandleParameters(
-        uri=FANOUT, flags=2, read_count=1, sub_id_info=SubQueueIdInfo(sub_id=1, app_id=NASTY)
-    )
-    peer.ask(OpenQueue(handle_parameters=wanted))
-    for text in (f'{{"{NASTY}": 1}}', f'"{NASTY}"', f'{{"rId": 1, "openQueue": "{NASTY}"}}'):
-        body = text.encode("utf-8", "surrogateescape")
-        peer.send(pack_event_header(8 + len(body), EventType.CONTROL, 0x20) + body)
-    assert len(caplog.messages) >= 3
-    for line in caplog.messages:
-        assert line.isprintable(), line
-
-
 def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     peer = Core().client()
     peer.send((pack_event_header(12, EventType.CONTROL, 0x20) + b"\0\0\0\4") * 150)
@@ -689,44 +396,6 @@ def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture)
         assert isinstance(peer.open(f"{FANOUT}?id=app{number}", number, read=True), OpenQueueResponse)
     assert 2 <= len(caplog.records) <= 25
     assert "not logged" in caplog.messages[-1]
-
-
-def test_reading_an_unknown_appid_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    core = Core()
-    reader = core.client(process_name="billing")
-    reader.consume(f"{FANOUT}?id=foo")
-    assert not caplog.records
-    reader.consume(f"{FANOUT}?id=fooo", 1)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    for part in ("billing", FANOUT, "fooo"):
-        assert part in record.getMessage()
-
-
-def test_limits_are_positive() -> None:
-    with pytest.raises(UsageError, match="subscriptions"):
-        Bounds(subscriptions=0)
-
-
-def test_handshake_timeout_can_be_set() -> None:
-    core = Core(settings=BrokerSettings(handshake_timeout=5))
-    peer = core.connect()
-    assert peer.session.next_deadline() == core.now + 5
-
-
-def test_a_request_of_the_largest_size_takes_little_time() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    event = encode_event(ControlMessage(r_id=1, body=subscriptions(10_500)), Codec.JSON)
-    assert 1.8 * MIB < len(event) < 2 * MIB
-    with counted() as counter:
-        peer.send(event)
-    assert counter.calls < 10_500 * 45
-    (answer,) = peer.others
-    message = decode_event(answer, MessageKind.CONTROL)
-    assert isinstance(message, ControlMessage)
-    assert isinstance(message.body, Status)
 
 
 # ---- a large backlog

@@ -9,7 +9,6 @@ import pytest
 
 from bmq.broker._domain_config import Limits
 from bmq.wire.control import OpenQueueResponse, Status, StatusCategory
-from bmq.wire.put import encode_put
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain
 from tests.transcripts import probes
 
@@ -34,19 +33,6 @@ def test_a_quota_of_ten_admits_eleven() -> None:
     sender = producer(Core(), SMALL)
     sender.put(*[b"m"] * 14)
     assert statuses(sender) == probes()["quota"]
-
-
-def test_a_refusal_is_sent_even_without_the_ack_flag() -> None:
-    sender = producer(Core(), SMALL)
-    sender.put(*[b"m"] * 12, ack=False)
-    assert statuses(sender) == [1]
-
-
-def test_a_quota_of_bytes_may_be_exceeded_by_one_message() -> None:
-    sender = producer(Core(), SMALL)
-    for size in (4000, 4000, 1):
-        sender.put(b"x" * size)
-    assert statuses(sender) == [0, 0, 2]
 
 
 def test_messages_are_checked_before_bytes_and_the_queue_before_the_domain() -> None:
@@ -79,13 +65,6 @@ def test_a_confirmation_makes_room() -> None:
     assert statuses(sender) == [0] * 11 + [1, 0]
 
 
-def test_broadcast_has_no_quota() -> None:
-    core = Core(domain("bmq.test.mem.broadcast", queue_limits=Limits(0, 0), domain_limits=Limits(0, 0)))
-    sender = producer(core, BROADCAST)
-    sender.put(*[b"m"] * 5)
-    assert statuses(sender) == [0] * 5
-
-
 # ---- TTL
 
 
@@ -115,17 +94,6 @@ def test_delivered_messages_expire_too_and_a_late_confirm_is_ignored() -> None:
     assert reader.payloads == [b"3"]
 
 
-def test_expired_messages_are_counted() -> None:
-    core = Core()
-    sender = producer(core, TTL)
-    sender.put(b"0", b"1", b"2")
-    core.advance(1)
-    sender.put(b"3")
-    core.advance(3)
-    queue = core.node.queues[TTL]
-    assert (len(queue.store), queue.expired) == (0, 4)
-
-
 def test_expiry_keeps_the_places_of_applications() -> None:
     core = Core(domain("bmq.test.mem.fanout", message_ttl=10))
     sender, foo, bar = producer(core, FANOUT), core.client(), core.client()
@@ -151,18 +119,6 @@ def test_the_same_guid_twice_is_acknowledged_twice_and_delivered_once() -> None:
     sender.put(b"two", guids=guids)
     assert statuses(sender) == measured["acks"]
     assert [p.decode() for p in reader.payloads] == measured["pushed"]
-
-
-def test_a_guid_is_remembered_after_its_message_is_confirmed() -> None:
-    core = Core()
-    sender, reader = producer(core), core.client()
-    reader.consume(PRIORITY)
-    guids = sender.put(b"m")
-    reader.confirm(*guids)
-    again = producer(core)
-    again.put(b"m", guids=guids)
-    assert statuses(again) == [0]
-    assert len(reader.pushes) == 1
 
 
 def test_the_window_counts_from_the_arrival() -> None:
@@ -196,39 +152,6 @@ def test_the_window_follows_the_new_configuration_of_the_domain() -> None:
     assert len(reader.pushes) == 1
 
 
-def test_without_a_window_only_stored_messages_count() -> None:
-    core = Core(domain(deduplication_time_ms=0))
-    sender, reader = producer(core), core.client()
-    reader.consume(PRIORITY)
-    guids = sender.put(b"m")
-    sender.put(b"m", guids=guids)
-    assert len(reader.pushes) == 1
-    reader.confirm(*guids)
-    sender.put(b"m", guids=guids)
-    assert len(reader.pushes) == 1
-
-
-def test_a_stored_message_is_known_beyond_the_window() -> None:
-    core = Core(domain(deduplication_time_ms=1000, message_ttl=1000))
-    sender = producer(core)
-    guids = sender.put(b"m")
-    core.advance(100)
-    sender.put(b"m", guids=guids)
-    store = core.node.queues[PRIORITY].store
-    assert len(store) == 1
-    reader = core.client()
-    reader.consume(PRIORITY)
-    reader.confirm(*guids)
-    assert guids[0] not in store, "its window was over long ago"
-
-
-def test_a_duplicate_succeeds_on_a_full_queue() -> None:
-    sender = producer(Core(), SMALL)
-    guids = sender.put(*[b"m"] * 12)
-    sender.put(b"m", guids=guids[:1])
-    assert statuses(sender) == [0] * 11 + [1, 0]
-
-
 @pytest.mark.parametrize(
     ("uri", "guids", "expected"),
     [
@@ -252,28 +175,6 @@ def test_each_post_of_a_guid_is_answered(uri: str, guids: str, expected: list[st
     assert sorted(acks) == sorted(expected)
 
 
-def test_a_guid_twice_in_one_event_is_acknowledged_if_one_of_them_asks() -> None:
-    for one, other in ((0, 1), (1, 0)):
-        sender = producer(Core())
-        sender.put_encoded(*(encode_put(0, b"a" * 16, b"m", flags) for flags in (one, other)))
-        assert statuses(sender) == [0]
-
-
-def test_memory_of_guids_is_bounded_and_released() -> None:
-    core = Core(history_limit=20_000)
-    sender, reader = producer(core), core.client()
-    reader.consume(PRIORITY)
-    store = core.node.queues[PRIORITY].store
-    for _ in range(100):
-        reader.confirm(*sender.put(*[b"m"] * 1000))
-        reader.receive()
-    core.advance(1)
-    assert 0 < len(store.remembered) <= 20_000
-    core.advance(302)
-    assert len(store.remembered) == 0
-    assert not store.messages
-
-
 def test_queue_is_checked_after_changes_and_on_expiry() -> None:
     core = Core()
     sender, reader = producer(core), core.client()
@@ -295,34 +196,6 @@ def test_queue_is_checked_after_changes_and_on_expiry() -> None:
     core.advance(1800)
     assert not core.node.queues
     assert core.node.next_deadline() is None
-
-
-def test_shorter_ttl_applies_to_stored_messages() -> None:
-    core = Core()
-    producer(core).put(b"m")
-    core.advance(10)
-    core.node.configure(core.node.domains["bmq.test.mem.priority"], domain(message_ttl=5))
-    core.node.deliver(core.now)
-    core.advance(1)
-    assert len(core.node.queues[PRIORITY].store) == 0
-
-
-def test_purging_the_queue_forgets_guids() -> None:
-    core = Core()
-    sender = producer(core)
-    guids = sender.put(b"m")
-    core.node.queues[PRIORITY].purge()
-    sender.put(b"m", guids=guids)
-    assert len(core.node.queues[PRIORITY].store) == 1
-
-
-def test_broadcast_never_deduplicates() -> None:
-    core = Core()
-    sender, reader = producer(core, BROADCAST), core.client()
-    reader.consume(BROADCAST)
-    guids = sender.put(b"m")
-    sender.put(b"m", guids=guids)
-    assert reader.payloads == [b"m", b"m"]
 
 
 # ---- who may open
@@ -350,29 +223,6 @@ def test_max_consumers_limits_each_application() -> None:
     assert answer.message == "Client would exceed the limit of 1 consumer(s)"
 
 
-def test_one_error_names_both_limits() -> None:
-    core = Core(domain(max_consumers=1, max_producers=1))
-    core.client().open(PRIORITY, read=True, write=True)
-    answer = refused(core.client(), PRIORITY, read=True, write=True)
-    assert answer.message == "Client would exceed the limit of 1 producer(s) and the limit of 1 consumer(s)"
-
-
-def test_a_place_is_free_when_its_client_has_gone() -> None:
-    core = Core(domain(max_producers=1))
-    first = producer(core)
-    first.crash()
-    assert isinstance(core.client().open(PRIORITY, write=True), OpenQueueResponse)
-
-
-def test_max_queues_counts_queues_not_clients() -> None:
-    core = Core(domain(max_queues=1))
-    producer(core)
-    assert isinstance(core.client().open(PRIORITY, write=True), OpenQueueResponse)
-    assert refused(core.client(), f"{PRIORITY}2", write=True) == Status(
-        category=StatusCategory.E_REFUSED, code=-205, message="maximum number of queues reached"
-    )
-
-
 def test_unopened_empty_queues_are_forgotten_after_half_an_hour() -> None:
     core = Core(domain(max_queues=1))
     producer(core).disconnect()
@@ -380,28 +230,6 @@ def test_unopened_empty_queues_are_forgotten_after_half_an_hour() -> None:
     refused(core.client(), f"{PRIORITY}2", write=True)
     core.advance(102)
     assert isinstance(core.client().open(f"{PRIORITY}2", write=True), OpenQueueResponse)
-
-
-@pytest.mark.parametrize("uri", [PRIORITY, FANOUT])
-def test_memory_of_messages_is_released(uri: str) -> None:
-    core = Core(history_limit=0)
-    sender = producer(core, uri)
-    apps = ["foo", "bar", "baz"] if uri == FANOUT else [""]
-    readers = [core.client() for _ in apps]
-    for app, reader in zip(apps, readers, strict=True):
-        reader.consume(f"{uri}?id={app}" if app else uri)
-    for _ in range(10):
-        guids = sender.put(*[b"m"] * 100)
-        for app, reader in zip(apps, readers, strict=True):
-            reader.confirm(*guids, sub_id=1 if app else 0)
-    core.advance(1)
-    queue = core.node.queues[uri]
-    assert (len(queue.store), queue.store.usage.bytes, queue.domain.usage.bytes) == (0, 0, 0)
-    assert (queue.store.first, queue.store.last, queue.position) == (None, None, None)
-    for app_state in queue.apps.values():
-        assert not app_state.redelivery
-        assert not app_state.aside
-        assert all(not stream.unconfirmed for stream in app_state.streams)
 
 
 def test_quotas_of_a_domain_follow_its_new_configuration() -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from bmq.broker import Limits
 from bmq.broker._storage import CapacityMeter, MessageRecord, MessageStore
-from tests.broker.core import PRIORITY, Core, CoreClient, domain, subscription
+from tests.broker.core import PRIORITY, Core, CoreClient
 
 COUNT = 20_000
 PAYLOAD = bytes(256)
@@ -68,17 +68,6 @@ def drain(core: Core, guids: list[list[bytes]]) -> None:
     core.advance(1)
 
 
-def test_a_stored_message_takes_less_than_400_bytes_more_than_its_payload() -> None:
-    core = Core()
-    peer = producer(core)
-    drain(core, fill(core, peer, COUNT))
-    with traced():
-        before = memory()
-        guids = fill(core, peer, COUNT)
-        known = sum(sys.getsizeof(queue) for queue in guids)
-        assert memory() - before - known < COUNT * (len(PAYLOAD) + 400)
-
-
 def test_guids_take_little_memory_and_none_after_their_window() -> None:
     core = Core()
     peer = producer(core)
@@ -93,18 +82,6 @@ def test_guids_take_little_memory_and_none_after_their_window() -> None:
         assert sum(len(queue.store.remembered) for queue in core.node.queues.values()) == 0
         assert memory() - before < 50_000
         assert sys.getallocatedblocks() - blocks < 500
-
-
-def test_idle_connection_keeps_no_sent_data() -> None:
-    core = Core()
-    peer = producer(core)
-    with traced():
-        before = memory()
-        guids = peer.put(*[PAYLOAD] * 1000)
-        core.node.queues[URIS[0]].purge()
-        peer.output.take()
-        del guids
-        assert memory() - before < 20_000
 
 
 def test_memory_of_a_client_is_freed_with_it() -> None:
@@ -125,27 +102,6 @@ def test_memory_of_a_client_is_freed_with_it() -> None:
         assert [reference() is None for reference in gone] == [True, True, False]
     finally:
         gc.enable()
-
-
-def test_memory_of_expired_messages_is_freed_while_others_stay() -> None:
-    """Messages wait for a full consumer while others could be delivered."""
-    core = Core(domain(message_ttl=10, deduplication_time_ms=0))
-    sender, reader = core.client(), core.client()
-    sender.open(PRIORITY, write=True)
-    reader.open(PRIORITY, read=True)
-    limited = [subscription(x, f"x == {x}", messages=1) for x in (1, 2)]
-    reader.configure(*limited, subscription(3, "x == 3"))
-    with traced():
-        before = memory()
-        for x in (1, 2):
-            for _ in range(500):
-                sender.put(PAYLOAD, properties={"x": x})
-        filled = memory() - before
-        core.advance(5)
-        sender.put(*[b"young"] * 10, properties={"x": 1})
-        core.advance(7)
-        assert len(core.node.queues[PRIORITY].store) == 10
-        assert memory() - before < filled / 5
 
 
 def store(window: float, limit: int) -> MessageStore:
@@ -194,16 +150,3 @@ def test_of_too_many_guids_the_oldest_are_forgotten() -> None:
         pass_through(known, guid, arrival)
     known.forget(6.0)
     assert [guid in known for guid in guids] == [True, False, False, False, True, True]
-
-
-def test_changing_the_window_and_purging_release_memory() -> None:
-    known = store(10, 10**6)
-    pass_through(known, b"a" * 16, 100.0)
-    known.clear()
-    assert b"a" * 16 not in known
-    known.window = 0
-    pass_through(known, b"a" * 16, 101.0)
-    assert b"a" * 16 not in known
-    known.window = 10
-    pass_through(known, b"b" * 16, 99.0)
-    assert b"b" * 16 in known

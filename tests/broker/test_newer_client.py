@@ -77,10 +77,3 @@ def test_unknown_input_of_a_newer_client_keeps_the_connection(what: str) -> None
             assert reader.payloads == [b"%d" % number], name
         assert not writer.session.closed
         assert not reader.session.closed
-
-
-def test_the_walk_covers_the_event_types() -> None:
-    assert sum(name.startswith("event type") for name in NEWS) == 64 - len(_READ)
-    assert {"clientIdentity", "authenticationRequest"} <= {
-        selection_name(type) for each in SELECTIONS.values() for type in each.values()
-    }

@@ -44,37 +44,6 @@ def test_unconfirmed_messages_go_to_the_next_consumer_in_order(way: str) -> None
     assert all(push.flags & OUT_OF_ORDER for push in pushes)
 
 
-def test_redelivered_messages_come_before_new_ones() -> None:
-    """Recorded in official-unconfirmed: two marked messages, then three unmarked ones."""
-    core = Core()
-    first = core.client()
-    first.consume(PRIORITY, messages=2)
-    producer(core).put(b"0", b"1", b"2", b"3", b"4")
-    first.disconnect()
-    second = core.client()
-    second.consume(PRIORITY)
-    assert [(push.data, bool(push.flags & OUT_OF_ORDER)) for push in second.pushes] == [
-        (b"0", True),
-        (b"1", True),
-        (b"2", False),
-        (b"3", False),
-        (b"4", False),
-    ]
-
-
-def test_confirmed_messages_are_gone() -> None:
-    core = Core()
-    first, second = core.client(), core.client()
-    first.consume(PRIORITY)
-    guids = producer(core).put(b"0", b"1", b"2")
-    first.confirm(guids[1])
-    first.crash()
-    second.consume(PRIORITY)
-    assert second.payloads == [b"0", b"2"]
-    second.confirm(*guids)
-    assert len(core.node.queues[PRIORITY].store) == 0
-
-
 def test_unclaimed_redelivery_blocks_the_queue() -> None:
     """Measured: new messages wait until a consumer takes the redelivered one."""
     measured = probes()["redelivered_unmatched_stalls"]
@@ -153,27 +122,6 @@ def test_the_last_attempt_removes_the_message_for_that_application_only() -> Non
     assert len(core.node.queues[FANOUT].store) == 1
 
 
-def test_every_message_the_lost_client_had_loses_an_attempt() -> None:
-    core = Core()
-    producer(core, RDA).put(b"0", b"1")
-    for _ in range(3):
-        peer = core.client()
-        peer.consume(RDA)
-        core.advance(100)
-        peer.crash()
-    assert len(core.node.queues[RDA].store) == 0
-
-
-def test_unlimited_attempts_by_default() -> None:
-    core = Core()
-    producer(core).put(b"m")
-    for _ in range(10):
-        peer = core.client()
-        peer.consume(PRIORITY)
-        assert peer.payloads == [b"m"]
-        peer.crash()
-
-
 def test_suspects_come_one_at_a_time_to_one_consumer() -> None:
     """A fresh consumer gets the first at once and the next after an interval: 3 s with two attempts left."""
     core = Core(domain("bmq.test.rda.priority", message_ttl=300))
@@ -208,50 +156,6 @@ def test_confirming_the_suspect_ends_the_wait() -> None:
     assert second.payloads == [b"1"]
 
 
-def test_the_interval_is_shorter_with_more_attempts_left() -> None:
-    """Above 4 attempts left no delay, above 2 one second, else three."""
-    for attempts, interval in ((6, 0.0), (5, 1.0), (4, 1.0), (3, 3.0)):
-        core = Core(domain("bmq.test.rda.priority", max_delivery_attempts=attempts))
-        first, second = core.client(), core.client()
-        first.consume(RDA)
-        producer(core, RDA).put(b"0", b"1")
-        first.crash()
-        second.consume(RDA)
-        if not interval:
-            assert second.payloads == [b"0", b"1"]
-            continue
-        assert second.payloads == [b"0"]
-        core.advance(interval - 0.1)
-        assert second.payloads == []
-        core.advance(0.2)
-        assert second.payloads == [b"1"]
-
-
-def test_any_change_of_the_consumers_ends_the_wait() -> None:
-    """Seen in a real broker: a reconfigure forgets when the last suspect was sent."""
-    core = Core()
-    first, second = core.client(), core.client()
-    first.consume(RDA)
-    producer(core, RDA).put(b"0", b"1")
-    first.crash()
-    second.consume(RDA)
-    assert second.payloads == [b"0"]
-    second.configure(subscription(9))
-    assert second.payloads == [b"1"]
-
-
-def test_another_consumer_may_take_the_next_suspect() -> None:
-    core = Core()
-    first, second, third = core.client(), core.client(), core.client()
-    first.consume(RDA)
-    producer(core, RDA).put(b"0", b"1")
-    second.consume(RDA)
-    third.consume(RDA)
-    first.crash()
-    assert second.payloads == [b"0"]
-    assert third.payloads == [b"1"]
-
-
 def test_message_is_not_sent_twice_to_the_same_consumer() -> None:
     core = Core()
     first, second = core.client(), core.client()
@@ -260,20 +164,6 @@ def test_message_is_not_sent_twice_to_the_same_consumer() -> None:
     second.consume(PRIORITY)
     first.configure(subscription(9))
     assert first.payloads == [b"m"]
-
-
-def test_a_stream_opened_twice_needs_two_closes() -> None:
-    core = Core()
-    peer, other = core.client(), core.client()
-    peer.open(PRIORITY, read=True)
-    peer.open(PRIORITY, read=True)
-    peer.configure(subscription(1))
-    producer(core).put(b"m")
-    other.consume(PRIORITY)
-    peer.close(PRIORITY, read=True, final=False)
-    assert other.payloads == []
-    peer.close(PRIORITY, read=True, final=False)
-    assert other.payloads == [b"m"]
 
 
 def test_after_a_restart_a_message_has_all_its_attempts_again() -> None:

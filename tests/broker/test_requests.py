@@ -11,19 +11,14 @@ import pytest
 
 from bmq.broker._domain import DomainSource
 from bmq.wire.control import (
-    CloseQueue,
-    CloseQueueResponse,
-    ConfigureStreamResponse,
     ControlBody,
     OpenQueue,
     OpenQueueResponse,
     QueueHandleParameters,
     Status,
     StatusCategory,
-    SubQueueIdInfo,
 )
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
-from tests.transcripts import probes
 
 INVALID, REFUSED, UNKNOWN = (
     StatusCategory.E_INVALID_ARGUMENT,
@@ -42,62 +37,6 @@ def open_with(peer: CoreClient, **given: Any) -> ControlBody:
 
 def status(category: StatusCategory, code: int, message: str) -> Status:
     return Status(category=category, code=code, message=message)
-
-
-def measured(name: str) -> Status:
-    given = probes()["errors"][name]
-    return status(StatusCategory[given["category"]], given["code"], given["message"])
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"uri": "bmw://d/q"}, measured("bad uri")),
-        ({"flags": 2, "read_count": 0}, measured("flags without counts")),
-        ({"flags": 1, "admin_count": 1}, status(INVALID, 0, "adminCount must be 0")),
-        (
-            {"flags": 4},
-            status(INVALID, 0, "Read flag and readCount must both be set accordingly"),
-        ),
-        (
-            {"flags": 6},
-            status(INVALID, 0, "Write flag and writeCount must both be set accordingly"),
-        ),
-        (
-            {"q_id": 4294967286},
-            status(INVALID, 0, "qId must not be set from the reserved queue ids range"),
-        ),
-        (
-            {
-                "uri": FANOUT,
-                "flags": 4,
-                "read_count": 0,
-                "write_count": 1,
-                "sub_id_info": SubQueueIdInfo(sub_id=1, app_id="foo"),
-            },
-            status(INVALID, 0, "AppId should not be specified in the URI if queue is opened in write mode"),
-        ),
-        (
-            {"uri": FANOUT},
-            status(UNKNOWN, -1, "Reader of a fanout queue requires an appId to be specified."),
-        ),
-        ({"sub_id_info": SubQueueIdInfo(sub_id=1, app_id="foo")}, measured("app on priority")),
-        (
-            {"uri": BROADCAST, "sub_id_info": SubQueueIdInfo(sub_id=1, app_id="foo")},
-            measured("app on priority"),
-        ),
-    ],
-)
-def test_refused_opens(given: dict[str, Any], expected: Status) -> None:
-    core = Core()
-    assert open_with(core.client(), **given) == expected
-    assert not core.node.queues, "a refused open leaves nothing behind"
-
-
-def test_an_unknown_domain_is_refused() -> None:
-    core = Core()
-    core.source.missing = Path("/etc/local/bmq")
-    assert open_with(core.client(), uri="bmq://no.such/q") == measured("unknown domain")
 
 
 @pytest.mark.parametrize(
@@ -132,71 +71,11 @@ def test_open_response_has_the_queues_parameters(uri: str, flags: int) -> None:
     assert answer.original_request.handle_parameters == parameters(uri=uri)
 
 
-def test_open_response_has_fanout_flags_and_deduplication_window() -> None:
-    core = Core(domain("bmq.test.mem.fanout", deduplication_time_ms=5))
-    answer = core.client().open(FANOUT, write=True)
-    assert isinstance(answer, OpenQueueResponse)
-    assert (answer.routing_configuration.flags, answer.deduplication_time_ms) == (10, 5)
-
-
-def test_a_queue_number_in_use_is_refused() -> None:
-    peer = Core().client()
-    open_with(peer)
-    assert open_with(peer, uri=f"{PRIORITY}2") == status(
-        INVALID, -1, "queueId is already in use for a different queue"
-    )
-
-
-def test_opening_again_adds_the_counts() -> None:
-    peer = Core().client()
-    assert isinstance(open_with(peer), OpenQueueResponse)
-    assert isinstance(open_with(peer), OpenQueueResponse)
-
-
 def test_a_stopping_broker_refuses() -> None:
     core = Core()
     peer = core.client()
     core.node.stopping = True
     assert open_with(peer) == status(REFUSED, -11, "Node is stopping")
-
-
-def test_configuring_an_unopened_queue_is_refused() -> None:
-    core = Core()
-    peer = core.client()
-    assert peer.configure(subscription(1), q_id=5) == measured("configure unknown")
-    open_with(peer)
-    assert peer.configure(subscription(1), app_id="foo") == status(
-        UNKNOWN, 0, "No queue with specified appId"
-    )
-
-
-def test_configuring_a_writer_succeeds_without_effect() -> None:
-    peer = Core().client()
-    peer.open(PRIORITY, write=True)
-    assert isinstance(peer.configure(subscription(1)), ConfigureStreamResponse)
-
-
-def test_refused_closes() -> None:
-    peer = Core().client()
-    assert peer.close(PRIORITY, 5, read=True) == measured("close unknown")
-    open_with(peer)
-    nothing = CloseQueue(handle_parameters=parameters(flags=0, read_count=0))
-    assert peer.ask(nothing) == status(INVALID, 0, "At least one of [read|write|admin]Count must be > 0")
-    unknown = parameters(sub_id_info=SubQueueIdInfo(sub_id=7, app_id="x"))
-    assert peer.ask(CloseQueue(handle_parameters=unknown)) == status(
-        UNKNOWN, 0, "No subStream of the queue with specified subId"
-    )
-    assert peer.ask(CloseQueue(handle_parameters=parameters(read_count=2))) == status(
-        UNKNOWN, 0, "Failed to release handle."
-    )
-
-
-def test_after_the_final_close_the_number_is_free() -> None:
-    peer = Core().client()
-    open_with(peer)
-    assert peer.close(PRIORITY, read=True) == CloseQueueResponse()
-    assert peer.close(PRIORITY, read=True) == status(UNKNOWN, 0, "No queue with specified Id")
-    assert isinstance(open_with(peer, uri=f"{PRIORITY}2"), OpenQueueResponse)
 
 
 def test_a_final_close_releases_every_application() -> None:

@@ -7,21 +7,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from bmq.wire.constants import PropertyType, PushFlags
+from bmq.wire.constants import PushFlags
 from bmq.wire.control import (
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
     ConfigureStreamResponse,
     ConsumerInfo,
     QueueStreamParameters,
-    Status,
-    StatusCategory,
-    SubQueueIdInfo,
     Subscription,
 )
-from bmq.wire.properties import PropertyInput, PropertyValue
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, subscription
-from tests.fakes.client import Got
 from tests.transcripts import probes
 
 OUT_OF_ORDER = PushFlags.OUT_OF_ORDER
@@ -39,44 +34,6 @@ def numbers(peer: CoreClient) -> list[int]:
 
 def texts(*values: int) -> list[bytes]:
     return [b"%d" % value for value in values]
-
-
-@pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
-def test_several_subscriptions_and_properties_of_every_type(new: bool) -> None:
-    core = Core()
-    sender, consumer = producer(core), core.client()
-    consumer.open(PRIORITY, read=True)
-    asked = [
-        "letter == 65 && n > 3",
-        'n > 2 && text == "two" || raw == "x"',
-        "exists(letter) && n >= 0",
-        "flag",
-    ]
-    consumer.configure(*[subscription(s_id, text) for s_id, text in enumerate(asked, 1)])
-    messages: list[dict[str, PropertyInput]] = [
-        {"letter": PropertyValue(PropertyType.CHAR, b"A"), "n": 4},
-        {"letter": PropertyValue(PropertyType.CHAR, b"A"), "n": 3},
-        {"raw": b"x", "n": 1, "text": "two"},
-        {"n": PropertyValue(PropertyType.SHORT, 5), "text": "two"},
-        {"n": "5", "flag": True},
-        {"flag": PropertyValue(PropertyType.BOOL, False), "n": 1},
-        {},
-    ]
-    for _ in range(3):  # what is learned of a schema changes nothing
-        for number, properties in enumerate(messages):
-            sender.put(b"%d" % number, properties=properties, new=new)
-        got = [(int(Got(push).payload), push.sub_ids) for push in consumer.pushes]
-        assert got == [(0, (1,)), (1, (3,)), (3, (2,)), (4, (4,))]
-
-
-def test_highest_priority_receives_all_messages() -> None:
-    core = Core()
-    low, high = core.client(), core.client()
-    low.consume(PRIORITY, priority=1)
-    high.consume(PRIORITY, priority=2)
-    producer(core).put(*texts(*range(4)))
-    assert numbers(high) == [0, 1, 2, 3]
-    assert numbers(low) == []
 
 
 def test_equal_priorities_take_turns_by_their_counts() -> None:
@@ -104,28 +61,6 @@ def test_no_message_spills_over_to_a_lower_priority() -> None:
         assert numbers(high) == [0]
         assert numbers(low) == []
     assert recorded["same expression"] == recorded["different expression"] == {"high": ["0"], "low": []}
-
-
-def test_a_full_group_does_not_hold_up_messages_for_others() -> None:
-    """A message that matches only a full subscription waits, and messages for other subscriptions pass."""
-    core = Core()
-    first, second = core.client(), core.client()
-    first.open(PRIORITY, read=True)
-    first.configure(subscription(1, "x == 1", messages=1))
-    second.open(PRIORITY, read=True)
-    second.configure(subscription(1, "x == 2"))
-    sender = producer(core)
-    guids = []
-    for number, x in enumerate((1, 1, 2, 1, 2)):
-        guids += sender.put(b"%d" % number, properties={"x": x})
-    assert numbers(first) == [0]
-    assert numbers(second) == [2, 4]
-    first.confirm(guids[0])
-    (push,) = first.pushes
-    assert push.data[-1:] == b"1"
-    assert push.flags & OUT_OF_ORDER
-    first.confirm(guids[1])
-    assert numbers(first) == [3]
 
 
 def test_a_message_put_aside_goes_before_newer_ones_to_each_group_that_was_full() -> None:
@@ -206,19 +141,6 @@ def test_full_consumer_spills_to_lower_priorities(
     assert {name: got for name, peer in peers.items() if (got := numbers(peer))} == confirmed
 
 
-def test_overlapping_expressions_are_tried_by_priority() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    peer.configure(
-        subscription(5, "CustomerId >= 0", priority=5), subscription(10, "CustomerId == 0", priority=10)
-    )
-    sender = producer(core)
-    for value in (0, 1, 0):
-        sender.put(b"m", properties={"CustomerId": value})
-    assert [list(push.sub_ids) for push in peer.pushes] == probes()["overlapping_priority"]["sids"]
-
-
 def test_equal_means_byte_equal_and_evaluation_is_greedy() -> None:
     """Two of `x == 1` share; `x==1` is another expression and gets nothing (one of the measured runs)."""
     core = Core()
@@ -258,22 +180,6 @@ def test_a_lower_priority_subscription_with_the_same_expression_sleeps() -> None
     assert numbers(low) == [1, 3]
 
 
-def test_an_unmatched_message_waits_for_a_matching_subscription() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    peer.configure(subscription(1, "exists(a)"))
-    sender = producer(core)
-    sender.put(b"without")
-    sender.put(b"with", properties={"a": True})
-    assert [push.sub_ids for push in peer.pushes] == [(1,)]
-    peer.configure(subscription(2))
-    (push,) = peer.pushes
-    assert push.data == b"without"
-    assert push.sub_ids == (2,)
-    assert push.flags & OUT_OF_ORDER
-
-
 def test_invalid_expression_matches_all_messages() -> None:
     core = Core()
     peer = core.client()
@@ -284,45 +190,6 @@ def test_invalid_expression_matches_all_messages() -> None:
     sender.put(b"no props")
     sender.put(b"props", properties={"x": 1})
     assert [push.sub_ids for push in peer.pushes] == [(7,), (7,)]
-
-
-def test_after_a_reconfigure_messages_carry_the_new_ids() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    sender = producer(core)
-    for s_id in (11, 12):
-        peer.configure(subscription(s_id))
-        sender.put(b"m")
-        assert [push.sub_ids for push in peer.pushes] == [(s_id,)]
-
-
-def test_deconfigured_consumer_keeps_its_messages_and_receives_no_more() -> None:
-    core = Core()
-    peer, other = core.client(), core.client()
-    peer.consume(PRIORITY)
-    sender = producer(core)
-    (guid,) = sender.put(b"before")
-    assert peer.payloads == [b"before"]
-    peer.configure()
-    sender.put(b"after")
-    assert peer.payloads == []
-    other.consume(PRIORITY)
-    assert other.payloads == [b"after"]
-    peer.confirm(guid)
-    peer.disconnect()
-    assert other.payloads == []
-
-
-def test_messages_stored_without_a_consumer_arrive_in_order_unmarked() -> None:
-    """Recorded: messages the queue had not looked at yet are new, not redelivered."""
-    core = Core()
-    producer(core).put(*texts(0, 1, 2))
-    peer = core.client()
-    peer.consume(PRIORITY)
-    pushes = peer.pushes
-    assert [int(push.data) for push in pushes] == [0, 1, 2]
-    assert not any(push.flags & OUT_OF_ORDER for push in pushes)
 
 
 def test_fanout_delivers_a_copy_to_each_application() -> None:
@@ -366,14 +233,6 @@ def test_two_applications_in_one_session_share_a_push() -> None:
     assert push.sub_ids == (10, 20)
 
 
-def test_unknown_application_opens_and_receives_no_message() -> None:
-    core = Core()
-    peer = core.client()
-    peer.consume(f"{FANOUT}?id=nope")
-    producer(core, FANOUT).put(b"m")
-    assert peer.payloads == []
-
-
 def test_broadcast_reaches_each_consumer_once_and_is_not_stored() -> None:
     core = Core()
     readers = [core.client() for _ in range(3)]
@@ -389,39 +248,6 @@ def test_broadcast_reaches_each_consumer_once_and_is_not_stored() -> None:
     late.consume(BROADCAST)
     assert late.payloads == []
     assert len(core.node.queues[BROADCAST].store) == 0
-
-
-def test_broadcast_reaches_only_the_highest_priority_without_limits() -> None:
-    core = Core()
-    high, low = core.client(), core.client()
-    high.consume(BROADCAST, priority=2, messages=1)
-    low.consume(BROADCAST, priority=1)
-    none = core.client()
-    none.consume(BROADCAST, priority=2, messages=0)
-    producer(core, BROADCAST).put(*texts(0, 1, 2))
-    assert numbers(high) == [0, 1, 2]
-    assert numbers(low) == []
-    assert numbers(none) == []
-
-
-def test_broadcast_without_a_consumer_is_acknowledged() -> None:
-    core = Core()
-    sender = producer(core, BROADCAST)
-    sender.put(b"m")
-    assert [ack.status for ack in sender.acks] == [0]
-
-
-def test_broadcast_respects_expressions() -> None:
-    core = Core()
-    one, two = core.client(), core.client()
-    for peer, text in ((one, "x == 1"), (two, "x == 2")):
-        peer.open(BROADCAST, read=True)
-        peer.configure(subscription(1, text))
-    sender = producer(core, BROADCAST)
-    for x in (1, 2, 3):
-        sender.put(b"%d" % x, properties={"x": x})
-    assert numbers(one) == [1]
-    assert numbers(two) == [2]
 
 
 def test_the_older_configure_request_makes_one_subscription_numbered_like_the_sub_queue() -> None:
@@ -440,52 +266,6 @@ def test_the_older_configure_request_makes_one_subscription_numbered_like_the_su
     assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
     producer(core).put(b"m")
     assert [push.sub_ids for push in peer.pushes] == [(0,)]
-
-
-def test_the_older_configure_request_names_the_application() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(f"{FANOUT}?id=foo", read=True, sub_id=3)
-    request = ConfigureQueueStream(
-        q_id=0,
-        stream_parameters=QueueStreamParameters(
-            sub_id_info=SubQueueIdInfo(sub_id=3, app_id="foo"),
-            max_unconfirmed_messages=10,
-            max_unconfirmed_bytes=1000,
-            consumer_priority=0,
-            consumer_priority_count=1,
-        ),
-    )
-    assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
-    producer(core, FANOUT).put(b"m")
-    assert [push.sub_ids for push in peer.pushes] == [(3,)]
-
-
-@pytest.mark.parametrize(("priority", "count"), [(-(2**31), 1), (0, 0), (5, -1)])
-def test_a_priority_without_its_count_is_refused(priority: int, count: int) -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    answer = peer.configure(subscription(1, priority=priority, count=count))
-    assert answer == Status(
-        category=StatusCategory.E_UNKNOWN,
-        code=-1,
-        message="Attempting to configure stream with invalid priority.",
-    )
-
-
-def test_exists_and_its_negation_divide_all_messages() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, read=True)
-    wanted = "exists(t.urgent) || exists(t.low)"
-    peer.configure(subscription(1, wanted), subscription(2, f"!({wanted})"))
-    sender = producer(core)
-    sender.put(b"m", properties={"t.urgent": True})
-    sender.put(b"m", properties={"t.other": True})
-    sender.put(b"m")
-    sender.put(b"m", properties={"t.urgent": True, "t.low": True})
-    assert [push.sub_ids for push in peer.pushes] == [(1,), (2,), (2,), (1,)]
 
 
 def test_only_the_consumers_of_the_highest_priority_count_for_turns() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 import subprocess
@@ -15,20 +14,15 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.broker import Authentication, Bounds, Broker, DomainConfig, InvalidDomain, Limits, ManualClock, Mode
+from bmq.broker import Authentication, Bounds, Broker, ManualClock
 from bmq.broker._connection import BrokerConnection
-from bmq.errors import AckStatus, StateError, StatusCategory
+from bmq.errors import AckStatus, StatusCategory
 from bmq.wire.control import (
-    AdminCommand,
-    AdminCommandResponse,
     AuthenticationResponse,
-    ClientType,
-    ConfigureStream,
     OpenQueueResponse,
     Status,
-    StreamParameters,
 )
-from tests.broker.core import PRIORITY, domain, subscription
+from tests.broker.core import PRIORITY
 from tests.broker.wire import client, close_all, connect
 from tests.fakes.client import SocketClient
 from tests.garbage import collect
@@ -48,21 +42,6 @@ async def broker() -> AsyncIterator[Broker]:
         yield broker
 
 
-async def test_broker_takes_a_free_port_on_loopback(broker: Broker) -> None:
-    assert broker.port > 0
-    assert broker.uri == f"tcp://127.0.0.1:{broker.port}"
-    async with Broker() as other:
-        assert other.port != broker.port
-
-
-async def test_a_broker_object_needs_no_event_loop_and_takes_no_port() -> None:
-    made = await asyncio.to_thread(Broker)
-    with pytest.raises(StateError, match="start"):
-        _ = made.port
-    async with made:
-        await client(made.port)
-
-
 def test_a_broker_starts_again_in_another_event_loop() -> None:
     broker = Broker()
 
@@ -73,18 +52,6 @@ def test_a_broker_starts_again_in_another_event_loop() -> None:
 
     for _ in range(2):
         asyncio.run(serve())
-
-
-async def test_starting_twice_is_an_error_and_stopping_twice_is_not(broker: Broker) -> None:
-    with pytest.raises(StateError, match="running"):
-        await broker.start()
-    await broker.stop()
-    await broker.stop()
-
-
-async def test_a_taken_port_is_an_error(broker: Broker) -> None:
-    with pytest.raises(OSError, match="in use"):
-        await Broker(port=broker.port).start()
 
 
 async def test_post_store_push_confirm(broker: Broker) -> None:
@@ -103,15 +70,6 @@ async def test_post_store_push_confirm(broker: Broker) -> None:
     await reader.open(PRIORITY, read=True)
     assert len(queue) == queue.unconfirmed == 0
     assert (queue.posted, queue.pushed, queue.confirmed) == (2, 2, 2)
-
-
-async def test_queues_are_found_by_any_of_their_uris(broker: Broker) -> None:
-    sender = await client(broker.port)
-    await sender.open(PRIORITY, write=True)
-    assert list(broker.queues) == [PRIORITY]
-    assert broker.queues[f"{PRIORITY}?id=x"].uri == PRIORITY
-    with pytest.raises(KeyError, match="its queues: "):
-        _ = broker.queues["bmq://bmq.test.mem.priority/other"]
 
 
 async def test_output_of_one_turn_leaves_in_one_write(broker: Broker) -> None:
@@ -205,24 +163,6 @@ def test_a_broker_whose_stop_was_cancelled_starts_again(
             runner.run(cancel_after(turns))
 
 
-async def test_clients_are_refused_while_the_broker_is_stopped(broker: Broker) -> None:
-    port = broker.port
-    await broker.stop()
-    with pytest.raises(ConnectionRefusedError):
-        await client(port)
-
-
-async def test_a_crash_of_a_client_is_noticed(broker: Broker) -> None:
-    first, second, sender = [await client(broker.port) for _ in range(3)]
-    await first.consume(PRIORITY)
-    await sender.open(PRIORITY, write=True)
-    sender.put(b"m")
-    await first.pushes(1)
-    await second.consume(PRIORITY)
-    first.drop()
-    assert [got.payload for got in await second.pushes(1)] == [b"m"]
-
-
 async def test_a_reader_that_does_not_read_holds_little_memory(broker: Broker) -> None:
     """The peer receives at most a few high-water marks, and the rest once it reads again."""
     async with Broker(high_water=200_000) as small:
@@ -302,25 +242,6 @@ def make_certificate(key: Path, certificate: Path) -> None:
     )
 
 
-async def test_clients_connect_with_credentials() -> None:
-    async with Broker(auth={"user": "secret"}) as broker:
-        silent = await connect(broker.port)
-        with pytest.raises(ConnectionError):
-            await silent.negotiate()
-        for password, category in (
-            (b"secret", StatusCategory.E_SUCCESS),
-            (b"x", StatusCategory.E_REFUSED),
-        ):
-            peer = await connect(broker.port)
-            answer = await peer.authenticate("BASIC", b"user:" + password)
-            assert isinstance(answer, AuthenticationResponse)
-            assert answer.status.category is category
-            if category is StatusCategory.E_REFUSED:
-                await peer.ended()
-            else:
-                await peer.negotiate()
-
-
 async def test_guessing_a_password_takes_time_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Each wrong guess is answered late by the broker's clock; the right password is answered at once."""
     clock = ManualClock()
@@ -345,19 +266,6 @@ async def test_guessing_a_password_takes_time_and_is_logged_once(caplog: pytest.
     assert "open sesame" not in caplog.text
 
 
-async def test_credentials_expire_by_the_clock_of_the_broker() -> None:
-    clock = ManualClock()
-    auth = Authentication({"user": "secret"}, lifetime_ms=60_000)
-    async with Broker(auth=auth, clock=clock) as broker:
-        peer = await connect(broker.port)
-        await peer.authenticate("BASIC", b"user:secret")
-        await peer.negotiate()
-        clock.advance(59)
-        assert broker._connections
-        clock.advance(2)
-        await peer.ended()
-
-
 async def test_broker_clock_advances_only_on_request() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
@@ -372,16 +280,6 @@ async def test_broker_clock_advances_only_on_request() -> None:
         assert broker.queues[PRIORITY].expired == 1
     with pytest.raises(ValueError, match="seconds must be a number of seconds, at least 0"):
         clock.advance(-1)
-
-
-async def test_the_default_clock_is_real_time() -> None:
-    config = domain(message_ttl=0)
-    async with Broker(domains=[config]) as broker:
-        peer = await client(broker.port)
-        await peer.open(PRIORITY, write=True)
-        peer.put(b"m")
-        await peer.acks(1)
-        await eventually(lambda: not len(broker.queues[PRIORITY]))
 
 
 def planned() -> int:
@@ -400,37 +298,7 @@ async def test_an_idle_broker_never_wakes_up(broker: Broker) -> None:
     assert planned() == 0
 
 
-async def test_a_broker_sleeps_until_its_next_deadline() -> None:
-    async with Broker(heartbeat_interval_ms=60_000, max_missed_heartbeats=3) as broker:
-        for _ in range(3):
-            await (await client(broker.port)).open(PRIORITY, write=True)
-        assert planned() == 1
-        broker.faults.delay_acks(3600)
-        peer = await opened(broker)
-        peer.put(b"m")
-        await eventually(lambda: len(broker.queues[PRIORITY]) == 1)
-        assert planned() == 1
-    assert planned() == 0
-
-
 # ---- domains
-
-
-async def test_domains_are_given_as_objects(broker: Broker) -> None:
-    broker.add_domain(DomainConfig("my.domain", Mode.FANOUT, app_ids=("a",), queue_limits=Limits(9, 9)))
-    peer = await client(broker.port)
-    assert isinstance(await peer.open("bmq://my.domain/q", write=True), OpenQueueResponse)
-    with pytest.raises(InvalidDomain, match="mode"):
-        broker.add_domain(DomainConfig("my.domain", Mode.PRIORITY))
-    assert broker._source.load("my.domain").mode is Mode.FANOUT
-
-
-async def test_domains_are_given_as_dictionaries() -> None:
-    content = {"definition": {"parameters": domain().parameters()}}
-    async with Broker(domains={"one": content, "two": {"redirect": "one"}}) as broker:
-        peer = await client(broker.port)
-        await peer.open("bmq://two/q", write=True)
-        assert list(broker.queues) == ["bmq://one/q"]
 
 
 async def test_a_configuration_directory_is_read(tmp_path: Path) -> None:
@@ -569,13 +437,6 @@ async def test_disconnect_after_cuts_each_connection(broker: Broker) -> None:
     await opened(broker)
 
 
-async def test_disconnect_cuts_all_connections(broker: Broker) -> None:
-    peers = [await opened(broker) for _ in range(3)]
-    broker.faults.disconnect()
-    for peer in peers:
-        await peer.ended()
-
-
 async def test_stop_reading_blocks_the_clients(broker: Broker) -> None:
     peer = await opened(broker)
     broker.faults.stop_reading()
@@ -586,54 +447,10 @@ async def test_stop_reading_blocks_the_clients(broker: Broker) -> None:
     assert len(await peer.acks(1)) == 1
 
 
-async def test_faults_stay_on_after_a_restart(broker: Broker) -> None:
-    broker.faults.refuse_open()
-    await broker.restart(keep=False)
-    peer = await client(broker.port)
-    assert isinstance(await peer.open(PRIORITY, write=True), Status)
-    broker.faults.clear()
-    assert isinstance(await peer.open(PRIORITY, write=True), OpenQueueResponse)
-
-
 # ---- admin
 
 
-async def test_an_admin_session_sends_commands(broker: Broker) -> None:
-    peer = await connect(broker.port)
-    await peer.negotiate(client_type=ClientType.E_TCPADMIN)
-    answer = await peer.ask(AdminCommand(command="HELP"))
-    assert isinstance(answer, AdminCommandResponse)
-    assert "DOMAINS DOMAIN <name> PURGE" in answer.text
-    assert answer.text == broker.admin("help")
-
-
-async def test_broker_logs_connecting_and_leaving_clients(
-    broker: Broker, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, logger="bmq.broker"):
-        peer = await client(broker.port)
-        await peer.close()
-        await eventually(lambda: not broker._connections)
-    text = " ".join(caplog.messages)
-    assert "connected" in text
-    assert "disconnected" in text
-
-
-def test_broker_is_a_public_module() -> None:
-    assert bmq.broker.Broker is Broker
-
-
 # ---- what it bears
-
-
-async def test_address_with_tls_has_the_scheme_tcps(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    make_certificate(key, certificate)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    async with Broker(ssl=context) as secured, Broker() as plain:
-        assert secured.uri == f"tcps://127.0.0.1:{secured.port}"
-        assert plain.uri == f"tcp://127.0.0.1:{plain.port}"
 
 
 @pytest.mark.parametrize("given", [{}, lambda: Authentication(users={})])
@@ -669,16 +486,3 @@ async def test_a_silent_client_is_disconnected_soon() -> None:
         assert broker._connections
         clock.advance(1.5)
         await silent.ended()
-
-
-async def test_limits_are_given_in_one_object() -> None:
-    bounds = Bounds(queues_per_connection=1, subscriptions=1, queues=1)
-    async with Broker(bounds=bounds) as broker:
-        peer = await client(broker.port)
-        assert isinstance(await peer.open(PRIORITY, read=True), OpenQueueResponse)
-        wanted = StreamParameters(subscriptions=(subscription(1), subscription(2)))
-        assert isinstance(await peer.ask(ConfigureStream(stream_parameters=wanted)), Status)
-    with pytest.raises(bmq.errors.UsageError):
-        Bounds(listed=0)
-    with pytest.raises(bmq.errors.UsageError):
-        Broker(bounds=3)  # type: ignore[arg-type]

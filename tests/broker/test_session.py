@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from bmq.protocol.broker.session import BrokerInput, BrokerSession, BrokerState
 from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.control import (
-    AdminCommand,
     AuthenticationRequest,
     AuthenticationResponse,
-    BrokerResponse,
     ClientIdentity,
     ClientLanguage,
     ClientType,
@@ -24,16 +21,14 @@ from bmq.wire.control import (
     Disconnect,
     DisconnectResponse,
     GuidInfo,
-    OpenQueueResponse,
     Status,
     StatusCategory,
 )
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.message import split_application_data
-from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import EX, FANOUT, PRIORITY, Core, CoreClient
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient
 from tests.transcripts import probes
 from tests.wire.messages import encode_confirms
 
@@ -47,50 +42,7 @@ def credentials(text: str = "user:secret", mechanism: str = "BASIC") -> Authenti
 # ---- the table
 
 
-def test_every_state_handles_every_possible_input() -> None:
-    """A session never raises, for any input at any time."""
-    handshake = {BrokerState.CONNECTED, BrokerState.AUTHENTICATED}
-    only_in_the_handshake = {BrokerInput.CLIENT, BrokerInput.ADMIN_CLIENT, BrokerInput.UNWANTED_CLIENT}
-    only_behind_it = {BrokerInput.REQUEST, BrokerInput.DISCONNECT}
-    for state in BrokerState:
-        for event in BrokerInput:
-            if event not in (only_behind_it if state in handshake else only_in_the_handshake):
-                assert (state, event) in BrokerSession.TRANSITIONS, (state, event)
-
-
 # ---- negotiation
-
-
-def test_a_client_of_unknown_language_is_served_in_json() -> None:
-    core = Core()
-    response = core.connect().negotiate(EX)
-    expected = probes()["negotiation"]["brokerResponse"]
-    assert response.result == Status()
-    assert response.broker_version == expected["brokerVersion"]
-    assert not response.is_deprecated_sdk
-    assert response.broker_identity.features == expected["brokerIdentity"]["features"]
-    assert response.broker_identity.client_type is ClientType.E_TCPBROKER
-    assert (response.heartbeat_interval_ms, response.max_missed_heartbeats) == (3000, 0)
-
-
-@pytest.mark.parametrize(
-    ("features", "codec"),
-    [
-        ("PROTOCOL_ENCODING:JSON", Codec.JSON),
-        ("PROTOCOL_ENCODING:BER,JSON", Codec.BER),
-        ("PROTOCOL_ENCODING:JSON,BER", Codec.BER),
-        ("", Codec.BER),
-        ("PROTOCOL_ENCODING:XML", Codec.BER),
-    ],
-)
-def test_answers_come_in_the_codec_of_the_features(features: str, codec: Codec) -> None:
-    for asked_in in Codec:
-        peer = Core().connect()
-        peer.codec = asked_in
-        peer.negotiate(features)
-        peer.send(encode_event(ControlMessage(r_id=1, body=Disconnect()), asked_in))
-        (event,) = peer.others
-        assert event.type_specific >> 5 == codec
 
 
 @pytest.mark.parametrize(
@@ -108,14 +60,6 @@ def test_unidentified_clients_are_disconnected_silently(identity: dict[str, Any]
     assert peer.session.closed
 
 
-def test_an_unknown_language_name_closes() -> None:
-    peer = Core().connect()
-    body = b'{"clientIdentity":{"clientType":"E_TCPCLIENT","sdkLanguage":"E_PYTHON"}}\4\4\4\4'
-    peer.send(pack_event_header(8 + len(body), EventType.CONTROL, 0x20) + body)
-    assert peer.receive() == []
-    assert peer.session.closed
-
-
 def test_old_sdk_receives_a_notice() -> None:
     response = Core().connect().negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=1)
     assert response.is_deprecated_sdk
@@ -125,19 +69,6 @@ def test_old_sdk_receives_a_notice() -> None:
         message="Client is using an unsupported version of libbmq (minimum supported version: 10500, "
         "client version: 1).",
     )
-
-
-@pytest.mark.parametrize(("version", "deprecated"), [(10500, True), (10899, True), (10900, False)])
-def test_deprecated_sdk_is_served_with_a_notice(version: int, deprecated: bool) -> None:
-    response = Core().connect().negotiate(sdk_language=ClientLanguage.E_CPP, sdk_version=version)
-    assert response.result == Status()
-    assert response.is_deprecated_sdk is deprecated
-
-
-@pytest.mark.parametrize("version", [2, 99_000_002])
-def test_java_versions(version: int) -> None:
-    response = Core().connect().negotiate(sdk_language=ClientLanguage.E_JAVA, sdk_version=version)
-    assert response.result.category is StatusCategory.E_SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -158,16 +89,6 @@ def test_other_first_message_closes_the_connection(data: bytes) -> None:
     assert peer.receive() == []
 
 
-def test_a_silent_client_has_three_minutes() -> None:
-    core = Core()
-    peer = core.connect()
-    assert peer.session.next_deadline() == core.now + 180
-    peer.session.tick(core.now + 179)
-    assert not peer.session.closed
-    peer.session.tick(core.now + 180)
-    assert peer.session.closed
-
-
 # ---- credentials
 
 
@@ -180,18 +101,6 @@ def authenticated(core: Core, request: AuthenticationRequest) -> tuple[CoreClien
 
 def guarded(**options: Any) -> Core:
     return Core(settings=BrokerSettings(authentication=Authentication(BASIC, **options)))
-
-
-def test_right_credentials_last_ten_minutes() -> None:
-    core = guarded()
-    peer, answer = authenticated(core, credentials())
-    assert answer.status == Status()
-    assert answer.lifetime_ms == 600_000
-    peer.negotiate()
-    peer.session.tick(core.now + 599)
-    assert not peer.session.closed
-    peer.session.tick(core.now + 600)
-    assert peer.session.closed
 
 
 def test_renewed_credentials_last_again() -> None:
@@ -219,11 +128,6 @@ def test_wrong_credentials_are_refused(request_: AuthenticationRequest, code: in
     peer, answer = authenticated(guarded(), request_)
     assert (answer.status.category, answer.status.code) == (StatusCategory.E_REFUSED, code)
     assert peer.session.closed is closed
-
-
-def test_the_case_of_the_mechanism_does_not_matter() -> None:
-    _, answer = authenticated(guarded(), credentials(mechanism="basic"))
-    assert answer.status == Status()
 
 
 def test_anonymous_clients_connect_only_if_allowed() -> None:
@@ -279,24 +183,7 @@ def test_invalid_credentials_in_a_live_session_are_ignored() -> None:
     assert not peer.session.closed
 
 
-def test_credentials_twice_before_negotiating_close() -> None:
-    peer, _ = authenticated(guarded(), credentials())
-    peer.send(encode_event(credentials(), Codec.JSON))
-    assert peer.session.closed
-
-
-def test_passwords_are_not_shown() -> None:
-    assert "secret" not in repr(Authentication(BASIC))
-
-
 # ---- heartbeats
-
-
-def test_a_heartbeat_is_answered() -> None:
-    peer = Core().client()
-    peer.send(HEARTBEAT_REQ)
-    assert [event.data for event in peer.others] == [HEARTBEAT_RSP]
-    assert probes()["heartbeat"]["reply type"] == EventType.HEARTBEAT_RSP
 
 
 @pytest.mark.parametrize(("request_first", "grace"), [(True, 0), (False, 60)])
@@ -316,17 +203,6 @@ def test_silent_clients_are_asked_and_closed(request_first: bool, grace: int) ->
     assert core.now - started == 3 * (request_first + grace + 2 + 1)
     assert asked == grace + 2
     assert not core.node.clients
-
-
-def test_any_event_counts_as_a_sign_of_life() -> None:
-    core = Core(settings=BrokerSettings(heartbeat_interval_ms=3000, max_missed_heartbeats=2))
-    peer = core.client()
-    for _ in range(100):
-        core.now += 3
-        peer.send(HEARTBEAT_RSP)
-        peer.session.tick(core.now)
-    assert not peer.session.closed
-    assert peer.receive() == []
 
 
 # ---- ignored input
@@ -378,13 +254,6 @@ def test_mistakes_are_ignored_and_the_connection_stays(data: bytes) -> None:
     assert [ack.status for ack in peer.acks] == [0]
 
 
-def test_an_admin_command_from_a_client_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    core, peer = serving()
-    peer.send(encode_event(ControlMessage(r_id=1, body=AdminCommand("HELP")), Codec.JSON))
-    assert peer.receive() == []
-    assert f"peer-{core.sessions}: AdminCommand is not for clients; ignored" in caplog.messages
-
-
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 0x80000008, 0xFFFFFFFF, 0x7FFFFFFF])
 def test_impossible_lengths_close_the_connection(length: int, caplog: pytest.LogCaptureFixture) -> None:
     core, peer = serving()
@@ -392,13 +261,6 @@ def test_impossible_lengths_close_the_connection(length: int, caplog: pytest.Log
     assert peer.session.closed
     assert not core.node.clients
     assert ("EventHeader.fragment: " if length >> 31 else "EventHeader.length: ") in caplog.text
-
-
-def test_memory_of_an_unfinished_event_is_bounded() -> None:
-    _core, peer = serving()
-    header = (60 * 2**20).to_bytes(4, "big")
-    peer.send(header)
-    assert peer.session.buffered == 4
 
 
 def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
@@ -410,25 +272,6 @@ def test_a_malformed_message_loses_the_rest_of_its_event() -> None:
     body = good + bytes(bad) + encode_put(0, b"c" * 16, b"lost")
     peer.send(pack_event_header(8 + len(body), EventType.PUT) + body)
     assert [ack.guid for ack in peer.acks] == [b"a" * 16]
-    peer.put(b"next")
-    assert len(peer.acks) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "accepted"), [(0, True), (2, True), (14, True), (15, False), (0xFFFF, False), (0xFFFFFF, False)]
-)
-@pytest.mark.parametrize("schema_id", [0, 3])
-def test_properties_that_claim_more_than_the_event_are_malformed(
-    words: int, accepted: bool, schema_id: int
-) -> None:
-    """Measured: a claim up to the length of the event is acknowledged, a greater claim is not answered."""
-    _core, peer = serving()
-    data = b"\x1b" + words.to_bytes(3, "big") + bytes(7)
-    put = encode_put(0, b"a" * 16, data, flags=3, schema_id=schema_id)
-    assert 8 + len(put) == 14 * 4
-    peer.send(pack_event_header(8 + len(put), EventType.PUT) + put)
-    assert [ack.guid for ack in peer.acks] == [b"a" * 16] * accepted
-    assert not peer.session.closed
     peer.put(b"next")
     assert len(peer.acks) == 1
 
@@ -472,32 +315,6 @@ def test_refused_posts() -> None:
     assert [[a.status, a.correlation_id] for a in peer.acks] == measured["read-only queue"]
 
 
-def test_a_post_to_a_queue_opened_only_for_an_application_is_refused() -> None:
-    peer = Core().client()
-    peer.open(f"{FANOUT}?id=foo", read=True)
-    peer.put(b"m")
-    assert [ack.status for ack in peer.acks] == [5]
-
-
-def test_wrong_checksum_is_ignored() -> None:
-    _core, peer = serving()
-    put = bytearray(encode_put(0, b"a" * 16, b"good"))
-    put[28:32] = b"\0\0\0\0"
-    peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
-    assert [ack.status for ack in peer.acks] == probes()["bad_crc"]["acks"]
-
-
-def test_no_message_after_disconnect() -> None:
-    core, peer = serving()
-    assert peer.ask(Disconnect()) == DisconnectResponse()
-    peer.put(b"late")
-    peer.send(HEARTBEAT_REQ)
-    peer.send(encode_event(ControlMessage(r_id=9, body=Disconnect()), Codec.JSON))
-    assert peer.receive() == []
-    assert not peer.session.closed, "it is the client that closes"
-    assert not core.node.clients
-
-
 # ---- clients of old
 
 
@@ -514,14 +331,6 @@ def test_a_client_without_guids() -> None:
     assert pushed == [ack.guid for ack in acks]
     assert len(set(pushed)) == 2
     assert bytes(16) not in pushed
-
-
-def test_without_a_correlation_id_there_is_no_acknowledgement() -> None:
-    peer = Core().connect()
-    peer.negotiate(guid_info=GuidInfo())
-    peer.open(PRIORITY, write=True)
-    peer.put(b"m", guids=[bytes(16)], ack=True)
-    assert peer.acks == []
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -547,24 +356,6 @@ def test_properties_reach_old_and_new_clients(new: bool, compression: Compressio
         assert data == payload
 
 
-def test_compressed_data_without_properties_is_forwarded_unchanged() -> None:
-    core = Core()
-    sender, old = core.client(), core.client("PROTOCOL_ENCODING:JSON")
-    sender.open(PRIORITY, write=True)
-    old.consume(PRIORITY)
-    sender.put(b"z" * 3000, compression=Compression.ZLIB)
-    (push,) = old.pushes
-    assert push.compression == Compression.ZLIB
-
-
-def test_old_properties_that_do_not_decompress_are_malformed() -> None:
-    _core, peer = serving()
-    put = bytearray(encode_put(0, b"a" * 16, b"not zlib", flags=3, compression=Compression.ZLIB))
-    peer.send(pack_event_header(8 + len(put), EventType.PUT) + bytes(put))
-    assert peer.acks == []
-    assert not peer.session.closed
-
-
 def test_schema_ids_of_two_producers_do_not_mix() -> None:
     """Each producer numbers its schemas from one; a consumer that remembers names by number must not mix
     them.
@@ -583,24 +374,6 @@ def test_schema_ids_of_two_producers_do_not_mix() -> None:
     assert ids == [3, 2, 5, 4], "learn 1, use 1, learn 2, use 2"
 
 
-def test_one_chunk_may_contain_requests_of_several_kinds() -> None:
-    core = Core()
-    peer = core.connect()
-    messages = b"".join(
-        encode_event(message, Codec.JSON)
-        for message in (ControlMessage(r_id=r_id, body=Disconnect()) for r_id in (1,))
-    )
-    peer.negotiate()
-    peer.open(PRIORITY, write=True)
-    put = encode_put(0, b"a" * 16, b"x")
-    peer.send(pack_event_header(8 + len(put), EventType.PUT) + put + HEARTBEAT_REQ + messages)
-    assert [event.type for event in peer.receive()] == [
-        EventType.ACK,
-        EventType.HEARTBEAT_RSP,
-        EventType.CONTROL,
-    ]
-
-
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_a_conversation_in_small_pieces_is_understood(size: int) -> None:
     _core, peer = serving()
@@ -609,33 +382,3 @@ def test_a_conversation_in_small_pieces_is_understood(size: int) -> None:
     for start in range(0, len(data), size):
         peer.send(data[start : start + size])
     assert [ack.status for ack in peer.acks] == [0, 0, 0]
-
-
-def test_responses_are_of_their_kinds() -> None:
-    core = Core()
-    peer = core.connect()
-    assert isinstance(peer.negotiate(), BrokerResponse)
-    assert isinstance(peer.open(PRIORITY, read=True), OpenQueueResponse)
-
-
-def test_a_reused_schema_number_gets_a_new_number_for_consumers() -> None:
-    """A consumer that remembers names by number would read the new messages with the names of the old."""
-    core = Core()
-    sender, reader = core.client(), core.client()
-    sender.open(PRIORITY, write=True)
-    reader.consume(PRIORITY)
-    recycled, plain = 5 << 1 | 1, 5 << 1
-    for names, wire in (
-        (("price", "count"), recycled),
-        (("price", "count"), plain),
-        (("count", "price"), recycled),
-        (("count", "price"), plain),
-    ):
-        area = encode_properties(dict.fromkeys(names, 7), new=True)
-        put = encode_put(0, sender.guids.next(0), area + b"x", flags=3, schema_id=wire)
-        sender.send(pack_event_header(8 + len(put), EventType.PUT) + put)
-    ids = [push.schema_id for push in reader.pushes]
-    numbers = [schema_id >> 1 for schema_id in ids]
-    assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
-    assert 0 not in numbers
-    assert [schema_id & 1 for schema_id in ids] == [1, 0, 1, 0], "each is learnt when it is met first"

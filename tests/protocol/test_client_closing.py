@@ -40,13 +40,6 @@ def test_a_reader_is_deconfigured_before_it_is_closed() -> None:
     assert queue.state is QueueState.CLOSED
 
 
-def test_a_writer_is_only_closed() -> None:
-    bench = connected()
-    queue = bench.open(URI, WRITE)
-    bench.close(queue)
-    assert bench.answer_all() == ["CloseQueue"]
-
-
 @pytest.mark.statement("4.30")
 def test_only_the_last_application_sends_the_final_close() -> None:
     bench = connected()
@@ -58,19 +51,6 @@ def test_only_the_last_application_sends_the_final_close() -> None:
         body = bench.answer()
         assert isinstance(body, CloseQueue)
         final.append(body.is_final)
-    assert final == [False, False, True]
-
-
-def test_applications_closed_together_send_one_final_close() -> None:
-    bench = connected()
-    queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
-    for queue in queues:
-        bench.close(queue, token=queue)
-    final = []
-    while bench.broker.requests:
-        body = bench.answer()
-        if isinstance(body, CloseQueue):
-            final.append(body.is_final)
     assert final == [False, False, True]
 
 
@@ -159,18 +139,6 @@ def test_closing_while_reopening_closes_the_brokers_queue(answered: int) -> None
     assert queue.state is QueueState.CLOSED
     assert "QueueReopened" not in bench.names
     assert bench.names[-1] == "StateRestored"
-
-
-def test_closing_while_reopening_ends_at_its_deadline() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.lose()
-    bench.connect()
-    bench.close(queue, timeout=5)
-    bench.wait(5)
-    assert isinstance(bench.completed["close"][0], RequestTimeout)
-    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
-    assert queue.state is QueueState.CLOSED
 
 
 def test_closing_ends_the_changes_that_wait() -> None:

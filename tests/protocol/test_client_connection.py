@@ -19,7 +19,6 @@ from bmq.errors import (
 )
 from bmq.protocol.client.core import CoreOptions, SessionState
 from bmq.protocol.client.events import (
-    Connected,
     ConnectionLost,
     Disconnected,
     QueueReopenFailed,
@@ -38,7 +37,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header, pack_schema_event
-from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected, held
+from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected
 
 BASIC = Credentials("BASIC", b"ann:secret")
 
@@ -55,14 +54,6 @@ def test_a_client_introduces_itself_and_is_connected_when_the_broker_agrees() ->
     assert bench.core.new_properties
     bench.begin_open("bmq://d/q")
     assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-
-
-def test_features_of_the_broker_are_respected() -> None:
-    bench = Bench()
-    bench.connect(features="PROTOCOL_ENCODING:JSON")
-    assert not bench.core.new_properties
-    bench.begin_open("bmq://d/q")
-    assert bench.answer_all() == ["OpenQueue", "ConfigureQueueStream"]
 
 
 def test_credentials_come_before_the_identity() -> None:
@@ -131,14 +122,6 @@ def test_other_server_is_a_retryable_connection_failure(
     assert bench.names == ["Connected"]
 
 
-def test_a_connection_lost_during_the_handshake_leaves_the_session_starting() -> None:
-    bench = Bench()
-    bench.open_channel()
-    bench.lose()
-    assert bench.state is SessionState.STARTING
-    assert bench.names == []
-
-
 def test_garbage_on_a_live_connection_is_a_protocol_error_and_the_session_survives() -> None:
     bench = Bench()
     bench.connect()
@@ -149,16 +132,6 @@ def test_garbage_on_a_live_connection_is_a_protocol_error_and_the_session_surviv
     assert isinstance(bench.happened[-1], ConnectionLost)
     bench.connect()
     assert isinstance(bench.happened[-1], StateRestored)
-
-
-def test_events_before_the_garbage_in_one_chunk_count() -> None:
-    bench = Bench()
-    bench.connect()
-    queue = bench.begin_open("bmq://d/q")
-    bench.send(ScriptedBroker.accept(bench.broker.requests[0]) + b"\x00\x00\x00\x02")
-    assert queue.deduplication_time == 300
-    assert bench.broker.log[-1] == "OpenQueue"  # no output on a failed connection
-    assert len(bench.failures) == 1
 
 
 def test_oversized_event_is_refused_before_buffering() -> None:
@@ -245,17 +218,6 @@ def test_an_answer_that_cannot_be_read_fails_its_request_with_the_reason() -> No
     assert bench.failures == []
 
 
-def test_a_request_that_times_out_names_the_message_that_could_not_be_read() -> None:
-    bench = connected()
-    bench.begin_open("bmq://d/q", timeout=10)
-    bench.send(pack_schema_event(EventType.CONTROL, 5, b"what"))
-    bench.wait(10)
-    (error,) = bench.completed["bmq://d/q"]
-    assert isinstance(error, RequestTimeout)
-    assert isinstance(error.__cause__, ProtocolError)
-    assert "codec" in str(error)
-
-
 def test_unknown_status_category_is_a_refusal_with_its_name() -> None:
     for written, named in ((b'"E_BUSY"', "E_BUSY"), (b"77", "77")):
         bench = connected()
@@ -282,19 +244,6 @@ def test_a_lost_connection_is_the_cause_of_a_request_that_times_out() -> None:
     assert isinstance(error, RequestTimeout)
     assert isinstance(error.__cause__, ProtocolError)
     assert "fragmented events" in str(error)
-
-
-def test_an_old_trouble_is_not_the_cause_of_a_timeout() -> None:
-    bench = connected()
-    bench.send(b"\xff" * 8)
-    bench.lose("fragmented")
-    bench.connect()
-    bench.wait(100)
-    bench.begin_open("bmq://d/q", timeout=10)
-    bench.wait(10)
-    (error,) = bench.completed["bmq://d/q"]
-    assert isinstance(error, RequestTimeout)
-    assert error.__cause__ is None
 
 
 def test_trouble_is_forgotten_a_minute_after_a_connection_came() -> None:
@@ -339,14 +288,6 @@ def test_old_broker_receives_no_unsupported_requests() -> None:
         assert [sub.expression for sub in queue.subscriptions.committed] == [""]
 
 
-def test_unsolicited_answers_are_ignored() -> None:
-    bench = Bench()
-    bench.connect()
-    for r_id in (None, 0, 99, -1):
-        bench.send(encode_event(ControlMessage(r_id=r_id, body=CloseQueueResponse()), Codec.JSON))
-    assert bench.failures == []
-
-
 # heartbeats
 
 
@@ -369,25 +310,6 @@ def test_a_silent_broker_is_probed_and_then_given_up() -> None:
     (error,) = bench.failures
     assert isinstance(error, ConnectionFailed)
     assert "silent" in str(error)
-
-
-def test_any_byte_keeps_a_broker_alive() -> None:
-    bench = Bench()
-    bench.connect(interval_ms=3000, max_missed=1)
-    # A large event, one piece every two seconds.
-    bench.send(pack_event_header(100_000, EventType.PUSH))
-    for _ in range(20):
-        bench.wait(2.0)
-        bench.send(b"x")
-    assert bench.failures == []
-    assert "HEARTBEAT_REQ" not in bench.broker.log
-
-
-def test_a_broker_without_heartbeats_may_be_silent_for_ever() -> None:
-    bench = Bench()
-    bench.connect(max_missed=0)
-    bench.wait(100_000)
-    assert bench.failures == []
 
 
 @pytest.mark.parametrize("max_missed", [0, 1])
@@ -450,24 +372,6 @@ def test_credentials_are_renewed_in_good_time(lifetime: float, due: float) -> No
     assert len(bench.failures) == 1
 
 
-def test_a_short_lifetime_is_renewed_half_way_and_not_in_a_busy_loop() -> None:
-    bench = authenticated(2000)
-    for expected in range(1, 6):
-        bench.wait(1.0)
-        assert bench.renewals == expected
-        bench.core.reauthenticate(BASIC, bench.now)
-        bench.send(ScriptedBroker.admit(lifetime_ms=2000))
-    assert bench.failures == []
-
-
-def test_an_expired_lifetime_closes_the_connection() -> None:
-    bench = authenticated(10_000)
-    bench.wait(10)
-    (error,) = bench.failures
-    assert "expired" in str(error)
-    assert error.retryable  # a new connection authenticates anew
-
-
 def test_unavailable_credentials_are_requested_again_in_time() -> None:
     bench = authenticated(600_000)
     asked: list[float] = []
@@ -485,22 +389,6 @@ def test_a_refused_renewal_closes_the_connection() -> None:
     bench.core.reauthenticate(BASIC, bench.now)
     bench.send(ScriptedBroker.admit(category=StatusCategory.E_REFUSED))
     assert isinstance(bench.failures[0], AuthenticationError)
-
-
-def test_no_lifetime_means_no_renewal() -> None:
-    bench = authenticated(None)
-    bench.wait(1_000_000)
-    assert bench.renewals == 0
-    assert bench.failures == []
-
-
-def test_renewal_is_forgotten_with_the_connection() -> None:
-    bench = authenticated(10_000)
-    bench.lose()
-    bench.wait(20)
-    assert bench.renewals == 0
-    bench.core.reauthenticate(BASIC, bench.now)  # too late for a renewal
-    bench.pump()
 
 
 # stopping
@@ -558,19 +446,6 @@ def test_stop_without_a_connection_ends_at_once(moment: str) -> None:
         bench.core.channel_opened(bench.core.handshake(), bench.now)
 
 
-def test_stop_twice_completes_both() -> None:
-    bench = Bench()
-    bench.connect()
-    bench.core.stop("first", bench.now, bench.now + 30)
-    bench.core.stop("second", bench.now, bench.now + 1)
-    bench.pump()
-    bench.answer()
-    bench.core.stop("third", bench.now, bench.now + 1)
-    bench.pump()
-    assert bench.completed == {"first": [None], "second": [None], "third": [None]}
-    assert bench.broker.log.count("Disconnect") == 1
-
-
 def test_giving_up_ends_all_calls_with_the_reason() -> None:
     bench = Bench()
     bench.connect()
@@ -589,26 +464,6 @@ def test_giving_up_ends_all_calls_with_the_reason() -> None:
     assert bench.core.next_deadline() is None
 
 
-def test_closed_session_refuses_calls_and_needs_no_timer() -> None:
-    bench = Bench()
-    bench.connect()
-    bench.core.stop("stop", bench.now, bench.now + 30)
-    bench.pump()
-    with pytest.raises(SessionClosed):
-        bench.begin_open("bmq://d/q")
-    bench.answer()
-    bench.lose()
-    assert bench.core.next_deadline() is None
-    with pytest.raises(SessionClosed):
-        bench.begin_open("bmq://d/q")
-
-
-def test_first_event_is_connected_with_the_brokers_name() -> None:
-    bench = Bench()
-    bench.connect()
-    assert bench.happened == [Connected("broker on unknown host")]
-
-
 def test_a_heartbeat_that_was_not_answered_in_time_is_not_answered_on_the_next_connection() -> None:
     bench = connected()
     # The answer arrives, and the connection is lost in the same turn.
@@ -616,18 +471,3 @@ def test_a_heartbeat_that_was_not_answered_in_time_is_not_answered_on_the_next_c
     bench.lose()
     bench.open_channel()
     assert bench.broker.log == ["clientIdentity"]
-
-
-def test_error_of_a_connection_is_forgotten_with_it() -> None:
-    bench = connected()
-    bench.lose()
-    before = held(bench.core)
-    bench.connect()
-    bench.send(b"\xff" * 64)
-    bench.lose()
-    assert held(bench.core) < before + 20
-    bench.connect()
-    bench.send(pack_event_header(100_000, EventType.PUSH) + bytes(50_000))
-    bench.lose()
-    bench.connect()
-    assert len(bench.failures) == 1

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from bmq.errors import AckStatus, OpenQueueError, QueueClosed, RequestError, RequestTimeout, StatusCategory
+from bmq.errors import AckStatus, RequestError, StatusCategory
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopenDelayed, QueueReopenFailed
 from bmq.protocol.client.queue import QueueCore, QueueState
-from bmq.wire.control import Codec, ControlMessage, QueueFlags, Status
-from bmq.wire.control_event import encode_event
+from bmq.wire.control import QueueFlags
 from tests.protocol.bench import READ, WRITE, Bench, connected
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -146,61 +145,6 @@ def test_a_final_refusal_closes_the_queue_with_its_cause(
     assert len(bench.core.delayed) == 0
 
 
-@both_steps
-def test_a_delayed_queue_can_be_closed_at_once(refuse: Callable[..., None]) -> None:
-    bench, queue = reconnected()
-    refuse(bench)
-    bench.close(queue)
-    bench.answer_all()
-    assert bench.completed["close"] == [None]
-    assert queue.state is QueueState.CLOSED
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}
-    bench.wait(10)
-    assert not bench.broker.requests
-    again = bench.open(URI, token="again")
-    assert again.state is QueueState.OPEN
-
-
-@both_steps
-def test_abandoned_delayed_queue_and_ended_session_leave_no_state(refuse: Callable[..., None]) -> None:
-    bench, queue = reconnected()
-    refuse(bench)
-    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
-    bench.pump()
-    bench.answer_all()
-    assert queue.state is QueueState.CLOSED
-    bench, queue = reconnected()
-    refuse(bench)
-    bench.core.stop("stop", bench.now, bench.now + 5)
-    bench.pump()
-    bench.answer_all()
-    assert bench.completed["stop"] == [None]
-    assert queue.state is QueueState.CLOSED
-    assert bench.core.next_deadline() is None
-
-
-@both_steps
-def test_changes_made_while_a_queue_is_delayed_go_out_with_its_reopening(refuse: Callable[..., None]) -> None:
-    bench, queue = reconnected()
-    refuse(bench)
-    bench.configure(queue, "x > 1", token="change")
-    bench.wait(0.1)
-    bench.answer_all()
-    assert bench.completed["change"] == [None]
-    assert [sub.expression for sub in queue.subscriptions.committed] == ["x > 1"]
-
-
-@both_steps
-def test_a_change_made_while_a_queue_is_delayed_ends_at_its_deadline(refuse: Callable[..., None]) -> None:
-    bench, queue = reconnected()
-    refuse(bench)
-    bench.configure(queue, "x > 1", token="change", timeout=0.05)
-    bench.wait(0.05)
-    assert len(bench.completed["change"]) == 1
-    assert bench.completed["change"] != [None]
-    assert queue.in_use
-
-
 def test_other_queues_do_not_wait_for_a_delayed_queue() -> None:
     bench = connected()
     queue, other = bench.open(URI, WRITE), bench.open(OTHER, WRITE)
@@ -218,17 +162,6 @@ def test_other_queues_do_not_wait_for_a_delayed_queue() -> None:
     assert bench.core.restored
     assert bench.ack_all() == [1]
     assert bench.names.count("StateRestored") == 1
-
-
-def test_a_first_opening_refused_for_now_is_the_callers_to_repeat() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI)
-    bench.refuse(REFUSED, STOPPING)
-    (error,) = bench.completed[URI]
-    assert isinstance(error, OpenQueueError)
-    assert error.retryable
-    with pytest.raises(QueueClosed):
-        bench.post(queue, 1)
 
 
 # Not answered in time.
@@ -269,34 +202,6 @@ def test_a_queue_whose_reopening_is_not_answered_is_tried_again(ignore: Callable
     assert not any(isinstance(event, QueueReopenFailed) for event in bench.happened)
 
 
-@either_step
-def test_the_error_of_a_reopening_without_an_answer_names_the_queue(
-    ignore: Callable[[Bench], list[Any]],
-) -> None:
-    bench, _ = reconnected()
-    ignore(bench)
-    (delayed,) = [event for event in bench.happened if isinstance(event, QueueReopenDelayed)]
-    assert isinstance(delayed.error, RequestTimeout)
-    assert URI in str(delayed.error)
-
-
-def test_posts_of_other_queues_do_not_wait_for_a_missing_answer() -> None:
-    bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
-    queue, other = bench.open(URI, WRITE), bench.open(OTHER, WRITE)
-    bench.post(queue, 1)
-    bench.post(other, 2)
-    bench.lose()
-    bench.connect()
-    bench.broker.requests.popleft()
-    bench.answer_all()
-    bench.wait(TIMEOUT)
-    assert "StateRestored" in bench.names
-    assert bench.ack_all() == [2]
-    bench.wait(0.1)
-    bench.answer_all()
-    assert bench.ack_all() == [1]
-
-
 @pytest.mark.parametrize("sides", [READ, WRITE])
 @pytest.mark.parametrize("sent_again", [False, True])
 def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) -> None:
@@ -314,36 +219,3 @@ def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) ->
     assert names.count("CloseQueue") == sent_again
     bench.wait(TIMEOUT)
     assert queue.state is QueueState.OPEN
-
-
-def test_a_late_refusal_closes_the_queue() -> None:
-    for category, stays in ((NOT_READY, True), (StatusCategory.E_INVALID_ARGUMENT, False)):
-        bench, queue = reconnected()
-        (late,) = not_answer_opening(bench)
-        bench.send(bench.broker.refuse(late, category, code=0))
-        assert queue.in_use is stays
-        bench.wait(0.1)
-        bench.answer_all()
-        assert queue.state is (QueueState.OPEN if stays else QueueState.CLOSED)
-
-
-@either_step
-def test_a_queue_without_an_answer_can_be_closed(ignore: Callable[[Bench], list[Any]]) -> None:
-    bench, queue = reconnected()
-    ignore(bench)
-    bench.close(queue)
-    assert "CloseQueue" in bench.answer_all()
-    assert bench.completed["close"] == [None]
-    assert queue.state is QueueState.CLOSED
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}
-    bench.wait(10)
-    assert bench.open(URI, token="again").state is QueueState.OPEN
-
-
-def test_meaningless_answer_closes_the_timed_out_queue() -> None:
-    bench, queue = reconnected()
-    (late,) = not_answer_opening(bench)
-    success = Status()
-    bench.send(encode_event(ControlMessage(r_id=late.r_id, body=success), Codec.JSON))
-    assert not queue.in_use
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}

@@ -130,7 +130,7 @@ def situations(walk: Walk) -> list[tuple[Enum, Hashable]]:
     for queue in walk.all:
         if queue.state is not QueueState.CLOSED:
             found.append((queue.state, (int(queue.flags), queue.closing, walk.bench.core.connected)))
-            found.append((queue.suspended, queue.reported_suspended, queue.state))
+            found.append((queue.state, (queue.suspended, queue.reported_suspended)))
     return found
 
 

@@ -57,14 +57,6 @@ def test_health_is_restored_when_the_last_queue_has_resumed() -> None:
     assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
 
 
-def test_health_without_queues_is_only_reported() -> None:
-    bench = connected()
-    for healthy in (True, False, False, True, True):
-        bench.core.host_health(healthy)
-    bench.pump()
-    assert bench.names[1:] == ["HostUnhealthy", "HostHealthRestored"]
-
-
 def test_a_writer_suspends_without_a_request() -> None:
     bench = connected()
     bench.open(URI, WRITE, suspends=True)
@@ -73,38 +65,6 @@ def test_a_writer_suspends_without_a_request() -> None:
     bench.pump()
     assert bench.names[1:] == ["HostUnhealthy", "QueueSuspended", "QueueResumed", "HostHealthRestored"]
     assert not bench.broker.requests
-
-
-def test_queue_opened_on_an_unhealthy_host_requests_no_messages() -> None:
-    bench = connected()
-    bench.core.host_health(False)
-    queue = bench.begin_open(URI, suspends=True)
-    bench.answer()
-    assert asks_for_nothing(bench.answer())
-    assert bench.names[-1] == "QueueSuspended"
-    bench.core.host_health(True)
-    bench.pump()
-    assert bench.answer_all() == ["ConfigureStream"]
-    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
-    assert queue.subscriptions.committed
-
-
-def test_reopened_suspended_queue_requests_no_messages() -> None:
-    bench = connected()
-    bench.open(URI, suspends=True)
-    bench.core.host_health(False)
-    bench.pump()
-    bench.lose()  # before the broker answered
-    bench.connect()
-    bench.answer()
-    assert asks_for_nothing(bench.answer())
-    assert bench.names[-3:] == ["QueueSuspended", "QueueReopened", "StateRestored"]
-    bench.lose()
-    bench.core.host_health(True)
-    bench.pump()
-    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
-    bench.connect()
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
 
 
 @pytest.mark.parametrize("healthy", [False, True])
@@ -127,35 +87,6 @@ def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
     assert bool(queue.subscriptions.committed) is healthy
     assert bench.names.count("QueueSuspended") == 1
     assert bench.names.count("QueueResumed") == int(healthy)
-
-
-def test_flickering_health_ends_in_its_last_state() -> None:
-    bench = connected()
-    queue = bench.open(URI, suspends=True)
-    for _ in range(5):
-        bench.core.host_health(False)
-        bench.pump()
-        bench.core.host_health(True)
-        bench.pump()
-    bench.answer_all()
-    assert queue.subscriptions.committed
-    assert bench.names[-1] == "HostHealthRestored"
-    assert bench.names.count("QueueSuspended") == bench.names.count("QueueResumed")
-
-
-def test_a_queue_healthy_again_before_its_first_answer_never_stays_without_messages() -> None:
-    bench = connected()
-    bench.core.host_health(False)
-    queue = bench.begin_open(URI, suspends=True)
-    bench.answer()  # openQueue
-    bench.core.host_health(True)
-    assert asks_for_nothing(bench.answer())
-    bench.refuse()  # the subscriptions
-    assert "could not restore the subscriptions" in str(bench.failures[0])
-    bench.lose()
-    bench.connect()
-    bench.answer_all()
-    assert [each.expression for each in queue.subscriptions.committed] == [""]
 
 
 def test_a_queue_unhealthy_again_never_keeps_its_messages() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.protocol.client.core import CoreOptions
 from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
-from tests.protocol.bench import READ, WRITE, connected, guid, held
+from tests.protocol.bench import READ, connected, guid, held
 
 URI = "bmq://bmq.test.mem.priority/q"
 FANOUT = "bmq://bmq.test.mem.fanout/f"
@@ -84,20 +83,6 @@ def test_guids_appended_to_the_pending_ones_are_confirmed_until_they_are_taken(m
         assert bench.numbers_received == [1, 2]
 
 
-def test_messages_are_confirmed_only_by_the_application() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, 1, 2, 3)
-    bench.lose()
-    bench.connect()
-    bench.answer_all()
-    bench.push(queue, 1, 2, 3)
-    bench.close(queue)
-    bench.answer_all()
-    assert bench.broker.confirms == []
-    assert bench.numbers_received == [1, 2, 3, 1, 2, 3]
-
-
 @pytest.mark.parametrize("moment", ["sent", "buffered", "lost", "reopening", "restoring"])
 def test_a_confirmation_lost_with_its_connection_makes_the_redelivery_recognisable(moment: str) -> None:
     bench = connected()
@@ -126,33 +111,6 @@ def test_a_confirmation_lost_with_its_connection_makes_the_redelivery_recognisab
     bench.push(queue, 1)  # the second confirmation can be lost too
     assert bench.numbers_received == [1, 2, 2]
     assert [c.guid for c in bench.broker.confirms] == [guid(1)] * 2
-
-
-def test_redeliveries_are_delivered_on_request() -> None:
-    bench = connected(CoreOptions(drop_confirmed_redeliveries=False))
-    queue = bench.open(URI)
-    bench.push(queue, 1)
-    bench.core.confirm(queue, guid(1))
-    bench.lose()
-    bench.core.confirm(queue, guid(1))
-    bench.connect()
-    bench.answer_all()
-    bench.push(queue, 1)
-    assert bench.numbers_received == [1, 1]
-
-
-def test_confirmations_are_remembered_for_five_minutes_after_a_reconnect() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, 1)
-    bench.core.confirm(queue, guid(1))
-    bench.lose()
-    bench.wait(1000)  # however long it took
-    bench.connect()
-    bench.answer_all()
-    bench.wait(299)
-    bench.push(queue, 1)
-    assert bench.numbers_received == [1]
 
 
 def test_the_memory_of_confirmations_is_bounded() -> None:
@@ -185,18 +143,6 @@ def test_confirmation_lost_with_the_primary_is_repeated_without_a_second_deliver
     assert bench.again == [("default", 2)]
 
 
-def test_every_primary_that_is_lost_may_take_the_confirmation_along() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, 1)
-    for _ in range(5):
-        bench.confirm_many(queue, 1)
-        bench.wait(50)
-        bench.push(queue, 1)
-    assert bench.numbers_received == [1]
-    assert bench.again == [("default", 1)] * 5
-
-
 def test_many_redeliveries_are_recognised_after_a_pause_of_the_broker() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -217,17 +163,6 @@ def test_many_redeliveries_in_the_order_of_confirmations_are_recognised_at_once(
     bench.push(queue, *range(300, 1300))
     assert bench.numbers_received == list(range(1300))
     assert bench.again == [("default", 700)]
-
-
-def test_many_redeliveries_are_recognised_after_reading_was_paused() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, *range(500))
-    bench.confirm_many(queue, *range(500))
-    bench.core.pause_reading(True, bench.now)
-    bench.core.pause_reading(False, bench.now)
-    bench.push(queue, *range(500))
-    assert bench.again == [("default", 500)]
 
 
 def test_confirmed_messages_in_columns_are_not_handed_out_again() -> None:
@@ -254,16 +189,6 @@ def test_confirmed_messages_in_columns_are_not_handed_out_again() -> None:
     assert bench.columns == [100, 100]
 
 
-def test_unconfirmed_message_is_delivered_each_time() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, 1, 2)
-    bench.confirm_many(queue, 1)
-    bench.push(queue, 2)
-    bench.push(queue, 1, 2)
-    assert bench.numbers_received == [1, 2, 2, 2]
-
-
 def test_each_application_confirms_separately() -> None:
     bench = connected()
     foo, bar = bench.open(f"{FANOUT}?id=foo", READ), bench.open(f"{FANOUT}?id=bar", READ)
@@ -274,45 +199,6 @@ def test_each_application_confirms_separately() -> None:
     bench.send(bench.broker.push(foo.q_id, [(guid(1), b"1")], (to_foo, to_bar)))
     assert bench.numbers_received == [1, 1, 1]
     assert bench.again == [("default", 1)], "only foo had confirmed"
-
-
-def test_confirmation_in_one_queue_does_not_affect_another() -> None:
-    bench = connected()
-    one, other = bench.open(URI), bench.open("bmq://bmq.test.mem.priority/other")
-    bench.push(one, 1)
-    bench.confirm_many(one, 1)
-    bench.push(other, 1)
-    assert bench.numbers_received == [1, 1]
-
-
-@pytest.mark.parametrize("writer", [False, True])
-def test_reopened_queue_forgets_earlier_confirmations(writer: bool) -> None:
-    bench = connected()
-    if writer:
-        bench.open(URI, WRITE, token="writer")  # so the queue keeps its number
-    queue = bench.open(URI, READ, token="first")
-    bench.push(queue, 1)
-    bench.confirm_many(queue, 1)
-    bench.close(queue)
-    bench.answer_all()
-    again = bench.open(URI, READ, token="second")
-    bench.push(again, 1)
-    assert bench.numbers_received == [1, 1]
-
-
-def test_a_redelivery_that_overtakes_the_answer_to_a_reopened_queue_is_confirmed() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, 1)
-    bench.confirm_many(queue, 1)
-    bench.lose()
-    bench.connect()
-    bench.answer()
-    assert bench.broker.requests, "configureStream is not answered yet"
-    bench.push(queue, 1)
-    bench.answer_all()
-    assert bench.numbers_received == [1]
-    assert [each.guid for each in bench.broker.confirms] == [guid(1)]
 
 
 def test_confirmations_on_a_living_connection_are_forgotten_after_one_to_two_minutes() -> None:
@@ -330,16 +216,6 @@ def test_confirmations_on_a_living_connection_are_forgotten_after_one_to_two_min
     assert bench.numbers_received == [1, 2, 1, 2]
     assert held(bench.core) < before
     assert bench.core.next_deadline() is None, "nothing is left to forget"
-
-
-def test_a_hundred_thousand_confirmations_keep_the_latest_32768_at_least() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    for first in range(0, 100_000, 1000):
-        bench.confirm_many(queue, *range(first, first + 1000))
-    bench.push(queue, *range(100_000 - 32_768, 100_000), 1)
-    assert bench.again == [("default", 32_768)]
-    assert bench.numbers_received == [1]
 
 
 def test_confirmations_of_a_closed_queue_are_dropped() -> None:
@@ -390,17 +266,6 @@ def test_unclaimed_messages_are_dropped_and_unknown_ids_go_to_the_only_reader() 
     assert bench.numbers_received == [2, 3]
 
 
-def test_messages_in_the_same_chunk_as_the_response_are_delivered() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, READ)
-    bench.answer()
-    request = bench.broker.requests.popleft()
-    s_id = request.body.stream_parameters.subscriptions[0].s_id  # type: ignore[union-attr]
-    push = bench.broker.push(queue.q_id, [(guid(1), b"1")], (s_id,))
-    bench.send(bench.broker.accept(request) + push)
-    assert bench.numbers_received == [1]
-
-
 def test_message_is_delivered_once_for_repeated_subscription_ids() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -419,16 +284,3 @@ def test_a_message_for_two_subscriptions_comes_once_to_each() -> None:
     s_ids = tuple(bench.broker.s_ids[queue.q_id][-2:])
     bench.send(bench.broker.push(queue.q_id, [(guid(1), b"1")], s_ids * 1000))
     assert sorted(owner for owner, _ in bench.received) == ["x == 1", "y == 1"]
-
-
-def test_bulk_confirmations_without_a_connection_are_recognised_on_redelivery() -> None:
-    bench = connected()
-    queue = bench.open(URI, READ)
-    bench.push(queue, 1, 2, 3)
-    bench.lose()
-    bench.confirm_many(queue, 1, 3)
-    bench.connect()
-    bench.answer_all()
-    bench.push(queue, 1, 2, 3)
-    assert bench.numbers_received == [1, 2, 3, 2]
-    assert [confirm.guid for confirm in bench.broker.confirms] == [guid(1), guid(3)]

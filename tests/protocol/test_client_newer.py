@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import pytest
 
-from bmq.errors import AckStatus, ConnectionFailed, ProtocolError, StatusCategory
+from bmq.errors import AckStatus, ConnectionFailed, ProtocolError
 from bmq.protocol.client.core import CoreOptions, SessionState
 from bmq.protocol.client.handshake import Credentials
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, EventType
@@ -19,20 +18,13 @@ from bmq.wire.message import split_application_data
 from bmq.wire.push import PushMessage
 from tests.extras import with_tables
 from tests.fakes.newer import (
-    Novelty,
     edited,
-    enumerations,
     longer_header,
-    novelties,
-    structures,
     with_new_enumerators,
     with_new_members,
 )
 from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker, guid
 from tests.sweeps import sweep
-
-NOVELTIES = {each.name: each for each in novelties()}
-GROUPS = sorted({name.split()[0] for name in NOVELTIES})
 
 
 def session() -> tuple[Bench, Any, Any]:
@@ -50,59 +42,6 @@ def read(message: PushMessage) -> bytes:
         schema_id=message.schema_id,
         compression=message.compression,
     )[1]
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_each_novelty_costs_at_most_one_warning(group: str) -> None:
-    found = [each for name, each in NOVELTIES.items() if name.split()[0] == group]
-    assert found
-    for novelty in found:
-        _harmless(novelty)
-
-
-def _harmless(novelty: Novelty) -> None:
-    bench, reader, writer = session()
-    s_id = bench.broker.s_ids[reader.q_id][-1]
-    for number in range(1, 4):
-        bench.push(reader, 2 * number)
-        bench.send(novelty.events(reader.q_id, s_id))
-        bench.push(reader, 2 * number + 1)
-        bench.post(writer, number)
-        assert bench.ack_all() == [number], novelty.name
-    assert bench.outcomes == {number: [AckStatus.SUCCESS] for number in range(1, 4)}, novelty.name
-    assert bench.failures == [], novelty.name
-    assert bench.state is SessionState.STARTED
-    good = [message for _, message in bench.received if message.guid[8:] < b"\0\0\1"]
-    assert [int(message.data) for message in good] == [2, 3, 4, 5, 6, 7], novelty.name
-    new = [message for _, message in bench.received if message not in good]
-    assert len(new) == (0 if novelty.readable is None else 3), novelty.name
-    for message in new:
-        if novelty.readable:
-            assert read(message) == b"news", novelty.name
-        else:
-            with pytest.raises(ProtocolError):
-                read(message)
-    # A new member is one thing in each structure that has it.
-    most = len(structures()) if "with new" in novelty.name else 1
-    assert len(set(bench.skipped)) <= most, (novelty.name, bench.skipped)
-    # The session ends in good order.
-    bench.core.stop("stop", bench.now, bench.now + 10)
-    bench.pump()
-    bench.answer_all()
-    assert bench.completed["stop"] == [None]
-
-
-def test_the_walk_covers_the_protocol() -> None:
-    assert len(NOVELTIES) > 500
-    kinds = {each.__name__ for each in structures()}
-    assert {
-        "BrokerResponse",
-        "ClientIdentity",
-        "GuidInfo",
-        "Status",
-        "ConsumerInfo",
-    } <= kinds
-    assert {"category", "clientType", "sdkLanguage", "version"} == enumerations()
 
 
 EDITS: dict[str, Any] = {
@@ -318,56 +257,3 @@ def test_the_complete_acknowledgements_of_a_cut_event_count() -> None:
         assert sum(map(len, bench.outcomes.values())) == 2
         assert bench.failures == []
         assert bench.skipped == ["the unreadable part of an event of type 5 (AckMessage)"]
-
-
-HUGE = {
-    "members": lambda size: b'{"rId":1,"x":[' + b'{"a":1},' * (size // 8) + b"1]}",
-    "lists": lambda size: b'{"rId":1,"x":[' + b"[]," * (size // 3) + b"1]}",
-    "numbers": lambda size: b'{"rId":1,"x":[' + b"1," * (size // 2) + b"1]}",
-    "texts": lambda size: b'{"rId":1,"x":[' + b'"",' * (size // 3) + b"1]}",
-    "keys": lambda size: b'{"rId":1,"x":{' + b",".join(b'"%d":1' % n for n in range(size // 12)) + b"}}",
-}
-
-
-@pytest.mark.parametrize("state", ["authentication", "negotiation", "live"])
-@pytest.mark.parametrize(("body", "mebibytes"), [*((body, 3) for body in HUGE), ("members", 66)])
-def test_a_control_event_takes_little_memory_in_every_state(body: str, mebibytes: int, state: str) -> None:
-    """Parsed JSON takes up to forty times its size."""
-    bench = Bench(CoreOptions(repeat_after=0))
-    queue = None
-    if state == "live":
-        bench.connect()
-        queue = bench.begin_open("bmq://d/q", READ)
-    else:
-        bench.open_channel(Credentials.basic("ann", "secret") if state == "authentication" else None)
-    text = HUGE[body](mebibytes * 1024 * 1024 - 100)
-    kind = EventType.AUTHENTICATION if state == "authentication" else EventType.CONTROL
-    text += b"\4" * 4 if len(text) % 4 == 0 else bytes([-len(text) % 4]) * (-len(text) % 4)
-    event = pack_event_header(8 + len(text), kind, 0x20) + text
-    del text
-    tracemalloc.start()
-    try:
-        bench.send(event)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    # The event is copied twice; parsed values take at most some 100 bytes each.
-    assert peak < 2.5 * len(event) + (100 if mebibytes < 4 else 1) * 1024 * 1024
-    if queue is None:
-        (error,) = bench.failures
-        assert "does not behave like a BlazingMQ broker" in str(error)
-    else:
-        # The request is answered, by something that cannot be read.
-        assert bench.failures == []
-        (failed,) = bench.completed["bmq://d/q"]
-        assert "was answered with a message that" in str(failed)
-
-
-def test_a_refusal_with_an_unknown_category_fails_its_request_in_every_state() -> None:
-    bench, reader, _ = session()
-    bench.configure(reader, "x == 1")
-    request = bench.broker.requests.popleft()
-    bench.send(edited(bench.broker.refuse(request, StatusCategory.E_REFUSED), with_new_enumerators))
-    (error,) = bench.completed["x == 1",]
-    assert "E_NEXT_YEAR" in str(error)
-    assert bench.failures == []

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import random
-import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +14,7 @@ from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.event import Event
 from bmq.wire.put import Outgoing, decode_puts, encode_put
-from tests.protocol.bench import WRITE, Bench, connected, guid, held
+from tests.protocol.bench import WRITE, Bench, connected, guid
 
 
 def events_of(data: list[bytes]) -> Iterator[Event]:
@@ -46,55 +44,7 @@ def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) 
     assert not any(key in deadlines for key in due)
 
 
-def test_deadlines_take_memory_for_live_requests_only() -> None:
-    def full_of(live: int) -> Deadlines[int]:
-        deadlines = Deadlines[int]()
-        for key in range(100_000):
-            deadlines.set(key, 60.0 + random.random())
-            deadlines.discard(key - live)
-        assert len(deadlines) == live
-        return deadlines
-
-    tracemalloc.start()
-    try:
-        kept = full_of(10)
-        assert tracemalloc.get_traced_memory()[0] < 50_000
-        assert kept.first is not None
-    finally:
-        tracemalloc.stop()
-
-
 # requests
-
-
-def test_requests_are_numbered_from_one_and_answered_once() -> None:
-    bench = connected()
-    queue, other = bench.begin_open("bmq://d/q", WRITE), bench.begin_open("bmq://d/other", WRITE)
-    first, second = bench.broker.requests
-    assert (first.r_id, second.r_id) == (1, 2)
-    bench.send(bench.broker.accept(second), bench.broker.accept(second), bench.broker.accept(first))
-    assert bench.completed == {other.uri_text: [None], queue.uri_text: [None]}
-
-
-def test_requests_that_timed_out_are_remembered_up_to_a_limit() -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    subscriptions = bench.subscriptions(["x == 1"])
-
-    def time_out(count: int) -> int:
-        for _ in range(count):
-            bench.core.configure_queue(queue, subscriptions, None, bench.now + 1.0)
-            bench.pump()
-            bench.wait(1.0)
-            bench.broker.requests.clear()
-            bench.completed.clear()
-        bench.configured.clear()
-        bench.broker.log.clear()
-        return held(bench.core)
-
-    time_out(1100)
-    before = time_out(100)
-    assert time_out(100) == before
 
 
 # output
@@ -152,13 +102,6 @@ def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
     assert [(put.guid, put.data) for put in bench.broker.puts] == [(m[0], m[1]) for m in messages]
 
 
-def test_large_payloads_are_not_copied() -> None:
-    bench = connected()
-    payload = bytes(100_000)
-    bench.core.post(bench.open("bmq://d/q"), guid(1), payload, None, bench.now)
-    assert any(piece is payload for piece in bench.core.data_to_send(bench.now))
-
-
 def test_a_request_leaves_behind_everything_that_was_added_before() -> None:
     bench = connected()
     queue, other = bench.open("bmq://d/q"), bench.open("bmq://d/other", WRITE)
@@ -184,16 +127,3 @@ def test_a_limit_takes_no_more_than_needed_and_the_rest_keeps_its_order() -> Non
         taken += data
     puts = [put for event in events_of(taken) for put in decode_puts(event.data, event.body)]
     assert [put.guid for put in puts] == [guid(number) for number in range(50)]
-
-
-def test_many_posts_at_once_are_divided() -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    messages = [outgoing(number, bytes(10_000)) for number in range(200)]
-    bench.core.post_many(queue, messages, None, bench.now)
-    events = list(events_of([piece for data in everything(bench) for piece in data]))
-    assert len(events) == 2
-    assert all(len(event.data) <= MIB for event in events)
-    assert b"".join(event.data[8:] for event in events) == b"".join(
-        encode_put(queue.q_id, *message) for message in messages
-    )

@@ -9,16 +9,15 @@ import pytest
 
 from bmq.errors import (
     AckStatus,
-    ConfigureQueueError,
     ConnectionFailed,
     OpenQueueError,
     UsageError,
 )
 from bmq.protocol.client.core import CoreOptions
-from bmq.protocol.client.events import QueueReopened, QueueReopenFailed, StateRestored
+from bmq.protocol.client.events import QueueReopened, QueueReopenFailed
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import PutFlags
-from tests.protocol.bench import READ, WRITE, Bench, connected, guid
+from tests.protocol.bench import WRITE, Bench, connected, guid
 from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -86,16 +85,6 @@ def test_every_negative_acknowledgement_keeps_its_meaning(status: AckStatus) -> 
     assert bench.outcomes == {1: [status]}
 
 
-def test_acknowledgements_of_unknown_posts_are_ignored() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    puts = list(bench.broker.puts)
-    bench.send(bench.broker.ack(puts), bench.broker.ack(puts), bench.broker.ack(puts, AckStatus.UNKNOWN))
-    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
-    assert bench.failures == []
-
-
 def test_a_guid_cannot_be_posted_twice_while_the_first_has_no_outcome() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -106,13 +95,6 @@ def test_a_guid_cannot_be_posted_twice_while_the_first_has_no_outcome() -> None:
     bench.post(queue, 1)
     bench.ack_all()
     assert bench.outcomes == {1: [AckStatus.SUCCESS, AckStatus.SUCCESS]}
-
-
-def test_posts_to_a_reader_are_refused() -> None:
-    bench = connected()
-    queue = bench.open(URI, READ)
-    with pytest.raises(UsageError, match="not opened for writing"):
-        bench.post(queue, 1)
 
 
 def test_closing_a_queue_ends_only_its_posts() -> None:
@@ -128,37 +110,7 @@ def test_closing_a_queue_ends_only_its_posts() -> None:
     assert bench.outcomes[1] == [AckStatus.CANCELED]
 
 
-def test_stopping_the_session_ends_every_post() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    bench.core.stop("stop", bench.now, bench.now + 5)
-    bench.pump()
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}
-    bench.ack_all()  # too late
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}
-
-
 # one at a time
-
-
-def test_posts_one_after_another_are_sent_at_once_and_counted() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    for number in range(1, 4):
-        bench.post(queue, number)
-        assert sent(bench) == [number], "sent at once"
-        assert len(bench.core.posts) == queue.unacked == 1
-        bench.wait(0.25)
-        assert bench.ack_all() == [number]
-        assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
-    bench.post(queue, 4)
-    bench.ack_all(AckStatus.LIMIT_BYTES)
-    accepted = [AckStatus.SUCCESS]
-    assert bench.outcomes == {1: accepted, 2: accepted, 3: accepted, 4: [AckStatus.LIMIT_BYTES]}
-    assert (queue.counts.settled, queue.counts.settled_bytes) == (4, 4)
-    assert queue.counts.durations.seconds == 0.75
-    assert dict(queue.counts.refused) == {AckStatus.LIMIT_BYTES: 1}
 
 
 def test_confirmations_are_sent_before_a_post() -> None:
@@ -211,31 +163,6 @@ def test_single_post_is_resent_and_late_answers_of_the_old_connection_are_droppe
     assert bench.ack_all() == [1]
     assert bench.outcomes == {1: [AckStatus.SUCCESS]}
     assert queue.counts.retransmitted == 1
-
-
-def test_a_post_that_ended_without_an_answer_is_not_accepted_later() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    acceptance = bench.broker.ack(bench.broker.puts)
-    bench.wait(queue.deduplication_time + 2)
-    assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
-    bench.send(acceptance)
-    assert bench.outcomes == {1: [AckStatus.TIMEOUT]}
-
-
-def test_an_acceptance_belongs_to_the_latest_post_of_its_guid() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    acceptance = bench.broker.ack(bench.broker.puts)
-    bench.send(acceptance[:20], acceptance[20:])
-    assert bench.outcomes == {1: [AckStatus.SUCCESS]}
-    bench.core.post(queue, guid(1), b"1", "again", bench.now)
-    bench.pump()
-    bench.send(acceptance)
-    assert bench.outcomes == {1: [AckStatus.SUCCESS], "again": [AckStatus.SUCCESS]}
-    assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == queue.unacked_bytes == 0
 
 
 @sweep("seed", range(50))
@@ -310,28 +237,6 @@ def test_queues_reopen_in_order_then_posts_are_sent_then_the_state_is_restored()
     assert queue.state is other.state is QueueState.OPEN
 
 
-def test_without_queues_the_state_is_restored_at_once() -> None:
-    bench = connected()
-    bench.lose()
-    bench.connect()
-    assert bench.names == ["Connected", "ConnectionLost", "Reconnected", "StateRestored"]
-
-
-def test_posting_to_a_reopened_queue_keeps_the_order() -> None:
-    bench = connected()
-    queue, other = bench.open(URI), bench.open(OTHER)
-    bench.post(queue, 1)
-    bench.lose()
-    bench.connect()
-    bench.answer_queue(queue)
-    assert queue.state is QueueState.REOPENED
-    bench.post(queue, 2)
-    assert sent(bench) == []
-    bench.answer_all()
-    assert sent(bench) == [1, 2]
-    assert queue.state is other.state is QueueState.OPEN
-
-
 def test_a_queue_that_cannot_be_reopened_fails_alone() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)
@@ -351,22 +256,6 @@ def test_a_queue_that_cannot_be_reopened_fails_alone() -> None:
     assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
     assert sent(bench) == [2]
     bench.open(URI, token="again")
-
-
-def test_a_stream_that_cannot_be_restored_fails_its_queue_alone() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    bench.lose()
-    bench.connect()
-    bench.answer()
-    bench.refuse()
-    failed = bench.happened[-2]
-    assert isinstance(failed, QueueReopenFailed)
-    assert isinstance(failed.error, ConfigureQueueError)
-    assert bench.happened[-1] == StateRestored()
-    assert bench.answer_all() == ["CloseQueue"]
-    assert queue.state is QueueState.CLOSED
 
 
 def test_a_slowly_reopening_queue_does_not_delay_other_queues() -> None:
@@ -389,36 +278,6 @@ def test_a_slowly_reopening_queue_does_not_delay_other_queues() -> None:
     assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
 
 
-def test_repeated_losses_of_the_connection_lose_no_post() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 0)
-    for attempt in range(1, 20):
-        bench.lose()
-        bench.post(queue, attempt)
-        bench.connect()
-        for _ in range(attempt % 4):
-            if bench.broker.requests:
-                bench.answer()
-    bench.answer_all()
-    assert sent(bench) == list(range(20))
-    bench.ack_all()
-    assert bench.outcomes == {n: [AckStatus.SUCCESS] for n in range(20)}
-
-
-def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    for number in (1, 2):
-        bench.core.post(queue, guid(number), b"%d" % number, number, bench.now)
-    assert bench.core.data_to_send(bench.now)  # accepted by a transport that never sends
-    bench.core.post(queue, guid(3), b"3", 3, bench.now)  # never taken
-    bench.lose()
-    bench.connect()
-    bench.answer_all()
-    assert sent(bench) == [1, 2, 3]
-
-
 # posts waiting too long
 
 
@@ -437,18 +296,6 @@ def test_a_post_unanswered_for_the_deduplication_time_is_a_timeout() -> None:
     bench.wait(5)
     assert bench.outcomes == {1: [AckStatus.TIMEOUT], 2: [AckStatus.TIMEOUT]}
     bench.ack_all()
-    assert bench.outcomes == {1: [AckStatus.TIMEOUT], 2: [AckStatus.TIMEOUT]}
-
-
-def test_a_post_waiting_for_a_connection_ends_too() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    bench.lose()
-    bench.post(queue, 2)
-    bench.wait(299)
-    assert bench.outcomes == {}
-    bench.wait(2.1)
     assert bench.outcomes == {1: [AckStatus.TIMEOUT], 2: [AckStatus.TIMEOUT]}
 
 
@@ -478,30 +325,3 @@ def test_sent_posts_are_not_resent_without_deduplication() -> None:
     bench.connect()
     bench.answer_all(dedup_ms=0)
     assert sent(bench) == [2]
-
-
-def test_unanswered_posts_made_together_time_out() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, WRITE)
-    bench.answer_all(dedup_ms=10_000)
-    bench.post_many(queue, 1, 2, 3)
-    bench.wait(9.9)
-    assert bench.outcomes == {}
-    bench.wait(1.2)
-    assert bench.outcomes == {(1, 2, 3): [AckStatus.TIMEOUT] * 3}
-
-
-def test_a_post_that_was_never_sent_survives_a_second_loss_without_deduplication() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, WRITE)
-    bench.answer_all(dedup_ms=0)
-    bench.lose()
-    bench.post(queue, 1)  # without a connection, the post waits
-    bench.connect()
-    bench.lose()  # before the queue was open again
-    assert bench.outcomes == {}
-    bench.connect()
-    bench.answer_all(dedup_ms=0)
-    assert sent(bench) == [1]
-    bench.ack_all()
-    assert bench.outcomes == {1: [AckStatus.SUCCESS]}

@@ -11,7 +11,6 @@ from bmq.errors import (
     RequestTimeout,
     StateError,
     StatusCategory,
-    UsageError,
 )
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, ConfigureQueueStream, ConfigureStream, OpenQueue
@@ -112,16 +111,6 @@ def test_an_old_broker_gets_the_old_request() -> None:
     assert bench.numbers_received == [1]
 
 
-def test_old_broker_receives_no_application_outside_of_fanout() -> None:
-    bench = Bench()
-    bench.connect(features="PROTOCOL_ENCODING:JSON")
-    bench.begin_open(URI, READ)
-    bench.answer()
-    body = bench.broker.requests[0].body
-    assert isinstance(body, ConfigureQueueStream)
-    assert body.stream_parameters.sub_id_info is None
-
-
 @pytest.mark.statement("3.21")
 def test_applications_of_one_queue_share_its_id() -> None:
     bench = connected()
@@ -179,27 +168,6 @@ def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
     bench.open(URI, token="again")
 
 
-def test_an_open_that_times_out_and_fails_later_is_forgotten() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    bench.refuse()
-    assert queue.state is QueueState.CLOSED
-    assert not bench.broker.requests
-
-
-def test_an_open_repeated_after_a_timeout_is_sent_again() -> None:
-    """A request lost on the way, or by the broker, would never be answered."""
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    bench.broker.requests.clear()
-    queue = bench.begin_open(URI, token="again", timeout=5)
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed["again"] == [None]
-    assert queue.state is QueueState.OPEN
-
-
 @pytest.mark.parametrize("late", [0, 1], ids=["the first answered first", "the second answered first"])
 def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> None:
     """A broker counts the openings of a queue: a single close would not be enough."""
@@ -227,37 +195,6 @@ def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> N
     assert bench.completed["close"] == [None]
 
 
-@pytest.mark.parametrize("late", [0, 1], ids=["the first refused", "the second refused"])
-def test_one_of_two_answers_may_be_a_refusal(late: int) -> None:
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    bench.begin_open(URI, token="again", timeout=5)
-    bench.broker.requests.rotate(late)
-    bench.refuse()
-    rest = bench.answer_all()
-    if late:  # the refusal was the caller's answer; the later success is closed again
-        (error,) = bench.completed["again"]
-        assert isinstance(error, OpenQueueError)
-        assert rest == ["OpenQueue", "CloseQueue"]
-        bench.open(URI, token="third")
-    else:
-        assert bench.completed["again"] == [None]
-        assert rest == ["OpenQueue", "ConfigureStream"]
-
-
-def test_cleanup_of_a_refused_open_spares_a_later_open() -> None:
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    bench.begin_open(URI, token="again", timeout=5)
-    bench.broker.requests.rotate(1)
-    bench.refuse()
-    queue = bench.begin_open(URI, token="third")
-    assert bench.answer_all() == ["OpenQueue", "OpenQueue", "ConfigureStream"]
-    assert queue.state is QueueState.OPEN
-
-
 def test_an_open_repeated_before_the_timeout_takes_the_first_answer() -> None:
     bench = connected()
     first = bench.begin_open(URI, timeout=5)
@@ -271,56 +208,6 @@ def test_an_open_repeated_before_the_timeout_takes_the_first_answer() -> None:
     assert queue.state is QueueState.OPEN
 
 
-def test_an_open_repeated_after_a_timeout_times_out_too() -> None:
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    for attempt in range(3):
-        bench.begin_open(URI, token=attempt, timeout=5)
-        bench.wait(5)
-        (error,) = bench.completed[attempt]
-        assert isinstance(error, RequestTimeout)
-    # An answer to any of the requests shows an open queue: close the queue finally.
-    assert bench.answer_all() == [*["OpenQueue"] * 4, *["CloseQueue"] * 4]
-    bench.open(URI, token="at last")
-
-
-def test_different_open_waits_for_the_end_of_the_timed_out_one() -> None:
-    bench = connected()
-    bench.begin_open(URI, READ, timeout=5)
-    bench.wait(5)
-    queue = bench.begin_open(URI, READ | WRITE, token="again")
-    assert queue.state is QueueState.BEHIND
-    assert bench.answer_all() == ["OpenQueue", "CloseQueue", "OpenQueue", "ConfigureStream"]
-    assert bench.completed["again"] == [None]
-
-
-def test_an_open_repeated_on_a_connection_that_has_just_failed_is_made_on_the_next() -> None:
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    bench.send(b"\xff" * 8)
-    assert bench.failures  # and the connection is still open
-    queue = bench.begin_open(URI, token="again", timeout=5)
-    assert queue.state is QueueState.WAITING
-    bench.lose()
-    bench.connect()
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed["again"] == [None]
-
-
-def test_a_configuration_that_times_out_while_opening_closes_the_queue() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, timeout=5)
-    bench.wait(3)
-    bench.answer()
-    bench.wait(2)
-    (error,) = bench.completed[URI]
-    assert isinstance(error, RequestTimeout)
-    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
-    assert queue.state is QueueState.CLOSED
-
-
 def test_abandoned_open_is_closed_on_its_answer() -> None:
     bench = connected()
     queue = bench.begin_open(URI)
@@ -328,36 +215,6 @@ def test_abandoned_open_is_closed_on_its_answer() -> None:
     assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
     assert bench.completed == {}
     assert queue.state is QueueState.CLOSED
-
-
-def test_queue_abandoned_during_configuration_is_closed() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI)
-    bench.answer()
-    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
-    bench.pump()
-    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
-    assert bench.completed == {}
-    assert queue.state is QueueState.CLOSED
-
-
-def test_queue_abandoned_on_opening_is_closed() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
-    bench.pump()
-    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
-    assert queue.state is QueueState.CLOSED
-    bench.open(URI, token="again")
-
-
-def test_opening_while_disconnected_waits_for_the_connection() -> None:
-    bench = Bench()
-    queue = bench.begin_open(URI)
-    assert queue.state is QueueState.WAITING
-    bench.connect()
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed == {URI: [None]}
 
 
 def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
@@ -373,21 +230,6 @@ def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
     assert not bench.broker.requests
 
 
-@pytest.mark.parametrize("answered", [0, 1])
-def test_a_queue_that_was_opening_when_the_connection_was_lost_is_opened_on_the_next(answered: int) -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, timeout=5)
-    for _ in range(answered):
-        bench.answer()
-    bench.lose()
-    assert queue.state is QueueState.WAITING
-    bench.connect()
-    assert bench.names[-1] == "StateRestored"  # the queue delays no caller
-    bench.wait(3)
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed == {URI: [None]}
-
-
 def test_a_queue_is_open_once_in_a_session() -> None:
     bench = connected()
     bench.open(URI)
@@ -399,19 +241,6 @@ def test_a_queue_is_open_once_in_a_session() -> None:
 
 
 # configuring
-
-
-def test_a_changed_configuration_replaces_the_subscriptions() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    (old,) = bench.broker.s_ids[queue.q_id]
-    bench.configure(queue, "x > 1", "x < 1")
-    bench.push(queue, 1, s_id=old)  # routed before the change
-    bench.answer_all()
-    assert bench.completed[("x > 1", "x < 1")] == [None]
-    bench.push(queue, 2, s_id=old)
-    bench.push(queue, 3, s_id=old + 1)
-    assert [owner for owner, _ in bench.received] == ["default", "default", "x > 1"]
 
 
 def test_changes_made_meanwhile_go_out_together_afterwards() -> None:
@@ -431,16 +260,6 @@ def test_changes_made_meanwhile_go_out_together_afterwards() -> None:
     assert bench.broker.log.count("ConfigureStream") == 3
 
 
-def test_changes_made_in_one_turn_go_out_together() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    for name in "abc":
-        bench.core.configure_queue(queue, bench.subscriptions([name]), name, bench.now + 60)
-    bench.pump()
-    assert bench.answer_all() == ["ConfigureStream"]
-    assert [bench.completed[name] for name in "abc"] == [[None]] * 3
-
-
 def test_a_refused_configuration_keeps_the_previous_configuration() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -453,21 +272,6 @@ def test_a_refused_configuration_keeps_the_previous_configuration() -> None:
     assert queue.state is QueueState.OPEN
     bench.push(queue, 1, s_id=old)
     assert bench.numbers_received == [1]
-
-
-def test_a_refused_configuration_takes_no_time_from_the_next_connection() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "x > 1", timeout=5)
-    bench.refuse()
-    bench.wait(10)
-    bench.lose()
-    bench.connect()
-    bench.answer()  # openQueue
-    bench.wait(1)
-    assert bench.answer_all() == ["ConfigureStream"]
-    assert queue.state is QueueState.OPEN
-    assert len(bench.completed[("x > 1",)]) == 1
 
 
 def test_a_late_configuration_is_reverted() -> None:
@@ -516,34 +320,6 @@ def test_a_late_configuration_is_reverted_when_the_next_change_is_refused() -> N
     assert not bench.failures
 
 
-def test_a_late_configuration_is_reverted_when_the_next_change_times_out() -> None:
-    bench, _ = broker_takes_a_change_late()
-    bench.broker.requests.clear()
-    bench.wait(5)
-    assert isinstance(bench.completed[("y > 1",)][0], RequestTimeout)
-    assert expressions(bench) == [""]
-
-
-def test_a_late_configuration_is_reverted_when_the_next_change_cannot_be_sent() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "x > 1", timeout=5)
-    bench.wait(5)
-    bench.configure(queue, "\ud800 > 1")
-    bench.answer()
-    bench.wait(0)
-    assert isinstance(bench.completed[("\ud800 > 1",)][0], UsageError)
-    assert expressions(bench) == [""]
-
-
-def test_a_late_configuration_needs_no_repair_when_the_next_change_is_accepted() -> None:
-    bench, queue = broker_takes_a_change_late()
-    bench.answer()
-    assert bench.completed[("y > 1",)] == [None]
-    assert [each.expression for each in queue.subscriptions.committed] == ["y > 1"]
-    assert not bench.broker.requests
-
-
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_replace(answered: bool) -> None:
     bench, queue = broker_takes_a_change_late()
@@ -582,26 +358,6 @@ def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -
     assert [owner for owner, _ in bench.received] == ["x > 1", "x > 1"]
 
 
-def test_refused_change_keeps_an_earlier_unanswered_change() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    (added,) = bench.subscriptions(["x > 1"])
-    bench.core.configure_queue(queue, [added], "unanswered", bench.now + 5)
-    bench.pump()
-    s_id = bench.broker.s_ids[queue.q_id][-1]
-    bench.wait(5)
-    bench.broker.requests.clear()
-    bench.core.configure_queue(queue, [added, *bench.subscriptions(["y > 1"])], "refused", bench.now + 60)
-    bench.pump()
-    bench.refuse()
-    assert [type(bench.completed[token][0]) for token in ("unanswered", "refused")] == [
-        RequestTimeout,
-        ConfigureQueueError,
-    ]
-    bench.push(queue, 1, s_id=s_id)  # the broker has applied the change
-    assert [owner for owner, _ in bench.received] == ["x > 1"]
-
-
 def test_each_change_has_its_own_deadline() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -632,50 +388,7 @@ def test_changes_while_disconnected_wait_and_time_out() -> None:
     assert not bench.broker.requests
 
 
-def test_a_change_lost_with_its_connection_still_ends_by_its_deadline() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "a > 1", timeout=50)
-    bench.configure(queue, "b > 1", timeout=5)
-    bench.answer()
-    bench.lose()
-    bench.wait(100)
-    assert isinstance(bench.completed[("b > 1",)][0], RequestTimeout)
-    assert bench.completed[("a > 1",)] == [None]
-
-
-def test_reopening_commits_the_changes_that_waited() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "a > 1")
-    bench.lose()
-    bench.connect()
-    bench.answer()  # openQueue
-    bench.configure(queue, "b > 1")  # while the stream is being restored with a > 1
-    bench.answer_all()
-    assert bench.completed[("a > 1",)] == bench.completed[("b > 1",)] == [None]
-    assert [sub.expression for sub in queue.subscriptions.committed] == ["b > 1"]
-
-
 # the reports to the layer above
-
-
-def test_stream_configuration_is_reported_before_its_callers_resume() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    assert bench.signals[-2:] == ["StreamConfigured", "Completed"]
-    bench.configure(queue, "x > 1")
-    bench.answer()
-    bench.configure(queue, "x > 2")
-    bench.refuse()
-    assert bench.signals[-4:] == ["StreamConfigured", "Completed"] * 2
-    assert bench.configured == [(URI, False), (URI, False), (URI, True)]
-
-
-def test_a_writer_has_no_stream_to_report() -> None:
-    bench = connected()
-    bench.open(URI, WRITE)
-    assert bench.configured == []
 
 
 @pytest.mark.parametrize("how", ["refused", "timeout"])
@@ -708,20 +421,6 @@ def test_failed_change_fails_the_changes_waiting_behind_it(how: str) -> None:
     assert expressions(bench) == ["agreed > 1"]
 
 
-def test_change_after_a_refusal_starts_from_the_accepted_configuration() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "a > 1")
-    bench.refuse()
-    bench.configure(queue, "b > 1")
-    bench.answer()
-    assert bench.completed[("b > 1",)] == [None]
-    assert [sub.expression for sub in queue.subscriptions.agreed] == ["b > 1"]
-    bench.configure(queue, "c > 1")
-    bench.refuse()
-    assert [sub.expression for sub in queue.subscriptions.wanted] == ["b > 1"]
-
-
 # reopened, while posts of other queues are pending
 
 
@@ -736,19 +435,6 @@ def reopened_before_the_other(bench: Bench) -> tuple[QueueCore, QueueCore]:
     bench.answer_queue(queue)
     assert queue.state is QueueState.REOPENED
     return queue, other
-
-
-def test_a_change_of_a_reopened_queue_waits_until_the_posts_are_sent_again() -> None:
-    bench = connected()
-    queue, _ = reopened_before_the_other(bench)
-    bench.configure(queue, "a > 1")
-    bench.post(queue, 1)
-    bench.broker.log.clear()
-    assert ("a > 1",) not in bench.completed
-    bench.answer_all()
-    assert bench.broker.log == ["ConfigureStream", "PUT", "ConfigureStream"]
-    assert bench.completed[("a > 1",)] == [None]
-    assert queue.state is QueueState.OPEN
 
 
 def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
@@ -766,28 +452,3 @@ def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
     bench.wait(1)  # the second queue takes too long
     assert queue.state is QueueState.OPEN
     assert bench.ack_all() == [1]
-
-
-def test_a_reopened_queue_can_be_closed_at_once() -> None:
-    bench = connected()
-    queue, _ = reopened_before_the_other(bench)
-    bench.post(queue, 1)
-    bench.close(queue)
-    assert queue.state is QueueState.DECONFIGURING
-    bench.answer_all()
-    assert bench.completed["close"] == [None]
-    assert queue.state is QueueState.CLOSED
-    assert [status.name for status in bench.outcomes[1]] == ["CANCELED"]
-    assert bench.names[-1] == "StateRestored"
-
-
-def test_queue_closed_between_two_lost_connections_delays_no_other_queue() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.lose()
-    bench.connect()  # and the request stays unanswered
-    bench.lose()
-    bench.close(queue)
-    assert bench.completed["close"] == [None]
-    bench.connect()
-    assert bench.names[-2:] == ["Reconnected", "StateRestored"]

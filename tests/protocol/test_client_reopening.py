@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bmq.errors import OpenQueueError, RequestTimeout, SessionClosed, StateError
+from bmq.errors import RequestTimeout, StateError
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, QueueFlags
-from tests.protocol.bench import READ, WRITE, Bench, connected, held
+from tests.protocol.bench import READ, WRITE, Bench, connected
 
 URI = "bmq://d/q"
 BOTH = READ | WRITE
@@ -121,50 +121,6 @@ def test_an_open_waits_until_the_earlier_one_is_undone(
 
 
 @every_undoing
-def test_queue_is_opened_on_the_next_connection_after_a_loss_meanwhile(
-    begin: Callable[[Bench], None],
-) -> None:
-    bench = connected()
-    begin(bench)
-    queue = bench.begin_open(URI, READ, token="again")
-    bench.lose()
-    assert queue.state is QueueState.WAITING
-    bench.connect()
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed["again"] == [None]
-
-
-@every_undoing
-def test_queue_is_opened_on_the_next_connection_after_a_recent_failure(
-    begin: Callable[[Bench], None],
-) -> None:
-    bench = connected()
-    begin(bench)
-    bench.send(b"\xff" * 8)
-    queue = bench.begin_open(URI, READ, token="again")
-    bench.lose()
-    bench.connect()
-    bench.answer_all()
-    assert bench.completed["again"] == [None]
-    assert queue.state is QueueState.OPEN
-
-
-@every_undoing
-def test_session_closing_meanwhile_ends_the_open(begin: Callable[[Bench], None]) -> None:
-    bench = connected()
-    begin(bench)
-    queue = bench.begin_open(URI, READ, token="again")
-    bench.core.stop("stop", bench.now, bench.now + 5)
-    bench.pump()
-    (error,) = bench.completed["again"]
-    assert isinstance(error, SessionClosed)
-    assert queue.state is QueueState.CLOSED
-    bench.wait(5)
-    assert bench.completed["stop"] == [None]
-    assert bench.core.next_deadline() is None
-
-
-@every_undoing
 def test_an_open_that_waits_ends_at_its_own_deadline(begin: Callable[[Bench], None]) -> None:
     bench = connected()
     begin(bench)
@@ -175,20 +131,6 @@ def test_an_open_that_waits_ends_at_its_own_deadline(begin: Callable[[Bench], No
     assert queue.state in (QueueState.CLOSED, QueueState.OVERDUE)
     bench.answer_all()
     bench.open(URI, token="at last")
-
-
-@every_undoing
-def test_repeated_cancelling_leaves_no_state(begin: Callable[[Bench], None]) -> None:
-    bench = connected()
-    begin(bench)
-    before = held(bench.core)
-    for _ in range(300):
-        abandon(bench, bench.begin_open(URI, READ))
-    assert held(bench.core) < before + 1200  # the deadlines of a few are kept until they have passed
-    queue = bench.begin_open(URI, READ, token="again")
-    bench.answer_all()
-    assert bench.completed["again"] == [None]
-    assert queue.state is QueueState.OPEN
 
 
 @every_undoing
@@ -209,42 +151,11 @@ def test_first_of_several_waiting_opens_wins_and_the_others_fail(
     assert [queue.state for queue in queues] == [QueueState.OPEN, QueueState.CLOSED, QueueState.CLOSED]
 
 
-def test_an_open_behind_a_failed_open_is_sent() -> None:
-    bench = connected()
-    bench.begin_open(URI, token="first")
-    bench.begin_open(URI, token="second")
-    bench.refuse()
-    bench.answer_all()
-    (error,) = bench.completed["first"]
-    assert isinstance(error, OpenQueueError)
-    assert bench.completed["second"] == [None]
-
-
 def test_opens_of_two_sides_are_independent() -> None:
     bench = connected()
     bench.close(bench.open(URI, WRITE))
     queue = bench.begin_open(URI, READ, token="again")
     assert queue.state is QueueState.OPENING
-
-
-def test_opens_of_two_applications_are_independent() -> None:
-    bench = connected()
-    bench.close(bench.open("bmq://d/f?id=foo", READ))
-    queue = bench.begin_open("bmq://d/f?id=bar", READ)
-    assert queue.state is QueueState.OPENING
-    assert bench.begin_open("bmq://d/f?id=foo", READ).state is QueueState.BEHIND
-
-
-def test_opens_for_both_sides_wait_until_both_are_closed() -> None:
-    bench = connected()
-    reader, writer = bench.open(URI, READ), bench.open(URI, WRITE, token="writer")
-    bench.close(reader)
-    bench.close(writer, token="close the writer")
-    queue = bench.begin_open(URI, BOTH, token="again")
-    names = bench.answer_all()
-    assert names[-2:] == ["OpenQueue", "ConfigureStream"]
-    assert names.count("CloseQueue") == 2
-    assert queue.state is QueueState.OPEN
 
 
 def test_waiting_open_does_not_change_a_final_close() -> None:
@@ -269,17 +180,3 @@ def test_an_open_waits_for_a_close_that_the_application_has_begun() -> None:
     bench.answer_all()
     assert bench.completed["again"] == [None]
     assert queue.state is QueueState.OPEN
-
-
-def test_an_open_behind_a_queue_that_is_closed_while_disconnected_waits_for_the_connection() -> None:
-    bench = connected()
-    leaving = bench.open(URI)
-    leaving.leaving = True
-    bench.lose()
-    queue = bench.begin_open(URI, token="again")
-    assert queue.state is QueueState.BEHIND
-    bench.close(leaving)
-    assert queue.state is QueueState.WAITING
-    bench.connect()
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed["again"] == [None]

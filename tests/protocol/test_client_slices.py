@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmq.errors import AckStatus, QueueClosed, UsageError
-from bmq.protocol.client.core import CoreOptions
+from bmq.errors import AckStatus
 from bmq.wire.ack import encode_acks
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
-from tests.protocol.bench import READ, WRITE, Bench, connected, guid
+from tests.protocol.bench import Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
@@ -38,17 +36,6 @@ def test_a_slice_is_sent_whole_and_accepted_whole() -> None:
     assert bench.outcomes == {(1, 2, 3): [SUCCESS] * 3}
     assert settled(bench)
     assert queue.unacked == 0
-
-
-def test_a_refused_row_is_known_by_its_number() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post_event(queue, 1, 2, 3, 4)
-    puts = bench.broker.puts
-    bench.send(bench.broker.ack(puts[2:3], LIMIT), bench.broker.ack(puts[:2]), bench.broker.ack(puts[3:]))
-    assert bench.refused == [((1, 2, 3, 4), 2)]
-    assert Counter(bench.outcomes[1, 2, 3, 4]) == {SUCCESS: 3, LIMIT: 1}
-    assert settled(bench)
 
 
 def test_slice_keeps_its_place_among_other_posts() -> None:
@@ -87,16 +74,6 @@ def test_only_rows_without_outcome_are_sent_again_under_the_same_guids() -> None
     assert settled(bench)
 
 
-def test_posts_during_an_outage_are_sent_after_the_reconnect() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.lose()
-    bench.post_event(queue, 1, 2)
-    bench.connect()
-    bench.answer_all()
-    assert sent(bench) == [1, 2]
-
-
 def test_closing_the_queue_ends_remaining_posts() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -107,42 +84,6 @@ def test_closing_the_queue_ends_remaining_posts() -> None:
     assert bench.outcomes == {(1, 2, 3): [SUCCESS, AckStatus.CANCELED, AckStatus.CANCELED]}
     assert bench.refused == [((1, 2, 3), 1), ((1, 2, 3), 2)]
     assert settled(bench)
-
-
-def test_unanswered_rows_time_out() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post_event(queue, 1, 2)
-    bench.send(bench.broker.ack(bench.broker.puts[1:]))
-    bench.wait(302)
-    assert bench.outcomes == {(1, 2): [SUCCESS, AckStatus.TIMEOUT]}
-    bench.ack_all()
-    assert settled(bench)
-
-
-def test_a_reader_and_a_closed_queue_refuse_slices() -> None:
-    bench = connected()
-    queue = bench.open(URI, READ)
-    with pytest.raises(UsageError, match="not opened for writing"):
-        bench.post_event(queue, 1)
-    other = bench.open(OTHER, WRITE)
-    bench.close(other)
-    with pytest.raises(QueueClosed):
-        bench.post_event(other, 1)
-    assert settled(bench)
-
-
-def test_slices_fill_the_window() -> None:
-    bench = connected(CoreOptions(max_unacked_messages=4, max_unacked_bytes=1 << 20))
-    queue = bench.open(URI)
-    posts = bench.core.posts
-    bench.post_event(queue, 1, 2, 3)
-    assert posts.has_room
-    bench.post_event(queue, 4, 5, 6)
-    assert not posts.has_room
-    bench.send(bench.broker.ack(bench.broker.puts[:4]))
-    assert posts.has_room
-    assert len(posts) == 2
 
 
 def test_longer_acknowledgements_are_read_one_by_one() -> None:
@@ -156,17 +97,6 @@ def test_longer_acknowledgements_are_read_one_by_one() -> None:
     longer += b"".join(body[at : at + 24] + bytes(4) for at in (4, 28))
     bench.send((8 + len(longer)).to_bytes(4, "big") + header[4:] + longer)
     assert bench.outcomes == {(1, 2): [SUCCESS] * 2}
-    assert settled(bench)
-
-
-def test_a_guid_may_be_in_two_slices() -> None:
-    """A repeated task posts the messages of the previous one."""
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post_event(queue, 1, 2, 3)
-    bench.post_event(queue, 2, 3, 4)
-    bench.ack_all()
-    assert bench.outcomes == {(1, 2, 3): [SUCCESS] * 3, (2, 3, 4): [SUCCESS] * 3}
     assert settled(bench)
 
 

@@ -8,24 +8,16 @@ from typing import Any
 
 import pytest
 
-from bmq.errors import AckStatus, ProtocolError, SessionClosed
-from bmq.protocol.client.core import SessionState
-from bmq.protocol.client.queue import QueueState
+from bmq.errors import AckStatus, ProtocolError
 from bmq.wire.ack import decode_acks, encode_acks
-from bmq.wire.codec import CODECS
 from bmq.wire.confirm import decode_confirms, encode_confirm, pack_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
-    ConfigureQueueStream,
     ConfigureStream,
-    Disconnect,
-    Expression,
-    ExpressionVersion,
     OpenQueue,
     QueueFlags,
 )
 from bmq.wire.event import pack_event_header
-from bmq.wire.layout import LAYOUTS
 from bmq.wire.push import decode_pushes, encode_push
 from bmq.wire.put import decode_puts, encode_put
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
@@ -167,147 +159,3 @@ def test_integers_are_big_endian(structure: str) -> None:
     data = bytes.fromhex(text)
     assert encode().hex(" ", -4) == data.hex(" ", -4)
     assert decode(data) == values
-
-
-@pytest.mark.parametrize("structure", sorted(CODECS))
-@pytest.mark.statement("3.15")
-def test_every_integer_of_a_structure_is_big_endian(structure: str) -> None:
-    codec = CODECS[structure]
-    for name, field in codec.fields.items():
-        if field.raw:
-            continue
-        # The number whose bits are the field's place in the whole, most significant byte first.
-        value = 0x0102030405060708 & field.mask >> 1
-        raw = (value << codec.shift(name)).to_bytes(codec.size, "big")
-        assert LAYOUTS[structure].parse(raw)[name] == value
-
-
-@pytest.mark.statement("7.2")
-def test_a_session_goes_through_its_states_and_does_in_each_what_belongs_to_it() -> None:
-    """A table with another next state, or without one of these actions, is noticed here."""
-    bench = Bench()
-    assert bench.state is SessionState.STARTING
-    bench.connect()
-    assert (bench.state, bench.names) == (SessionState.STARTED, ["Connected"])
-    queue = bench.open(URI, WRITE)
-    bench.post(queue, 1)
-    bench.happened.clear()
-    bench.lose()
-    assert (bench.state, bench.names) == (SessionState.RECONNECTING, ["ConnectionLost"])
-    bench.lose()
-    assert bench.state is SessionState.RECONNECTING
-    bench.connect()
-    assert bench.state is SessionState.STARTED
-    assert bench.names == ["ConnectionLost", "Reconnected"]
-    bench.answer_all()
-    assert bench.names[2:] == ["QueueReopened", "StateRestored"]
-    assert bench.ack_all() == [1]
-    bench.core.drain(bench.now)
-    assert bench.state is SessionState.DRAINING
-    bench.core.seal(bench.now)
-    assert bench.state is SessionState.SEALED
-    bench.core.stop("stopped", bench.now, bench.now + 10)
-    bench.pump()
-    assert bench.state is SessionState.CLOSING
-    assert [type(each.body) for each in bench.broker.requests] == [Disconnect]
-    assert "stopped" not in bench.completed
-    bench.answer_all()
-    assert (bench.state, bench.names[-1]) == (SessionState.CLOSED, "Disconnected")
-    assert bench.completed["stopped"] == [None]
-    assert bench.failures == [None], "the connection is closed, without an error"
-    assert queue.state is QueueState.CLOSED
-
-
-@pytest.mark.parametrize("lost", [False, True])
-@pytest.mark.statement("7.2")
-def test_a_session_that_stops_ends_each_wait_whatever_ends_it(lost: bool) -> None:
-    """The loss of the connection, the timeout and the second call of stop end it as the answer does."""
-    bench = connected()
-    bench.begin_open(URI, WRITE)
-    bench.core.stop("one", bench.now, bench.now + 10)
-    bench.core.stop("two", bench.now, bench.now + 10)
-    bench.pump()
-    assert bench.state is SessionState.CLOSING
-    assert isinstance(bench.completed[URI][0], SessionClosed)
-    if lost:
-        bench.lose()
-    else:
-        bench.wait(11)
-    assert bench.state is SessionState.CLOSED
-    assert (bench.completed["one"], bench.completed["two"]) == ([None], [None])
-    assert bench.names.count("Disconnected") == 1
-
-
-@pytest.mark.statement("7.2")
-def test_a_queue_goes_through_its_states_and_asks_in_each_what_belongs_to_it() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, READ | WRITE)
-    seen = [(queue.state, bench.broker.log[-1])]
-    for step in (
-        lambda: bench.answer(),
-        lambda: bench.answer(),
-        lambda: bench.configure(queue, "x == 1"),
-        lambda: bench.answer(),
-        lambda: bench.lose(),
-        lambda: bench.connect(),
-        lambda: bench.answer(),
-        lambda: bench.answer(),
-        lambda: bench.close(queue),
-        lambda: bench.answer(),
-        lambda: bench.answer(),
-    ):
-        step()
-        seen.append((queue.state, bench.broker.log[-1]))
-    s = QueueState
-    assert seen == [
-        (s.OPENING, "OpenQueue"),
-        (s.CONFIGURING, "ConfigureStream"),
-        (s.OPEN, "ConfigureStream"),
-        (s.RECONFIGURING, "ConfigureStream"),
-        (s.OPEN, "ConfigureStream"),
-        (s.LOST, "ConfigureStream"),
-        (s.REOPENING, "OpenQueue"),
-        (s.RESTORING, "ConfigureStream"),
-        (s.OPEN, "ConfigureStream"),
-        (s.DECONFIGURING, "ConfigureStream"),
-        (s.CLOSING, "CloseQueue"),
-        (s.CLOSED, "CloseQueue"),
-    ]
-    assert bench.completed == {URI: [None], ("x == 1",): [None], "close": [None]}
-
-
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.statement("1.27")
-def test_a_reader_without_subscriptions_asks_as_readers_did_before_there_were_any(old: bool) -> None:
-    """No expression, of no version, on a broker with subscriptions; the old request on one without."""
-    bench = Bench()
-    bench.connect(**({"features": "PROTOCOL_ENCODING:BER,JSON"} if old else {}))
-    bench.begin_open(URI, READ)
-    bench.answer()
-    body = bench.broker.requests[0].body
-    if old:
-        assert isinstance(body, ConfigureQueueStream)
-        assert body.stream_parameters.consumer_priority_count == 1
-        assert body.stream_parameters.max_unconfirmed_messages == 1000
-    else:
-        assert isinstance(body, ConfigureStream)
-        (subscription,) = body.stream_parameters.subscriptions
-        assert subscription.expression == Expression(version=ExpressionVersion.E_UNDEFINED, text="")
-    bench.answer_all()
-    bench.send(bench.broker.push(0, [(guid(1), b"1")], () if old else (subscription.s_id,)))
-    assert bench.numbers_received == [1]
-
-
-@pytest.mark.statement("4.23")
-def test_a_push_is_for_a_queue_that_is_open() -> None:
-    bench = connected()
-    queue, closed = bench.open(URI, READ), bench.open(f"{URI}2", READ)
-    bench.close(closed)
-    bench.answer_all()
-    bench.send(bench.broker.push(closed.q_id, [(guid(1), b"1")], (1,)))
-    bench.send(bench.broker.push(99, [(guid(2), b"2")], (1,)))
-    assert bench.numbers_received == []
-    assert bench.astray == 2
-    bench.push(queue, 3)
-    assert bench.numbers_received == [3]
-    assert bench.failures == []

@@ -11,7 +11,7 @@ from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import ClientDeprecated, DeliveryRevived
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
-from bmq.wire.control import BrokerResponse, CloseQueue, Codec, ConfigureStream, Status
+from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status
 from bmq.wire.control_event import encode_event
 from tests.protocol.bench import READ, Bench, connected
 
@@ -155,21 +155,6 @@ def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
     assert bench.core.repeated == (0, 0)
 
 
-@pytest.mark.parametrize("pause", [0.003, 0.006, 0.01, 0.05])
-def test_a_slow_steady_flow_is_rarely_repeated(pause: float) -> None:
-    """Messages that follow a repetition by chance are no evidence of a standstill."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
-    for number in range(1, 1001):
-        bench.push(queue, number)
-        bench.confirm_many(queue, number)
-        bench.wait(pause)
-        while bench.broker.requests:
-            bench.answer()
-    assert bench.core.repeated[0] <= 5
-    assert bench.core.repeated[1] == 0
-
-
 def test_a_full_window_owes_nothing_until_a_fifth_of_it_is_confirmed() -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = windowed(bench, 20)
@@ -197,19 +182,6 @@ def test_repetitions_without_a_message_become_rare() -> None:
     assert len(quiet(bench, 60)) <= 8
 
 
-def test_a_message_after_a_long_silence_is_watched_closely_again() -> None:
-    """A limited broker may deliver one message in a second."""
-    bench = connected(CoreOptions(repeat_after=0.1))
-    queue = windowed(bench, 100)
-    quiet(bench, 1000)  # the pause is a minute
-    before = bench.core.repeated[0]
-    for number in range(1, 4):
-        bench.push(queue, number)
-        bench.confirm_many(queue, number)
-        assert len(quiet(bench, 1)) == (number == 3)
-    assert bench.core.repeated[0] == before + 1
-
-
 @pytest.mark.parametrize("answered_first", [True, False])
 def test_a_broker_that_worked_long_for_a_repetition_rests_four_times_as_long(answered_first: bool) -> None:
     """A real broker evaluates the expressions of a large backlog before it answers, or delivers."""
@@ -225,32 +197,6 @@ def test_a_broker_that_worked_long_for_a_repetition_rests_four_times_as_long(ans
     assert bench.core.repeated == (1, 10)
     assert quiet(bench, 11.8) == []
     assert len(quiet(bench, 0.4)) == 1
-
-
-def test_a_broker_that_worked_long_for_a_change_rests_four_times_as_long() -> None:
-    """A real broker evaluates the expressions of a large backlog, and delivers nothing meanwhile."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = reader(bench, "x == 1")
-    bench.configure(queue, "x == 2", timeout=30)
-    bench.wait(5)
-    bench.answer()
-    assert quiet(bench, 19.8) == []
-    assert len(quiet(bench, 0.4)) == 1
-    bench.configure(queue, "x == 3", timeout=30)
-    bench.answer()
-    assert len(quiet(bench, 1.2)) == 1  # the backlog is gone
-
-
-def test_a_repetition_does_not_delay_a_close_at_once() -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = reader(bench, "x == 1")
-    bench.wait(1)
-    assert queue.state is QueueState.RECONFIGURING
-    bench.core.close_queue(queue, object(), bench.now, bench.now + 60, at_once=True)
-    bench.pump()
-    bench.answer()
-    assert isinstance(bench.answer(), CloseQueue)
-    assert queue.state is QueueState.CLOSED
 
 
 # ---- confirmations in parts
@@ -274,15 +220,6 @@ def test_a_fifth_of_the_window_is_confirmed_before_as_many_messages_arrive() -> 
     bench.wait(0.01)
     assert confirmed(bench) == 120
     assert bench.broker.confirms == sorted(bench.broker.confirms)
-
-
-def test_the_confirmations_of_a_small_window_are_sent_at_once() -> None:
-    """Fewer than ten events do not make a broker's dispatcher busy."""
-    bench = connected()
-    queue = windowed(bench, 9)
-    bench.push(queue, *range(1, 10))
-    bench.confirm_many(queue, *range(1, 10))
-    assert confirmed(bench) == 9
 
 
 def test_confirmations_without_an_expression_are_sent_at_once() -> None:
@@ -338,15 +275,6 @@ def test_a_subscription_is_repeated_after_a_failed_change(answered: bool) -> Non
     assert [list(each) for each in quiet(bench, 1.2)] == [["x == 1"]]
 
 
-def test_an_active_subscription_is_not_repeated() -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = reader(bench, "x == 1")
-    for number in range(1, 20):
-        assert quiet(bench, 0.9) == []
-        bench.push(queue, number)
-    assert bench.core.repeated == (0, 0)
-
-
 @pytest.mark.parametrize(("after", "expression"), [(0.0, "x == 1"), (1.0, "")])
 def test_subscriptions_are_not_repeated_without_expressions_or_when_disabled(
     after: float, expression: str
@@ -357,17 +285,6 @@ def test_subscriptions_are_not_repeated_without_expressions_or_when_disabled(
     assert bench.core.next_deadline() is None
 
 
-def test_refused_repetition_changes_no_state() -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = reader(bench, "x == 1")
-    bench.wait(1)
-    bench.refuse()
-    assert queue.state is QueueState.OPEN
-    assert [each.expression for each in queue.subscriptions.wanted] == ["x == 1"]
-    bench.push(queue, 1)
-    assert bench.numbers_received == [1]
-
-
 @pytest.mark.statement("4.17")
 def test_a_deprecation_of_the_client_is_reported() -> None:
     bench = Bench()
@@ -376,12 +293,6 @@ def test_a_deprecation_of_the_client_is_reported() -> None:
         encode_event(BrokerResponse(result=Status(), protocol_version=1, is_deprecated_sdk=True), Codec.JSON)
     )
     assert [event for event in bench.happened if isinstance(event, ClientDeprecated)]
-
-
-def test_unclaimed_messages_are_reported() -> None:
-    bench = connected()
-    bench.send(bench.broker.push(77, [(bytes(16), b"1"), (bytes(15) + b"1", b"2")], (5,)))
-    assert bench.astray == 2
 
 
 def arrive_after(bench: Bench, queue: QueueCore, first: int) -> None:
@@ -402,19 +313,5 @@ def test_messages_after_a_suspension_are_not_the_result_of_a_repetition() -> Non
         bench.pump()
         assert bench.core.repeated[0] == before + 1
         arrive_after(bench, queue, first)
-    assert bench.core.repeated[1] == 0
-    assert DeliveryRevived(URI) not in bench.happened
-
-
-def test_messages_of_a_new_subscription_are_not_the_result_of_a_repetition() -> None:
-    """The buckets of a group, for example."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
-    for first in range(1, 401, 20):
-        bench.wait(2)
-        bench.core.configure_queue(queue, bench.subscriptions([f"x == {first}"]), object(), bench.now + 60)
-        bench.pump()
-        arrive_after(bench, queue, first)
-    assert bench.core.repeated[0] > 10
     assert bench.core.repeated[1] == 0
     assert DeliveryRevived(URI) not in bench.happened

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
-from bmq.protocol import framing
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_REQ, Event, pack_event_header
 from bmq.wire.push import decode_push_runs
 from tests.hostile import damaged
-from tests.transcripts import RECORDINGS, recorded, stream
+from tests.transcripts import recorded
 from tests.wire.messages import push_message
 
 EVERY = recorded()
@@ -57,17 +56,6 @@ def feed_all(framer: Framer, chunks: Iterable[bytes]) -> tuple[list[bytes], Prot
 # Any chunks
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
-def test_a_recorded_connection_arrives_whole_and_byte_by_byte(recording: str) -> None:
-    for direction in ("c2b", "b2c"):
-        data = stream(recording, 1, direction)
-        sent = [e.data for e in recorded(recording=recording, direction=direction) if e.connection == 1]
-        for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
-            framer = Framer()
-            assert feed_all(framer, chunks) == (sent, None)
-            assert framer.buffered == 0
-
-
 @given(
     st.lists(st.sampled_from(EVERY), max_size=12),
     st.lists(st.integers(0, 40) | st.integers(0, 1500), max_size=60),
@@ -79,76 +67,7 @@ def test_any_chunks_make_the_same_events(events: list, sizes: list[int]) -> None
     assert framer.buffered == 0
 
 
-@given(st.lists(st.sampled_from(EVERY), min_size=1, max_size=5), st.integers(1, 200))
-def test_an_unfinished_event_is_kept(events: list, missing: int) -> None:
-    data = b"".join(e.data for e in events)
-    missing = min(missing, len(events[-1].data))
-    framer = Framer()
-    done, error = framer.feed(data[:-missing])
-    assert error is None
-    assert [e.data for e in done] == [e.data for e in events[:-1]]
-    assert framer.buffered == len(events[-1].data) - missing
-    done, error = framer.feed(data[-missing:])
-    assert error is None
-    assert [e.data for e in done] == [events[-1].data]
-
-
-def test_events_have_readable_descriptions() -> None:
-    events, error = Framer().feed(HEARTBEAT_REQ + event(20, EventType.ACK))
-    assert error is None
-    assert events == [
-        Event(EventType.HEARTBEAT_REQ, 0, HEARTBEAT_REQ, 8),
-        Event(EventType.ACK, 0, event(20, EventType.ACK), 8),
-    ]
-    assert all(type(e.data) is bytes for e in events)
-
-
-def test_empty_input_has_no_events() -> None:
-    framer = Framer()
-    assert framer.feed(b"") == ([], None)
-    assert framer.feed(b"\0") == ([], None)
-    assert framer.feed(b"") == ([], None)
-    assert framer.buffered == 1
-
-
 # Bounded work and memory
-
-
-@given(
-    st.lists(st.integers(16, 40_000).map(lambda size: size * 4), min_size=1, max_size=3),
-    st.lists(st.sampled_from([1, 3, 4095, 4096, 4097, 30_000]), max_size=60),
-)
-def test_chunks_of_any_size_are_joined_in_order(lengths: list[int], sizes: list[int]) -> None:
-    sent = [
-        pack_event_header(size, EventType.PUSH) + random.Random(size).randbytes(size - 8) for size in lengths
-    ]
-    assert feed_all(Framer(), cut(b"".join(sent), sizes)) == (sent, None)
-
-
-def test_the_bytes_of_an_unfinished_event_can_be_read() -> None:
-    framer = Framer()
-    data = event(100_000)[:50_000]
-    feed_all(framer, cut(data, [2, 4096, 5, 20_000]))
-    assert framer.unfinished() == data
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 1000, 4096])
-def test_chunks_of_a_large_event_are_joined_once(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffered bytes are examined only when they can change a decision, not with every chunk."""
-    looks = 0
-    unpack = framing._unpack
-
-    def counting(data: bytes, start: int) -> tuple:
-        nonlocal looks
-        looks += 1
-        return unpack(data, start)
-
-    monkeypatch.setattr(framing, "_unpack", counting)
-    size = 200_000
-    events, error = feed_all(Framer(), cut(event(size) * 2, [chunk] * (2 * size // chunk)))
-    assert (len(events), error) == (2, None)
-    # Per event: when its header is there, and when the rest is.
-    assert looks <= 2 * 2
 
 
 @pytest.mark.parametrize("sizes", [[2], [1, 4096], [4095]])
@@ -164,17 +83,6 @@ def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     finally:
         tracemalloc.stop()
     assert framer.buffered == size - 2
-
-
-def test_memory_is_released_after_a_large_event() -> None:
-    size = 1_000_000
-    tracemalloc.start()
-    try:
-        framer = Framer()
-        feed_all(framer, cut(event(size) + b"\0", [size // 10] * 10))
-        assert tracemalloc.get_traced_memory()[0] < size // 2
-    finally:
-        tracemalloc.stop()
 
 
 # Received into the framer's own memory
@@ -208,7 +116,6 @@ LARGE = [
     pushes(1_000_000, 1_000_000),
     event(100_000, EventType.ACK),
 ]
-DAMAGED = [*LARGE, b"\xff" * 8, header(100_000, byte4=0x84) + bytes(99_992)]
 
 
 @given(
@@ -247,23 +154,6 @@ def test_bytes_written_into_the_space_make_the_same_events(
     assert found == sent
 
 
-@given(st.lists(damaged(EVERY) | st.sampled_from(DAMAGED), min_size=1, max_size=4), st.booleans())
-def test_a_damaged_stream_in_the_space_ends_like_any_other(pieces: list[bytes], small: bool) -> None:
-    data = b"".join(pieces)
-    expected, error = feed_all(Framer(), [data])
-    framer, found, same, at = Framer(), list[bytes](), None, 0
-    while at < len(data) and same is None:
-        size = written(framer, data[at : at + (1000 if small else 2**20)])
-        events, same = framer.feed(framer.space()[:size])
-        assert all(each.type == EventType.PUSH or type(each.data) is bytes for each in events)
-        found += [bytes(each.data) for each in events]
-        at += size
-    assert (found, str(same)) == (expected, str(error))
-    if same is not None:
-        assert framer.buffered == 0
-        assert framer.feed(framer.space()[:1]) == ([], same), "nothing more is accepted"
-
-
 @pytest.mark.parametrize("step", [1, 100, 65_536])
 def test_memory_grows_with_the_bytes_that_arrive_and_not_with_the_announced_length(step: int) -> None:
     framer = Framer()
@@ -282,22 +172,6 @@ def test_memory_grows_with_the_bytes_that_arrive_and_not_with_the_announced_leng
     assert framer.buffered == arrived
 
 
-def test_the_space_is_the_same_from_one_large_event_to_the_next() -> None:
-    """New memory for each event would cost as much as a copy."""
-    framer = Framer()
-    one = pushes(1_000_000, 1_000_000)
-    framer.feed(one[:300_000])
-    at, memory = 300_000, set[int]()
-    for _ in range(40):
-        size = written(framer, (one * 2)[at : at + 2**20])
-        memory.add(id(framer.space().obj))
-        events, _ = framer.feed(framer.space()[:size])
-        at = (at + size) % len(one)
-        assert framer.bulky
-        assert all(bytes(each.data) == one for each in events)
-    assert len(memory) == 1
-
-
 @pytest.mark.parametrize("sizes", [[6_000_000], [1_000_000, 100], [1_000_000, 70_000, 100]])
 def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(sizes: list[int]) -> None:
     data = b"".join(pushes(size, size) for size in sizes)
@@ -312,16 +186,6 @@ def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(size
     finally:
         tracemalloc.stop()
     assert framer.bulky is (len(sizes) == 1)
-
-
-def test_a_space_is_worthwhile_only_for_large_events() -> None:
-    framer = Framer()
-    framer.feed(pushes(200_000, 1000)[:10_000])
-    assert not framer.bulky
-    framer.feed(pushes(200_000, 1000)[10_000:] + event(300_000)[:50])
-    assert framer.bulky
-    framer.feed(event(300_000)[50:] + HEARTBEAT_REQ)
-    assert not framer.bulky
 
 
 # What ends the stream
@@ -372,24 +236,6 @@ def test_an_event_whose_header_does_not_fit_is_marked_and_the_next_one_found(
         (EventType.UNDEFINED, 0, bad),
         (EventType.HEARTBEAT_REQ, 8, HEARTBEAT_REQ),
     ]
-
-
-def test_length_is_refused_before_buffering() -> None:
-    framer = Framer(max_event_size=1000)
-    _, error = framer.feed(b"\x7f\xff\xff\xff")
-    assert error is not None
-    assert framer.buffered == 0
-
-
-def test_the_largest_event_is_accepted() -> None:
-    framer = Framer(max_event_size=1000)
-    assert feed_all(framer, [event(999), event(1000)]) == ([event(999), event(1000)], None)
-
-
-def test_by_default_a_message_of_the_largest_size_fits() -> None:
-    largest_put = 8 + 36 + 64 * 1024 * 1024 + 4
-    assert Framer().max_event_size >= largest_put
-    assert Framer().max_event_size >= 66 * 1024 * 1024, "the largest PUT event"
 
 
 @settings(max_examples=settings().max_examples * 2)

@@ -6,19 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bmq.errors import ConnectionFailed
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import Stalled, StallOver
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import EventType
-from bmq.wire.event import HEADER_SIZE, HEARTBEAT_RSP, pack_event_header
+from bmq.wire.event import HEARTBEAT_RSP, pack_event_header
 from tests.protocol.bench import Bench, guid
 
 LIMIT = 12.0
-KIB = 1024
 BLOCKED = 60.0
 
 
@@ -89,30 +86,6 @@ def test_a_loop_that_was_blocked_reads_before_the_verdict(blocked: int) -> None:
     assert step == blocked == 3
 
 
-def test_after_a_blocked_loop_the_broker_has_half_of_the_limit_to_answer() -> None:
-    bench = connected()
-    assert tick(bench, BLOCKED) == ["asked"]
-    *_, verdict = course(bench)
-    assert verdict == (LIMIT / 2, "given up")
-
-
-@given(heard=st.lists(st.floats(0.01, LIMIT * 0.95), max_size=20))
-def test_the_verdict_follows_the_last_byte_within_a_twentieth_of_the_limit(heard: list[float]) -> None:
-    bench = connected()
-    for pause in heard:
-        bench.wait(pause)
-        assert bench.failures == []
-        bench.send(HEARTBEAT_RSP)
-    last = bench.now
-    list(course(bench))
-    assert LIMIT - 0.1 <= bench.now - last <= LIMIT * 1.05 + 0.1
-
-
-def test_a_loop_that_is_blocked_again_and_again_still_reaches_the_verdict() -> None:
-    bench = connected()
-    assert [tick(bench, 20.0) for _ in range(4)] == [["asked"], ["silence"], [], ["given up"]]
-
-
 @pytest.mark.parametrize("limit", [0.001, 0.2, 1.0, 10.0, 3600.0])
 def test_the_verdict_follows_the_limit_within_a_twentieth(limit: float) -> None:
     bench = connected(limit)
@@ -138,15 +111,6 @@ def test_an_answer_moves_the_next_look_back() -> None:
     ]
 
 
-def test_an_answer_without_a_request_moves_nothing() -> None:
-    """An unsolicited answer must not put off the request: the peer could otherwise hide a dead direction."""
-    bench = connected()
-    before = bench.core.next_deadline()
-    bench.now += 3.0
-    bench.send(HEARTBEAT_RSP)
-    assert bench.core.next_deadline() == before
-
-
 @pytest.mark.parametrize("max_missed", [0, 2, 10])
 def test_a_broker_that_falls_silent_is_given_up_whatever_its_configuration(max_missed: int) -> None:
     bench = connected(interval_ms=3000, max_missed=max_missed)
@@ -157,13 +121,6 @@ def test_a_broker_that_falls_silent_is_given_up_whatever_its_configuration(max_m
     assert isinstance(error, ConnectionFailed)
     assert "the broker has been silent" in str(error)
     assert error.retryable
-
-
-def test_without_a_limit_only_the_configuration_of_the_broker_counts() -> None:
-    bench = connected(None)
-    bench.wait(100_000)
-    assert bench.failures == []
-    assert "HEARTBEAT_REQ" not in bench.broker.log
 
 
 def test_answering_broker_is_kept_and_an_idle_session_sends_only_heartbeat_requests() -> None:
@@ -234,19 +191,6 @@ def test_heartbeat_requests_of_a_deaf_broker_do_not_keep_the_connection() -> Non
     assert "the broker has been silent" in str(error)
 
 
-def test_the_next_connection_begins_with_a_fresh_clock() -> None:
-    bench = connected()
-    bench.wait(LIMIT * 0.9)
-    bench.lose()
-    bench.wait(1000.0)
-    assert bench.failures == []
-    bench.connect()
-    bench.wait(LIMIT * 0.9)
-    assert bench.failures == []
-    bench.wait(LIMIT * 0.2)
-    assert len(bench.failures) == 1
-
-
 def test_no_request_behind_a_disconnect() -> None:
     bench = connected()
     bench.core.stop("stop", bench.now, bench.now + 100.0)
@@ -254,14 +198,6 @@ def test_no_request_behind_a_disconnect() -> None:
     bench.wait(90.0)
     assert bench.failures == []
     assert "HEARTBEAT_REQ" not in bench.broker.log
-
-
-def test_garbage_that_ends_the_connection_leaves_no_deadline() -> None:
-    bench = connected()
-    bench.send(b"\xff" * HEADER_SIZE)
-    assert len(bench.failures) == 1
-    bench.wait(1000.0)
-    assert len(bench.failures) == 1
 
 
 # a peer that sends, and answers nothing
@@ -304,16 +240,6 @@ def test_link_with_messages_and_without_answers_is_reported_and_dropped() -> Non
     assert "the broker has not answered for 12 s" in str(error)
 
 
-@pytest.mark.parametrize("size", [SPARSE, DENSE])
-def test_a_delivering_and_answering_broker_is_kept(size: int) -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    receive(bench, queue, 1000.0, size, answers=True)
-    assert bench.failures == []
-    assert stalls(bench) == []
-    assert bench.broker.log.count("HEARTBEAT_REQ") <= 1000 / (LIMIT / 3)
-
-
 def test_an_answer_behind_a_backlog_is_waited_for() -> None:
     """On a slow line a full window takes minutes, and the answer is behind it."""
     bench = connected()
@@ -326,15 +252,6 @@ def test_an_answer_behind_a_backlog_is_waited_for() -> None:
     assert bench.core.stalls(bench.now) == {}
 
 
-def test_once_few_messages_arrive_a_missing_answer_counts() -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    receive(bench, queue, 10 * LIMIT, DENSE)
-    assert bench.failures == []
-    receive(bench, queue, 3 * LIMIT, SPARSE)
-    assert len(bench.failures) == 1
-
-
 def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
     bench = connected()
     queue = bench.open("bmq://d/q")
@@ -344,22 +261,6 @@ def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
     receive(bench, queue, 1000.0, SPARSE)
     assert 120.0 <= bench.now - posted <= 150.0, "the time of 1 MiB at 8 KiB/s"
     assert len(bench.failures) == 1
-
-
-@pytest.mark.parametrize("answer", ["ack", "control"])
-def test_every_answer_counts(answer: str) -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    for number in range(100):
-        receive(bench, queue, LIMIT / 4, SPARSE)
-        if answer == "ack":
-            bench.post(queue, number)
-            bench.ack_all()
-        else:
-            bench.configure(queue, "", token=number)
-            bench.answer_all()
-    assert bench.failures == []
-    assert stalls(bench) == []
 
 
 @pytest.mark.parametrize("kind", ["pause", "write"])
@@ -378,43 +279,3 @@ def test_missing_answer_counts_only_while_it_can_arrive(kind: str) -> None:
     assert bench.failures == []
     receive(bench, queue, 2 * LIMIT, SPARSE)
     assert len(bench.failures) == 1
-
-
-def test_a_loop_that_is_blocked_again_and_again_convicts_no_peer_that_sends() -> None:
-    """Each turn of the loop reads one chunk, and the answer is in a later chunk."""
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    for number in range(100):
-        tick(bench, BLOCKED)
-        bench.push(queue, number)
-    assert bench.failures == []
-
-
-@settings(max_examples=20)
-@given(
-    rate=st.floats(2 * 8 * KIB, 1e7),
-    backlog=st.integers(0, 20_000_000),
-    latency=st.floats(0.0, 1.0),
-    chunk=st.integers(1000, 16 * KIB),
-)
-def test_a_line_that_is_never_idle_with_a_backlog_is_never_convicted(
-    rate: float, backlog: int, latency: float, chunk: int
-) -> None:
-    """Answers queue behind the backlog of a slow line, which is full at first and later idle."""
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    message = bench.broker.push(queue.q_id, [(guid(1), bytes(chunk - 100))], (bench.broker.s_ids[0][-1],))
-    behind, sent = float(backlog), 0.0
-    due: list[tuple[float, float]] = []  # bytes that go before an answer, and the earliest time
-    for _ in range(1500):
-        bench.wait(len(message) / rate if behind > 0 else 0.1)
-        assert bench.failures == []
-        if behind > 0:
-            behind -= len(message)
-            sent += len(message)
-            bench.send(message)
-        due += [(sent + max(behind, 0.0), bench.now + latency)] * bench.broker.pulses
-        bench.broker.pulses = 0
-        while due and due[0][0] <= sent and due[0][1] <= bench.now:
-            due.pop(0)
-            bench.send(HEARTBEAT_RSP)

@@ -10,7 +10,7 @@ from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import Stalled, StallOver
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.event import HEARTBEAT_RSP
-from tests.protocol.bench import READ, WRITE, Bench, held
+from tests.protocol.bench import WRITE, Bench, held
 
 LIMIT = 12.0
 PATIENCE = LIMIT / 2
@@ -42,17 +42,6 @@ def stalls(bench: Bench) -> list[str]:
     ]
 
 
-def test_answered_session_never_stalls() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    for number in range(200):
-        live(bench, 1.0)
-        bench.post(queue, number)
-        bench.ack_all()
-    live(bench, 1000.0, step=1.0)
-    assert stalls(bench) == []
-
-
 @pytest.mark.parametrize("how", ["post", "many", "event"])
 def test_posts_without_outcome_stall_after_half_of_the_limit(how: str) -> None:
     bench = connected()
@@ -81,19 +70,6 @@ def post(bench: Bench, queue: QueueCore, how: str, first: int = 1) -> None:
         bench.post_many(queue, first, first + 1)
     else:
         bench.post_event(queue, first, first + 1)
-
-
-def test_the_sentence_names_the_queue_the_number_and_the_age() -> None:
-    bench = connected()
-    queue, other = bench.open(URI), bench.open("bmq://d/other")
-    bench.post(queue, *range(2400))
-    live(bench, PATIENCE + 0.1)
-    assert bench.core.stalls(bench.now) == {
-        "posts": f"the oldest of 2,400 posts to {URI} has been waiting for its acknowledgement for 6.1 s"
-    }
-    bench.post(other, 5000)
-    live(bench, PATIENCE + 0.1)
-    assert "2,401 posts to 2 queues" in bench.core.stalls(bench.now)["posts"]
 
 
 def test_a_full_window_with_flowing_acknowledgements_is_no_stall() -> None:
@@ -137,13 +113,6 @@ def test_requests_without_answer_stall_and_name_the_queue() -> None:
     assert stalls(bench) == ["requests", "-requests", "requests"], "the configuration is not answered either"
 
 
-def test_subscriptions_that_are_repeated_in_vain_stall() -> None:
-    bench = connected(repeat_after=1.0)
-    bench.open(URI, READ, subscriptions=["x == 1"])
-    live(bench, 1.0 + PATIENCE + 0.6)
-    assert stalls(bench) == ["requests"]
-
-
 def test_silence_is_a_stall_until_a_byte_arrives() -> None:
     bench = connected()
     bench.wait(PATIENCE + 0.1)
@@ -152,16 +121,6 @@ def test_silence_is_a_stall_until_a_byte_arrives() -> None:
     bench.send(HEARTBEAT_RSP)
     assert stalls(bench) == ["silence", "-silence"]
     assert bench.core.silence(bench.now) == 0.0
-
-
-def test_silence_explains_posts_without_outcome() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    bench.wait(LIMIT - 1.0)
-    assert stalls(bench) == ["silence"]
-    live(bench, PATIENCE)
-    assert stalls(bench) == ["silence", "-silence", "posts"]
 
 
 def test_a_lost_connection_ends_every_stall_and_posts_sent_again_have_time_again() -> None:
@@ -195,38 +154,6 @@ def test_paused_reading_is_no_stall() -> None:
     assert stalls(bench) == []
     live(bench, 2.0)
     assert stalls(bench) == ["posts", "requests"]
-
-
-def test_bytes_that_leave_on_a_slow_line_are_no_stall() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    for _ in range(30):
-        bench.wait(1.0)
-        bench.core.written(bench.now)
-    assert stalls(bench) == []
-
-
-def test_a_loop_that_was_blocked_reads_before_it_reports() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    bench.now += 100.0  # blocked: the acknowledgement waits in the socket
-    bench.core.tick(bench.now)
-    bench.pump()
-    bench.ack_all()
-    bench.wait(1.0)
-    assert stalls(bench) == []
-
-
-def test_stalls_are_not_watched_without_a_limit() -> None:
-    bench = connected(None)
-    queue = bench.open(URI)
-    bench.post(queue, 1)
-    bench.begin_open("bmq://d/other")
-    bench.wait(50.0)
-    assert stalls(bench) == []
-    assert bench.core.silence(bench.now) is None
 
 
 def test_only_heartbeats_wake_an_idle_session() -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import pytest
-
-from bmq.errors import StateError
 from bmq.protocol.client.ports import NULL_OWNER
 from bmq.protocol.client.subscription import (
     Routes,
@@ -67,15 +64,3 @@ def test_every_walk_over_the_table_keeps_the_invariants() -> None:
             assert each.removes_only == (wanted is agreed or not wanted)
             assert ((each.state, SetInput.ASK) in TABLE) == (each.state not in OUTSTANDING)
     assert taken == set(TABLE)
-
-
-@pytest.mark.parametrize("state", SetState)
-@pytest.mark.parametrize("event", SetInput)
-def test_an_input_that_is_not_in_the_table_is_an_error(state: SetState, event: SetInput) -> None:
-    if (state, event) in TABLE:
-        return
-    each = SubscriptionSet(connected().open("bmq://d/q", READ), Routes())
-    each.state = state
-    with pytest.raises(StateError, match=f"{event.name} is not possible in state SetState.{state.name}"):
-        each.fire(event)
-    assert each.state is state
