@@ -55,10 +55,10 @@ import bmq.taskiq
 import bmq.typed
 import bmq.types
 from bmq._json import orjson
+from bmq.broker._session import BrokerSession
 from bmq.client.buffer import ConsumerLife
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.groups._protocol import Assignment, Candidate
-from bmq.protocol.broker.session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore

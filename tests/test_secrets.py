@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.broker._settings import Authentication, BrokerSettings
 from bmq.broker.main import run as run_broker
-from bmq.protocol.broker.settings import Authentication, BrokerSettings
 from bmq.wire.control import AuthenticationRequest, Codec
 from bmq.wire.control_event import encode_event
 from tests.broker.core import Core

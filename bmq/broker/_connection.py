@@ -7,8 +7,8 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from bmq._logging import Log
-from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.session import BrokerSession
+from bmq.broker._output import BrokerOutput
+from bmq.broker._session import BrokerSession
 
 if TYPE_CHECKING:
     from bmq.broker._server import Broker

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bmq.broker._consumer_filter import passes
+from bmq.broker._inflation import for_old_client
+from bmq.broker._output import BrokerOutput
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import MessageRecord
-from bmq.protocol.broker.inflation import for_old_client
-from bmq.protocol.broker.output import BrokerOutput
 from bmq.wire.constants import PushFlags
 from bmq.wire.control import DEFAULT_APP_ID, Subscription
 from bmq.wire.push import encode_push_head

@@ -14,11 +14,10 @@ from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
 from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import QueueHandle, SubStream
+from bmq.broker._inflation import InflationBudget
+from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.broker._views import PostedMessage
-from bmq.protocol.broker.backend import ClientPort
-from bmq.protocol.broker.inflation import InflationBudget
-from bmq.protocol.broker.output import BrokerOutput
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control import QueueHandleParameters, Status
 from bmq.wire.put import Put
@@ -128,11 +127,10 @@ class BrokerNode:
         self.clients[client] = None
         return client
 
-    def disconnect(self, client: ClientPort, now: float, *, lost: bool) -> None:
+    def disconnect(self, client: ConnectedClient, now: float, *, lost: bool) -> None:
         """Close all open queues of a client; see :meth:`ConnectedClient.drop`."""
-        if isinstance(client, ConnectedClient) and client in self.clients:
-            del self.clients[client]
-            client.drop(now, lost=lost)
+        del self.clients[client]
+        client.drop(now, lost=lost)
 
     def admin(self, command: str, now: float) -> str:
         """Carry out an admin command and return the answer."""

@@ -28,11 +28,11 @@ from bmq.broker._faults import Faults
 from bmq.broker._listener import Listener
 from bmq.broker._node import Bounds, BrokerNode
 from bmq.broker._scheduler import Scheduler
+from bmq.broker._session import BrokerSession
+from bmq.broker._settings import Action, Authentication, BrokerSettings
 from bmq.broker._views import PostedMessage, QueuesView, listed
 from bmq.broker.clock import Clock
 from bmq.errors import StateError
-from bmq.protocol.broker.session import BrokerSession
-from bmq.protocol.broker.settings import Action, Authentication, BrokerSettings
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.printable import printable
 from bmq.wire.properties import PropertyInput

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+from bmq.broker._session import BrokerState
 from bmq.broker._storage import MessageRecord
-from bmq.protocol.broker.session import BrokerState
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.transcripts import RECORDINGS, recorded
 

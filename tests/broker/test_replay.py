@@ -29,9 +29,9 @@ import pytest
 from bmq.broker._domain import DomainSource
 from bmq.broker._domain_config import builtin_domains
 from bmq.broker._node import BrokerNode
-from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.session import BrokerSession
-from bmq.protocol.broker.settings import Authentication, BrokerSettings
+from bmq.broker._output import BrokerOutput
+from bmq.broker._session import BrokerSession
+from bmq.broker._settings import Authentication, BrokerSettings
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks
 from bmq.wire.constants import EventType

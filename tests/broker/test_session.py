@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bmq.protocol.broker.settings import Authentication, BrokerSettings
+from bmq.broker._settings import Authentication, BrokerSettings
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.control import (
     AuthenticationRequest,

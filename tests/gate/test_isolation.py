@@ -13,7 +13,7 @@ import pytest
 import bmq
 import bmq.protocol.client.outbox as outbox
 import bmq.protocol.client.requests as requests
-from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
+from bmq.wire.control import OpenQueue
 from bmq.wire.put import LARGE
 
 ONE = "bmq://bmq.test.mem.priority/one"
@@ -84,16 +84,6 @@ async def test_an_open_that_cannot_be_encoded_fails_alone(
     await again.post(b"1")
 
 
-async def test_a_first_configure_that_cannot_be_encoded_fails_alone(
-    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as context:
-        plant(context, lambda body: isinstance(body, ConfigureStream) and bool(body.stream_parameters))
-        with pytest.raises(bmq.UsageError, match=r"request to configure queue .*/one cannot be sent"):
-            await session.open_queue(ONE, read=True, subscriptions=["x == 1"])
-    assert session.queues == [other]
-
-
 async def test_a_subscription_that_cannot_be_encoded_fails_alone(
     session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,32 +98,6 @@ async def test_a_subscription_that_cannot_be_encoded_fails_alone(
     for value, consumer in ((1, first), (2, second)):
         await queue.post(b"payload", properties={"x": value})
         assert (await consumer.receive(timeout=20)).properties["x"] == value
-
-
-async def test_change_that_cannot_be_encoded_leaves_the_subscription_unchanged(
-    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = await session.open_queue(ONE, read=True, write=True)
-    async with queue.subscribe("x == 1", max_unconfirmed_messages=7) as consumer:
-        with monkeypatch.context() as context:
-            plant(context, lambda body: isinstance(body, ConfigureStream))
-            with pytest.raises(bmq.UsageError, match="cannot be sent"):
-                await consumer.configure("x == 2", max_unconfirmed_messages=8)
-        assert consumer.expressions == ["x == 1"]
-        assert consumer.options.max_unconfirmed_messages == 7
-        await queue.post(b"payload", properties={"x": 1})
-        assert (await consumer.receive(timeout=20)).data == b"payload"
-
-
-async def test_a_close_that_cannot_be_encoded_fails_alone(
-    session: bmq.Session, other: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = await session.open_queue(ONE, write=True)
-    with monkeypatch.context() as context:
-        plant(context, lambda body: isinstance(body, CloseQueue))
-        with pytest.raises(bmq.UsageError, match=r"request to close queue .*/one cannot be sent"):
-            await queue.close()
-    assert queue.closed
 
 
 async def test_a_reopen_that_cannot_be_encoded_closes_only_its_queue(

@@ -22,7 +22,7 @@ import pytest
 
 import bmq
 import bmq.errors
-from bmq.protocol.broker.session import BrokerSession
+from bmq.broker._session import BrokerSession
 from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore

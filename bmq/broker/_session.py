@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The broker's side of a connection: bytes and the time in, bytes out.
 
-A :class:`BrokerBackend` handles queues and routing. This module handles the handshake, control messages and
-heartbeats, and selects input to be ignored without an answer.
+A :class:`~bmq.broker._node.BrokerNode` handles queues and routing. This module handles the handshake,
+control messages and heartbeats, and selects input to be ignored without an answer.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bmq._logging import Log
+from bmq.broker._inflation import from_old_client
+from bmq.broker._output import BrokerOutput
+from bmq.broker._settings import Action, ActionKind, BrokerSettings, refused
 from bmq.errors import ProtocolError, StatusCategory
-from bmq.protocol.broker.backend import BrokerBackend, ClientPort, stream_parameters
-from bmq.protocol.broker.inflation import from_old_client
-from bmq.protocol.broker.output import BrokerOutput
-from bmq.protocol.broker.settings import Action, ActionKind, BrokerSettings, refused
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition
@@ -27,6 +26,7 @@ from bmq.wire.confirm import iter_confirms
 from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import (
     DEFAULT_APP_ID,
+    INVALID_CONSUMER_PRIORITY,
     MESSAGE_PROPERTIES_EX,
     AdminCommand,
     AdminCommandResponse,
@@ -42,6 +42,7 @@ from bmq.wire.control import (
     ConfigureQueueStreamResponse,
     ConfigureStream,
     ConfigureStreamResponse,
+    ConsumerInfo,
     ControlBody,
     ControlMessage,
     Disconnect,
@@ -50,7 +51,10 @@ from bmq.wire.control import (
     MessageKind,
     OpenQueue,
     QueueFlags,
+    QueueStreamParameters,
     Status,
+    StreamParameters,
+    Subscription,
     parse_features,
 )
 from bmq.wire.control_event import codec_of, decode_event, encode_event
@@ -58,6 +62,10 @@ from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, Event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.printable import printable
 from bmq.wire.put import CORRELATION_ID, PUT_GUID, Put, PutRun, decode_put_runs
+
+if TYPE_CHECKING:
+    from bmq.broker._connected_client import ConnectedClient
+    from bmq.broker._node import BrokerNode
 
 __all__ = [
     "BrokerInput",
@@ -128,7 +136,7 @@ class BrokerSession(Machine):
 
     Args:
         settings: settings of the broker.
-        backend: broker behind the session.
+        node: broker behind the session.
         output: destination of answers and messages.
         session_id: number of the session.
         peer: description of the peer, for logs.
@@ -139,7 +147,7 @@ class BrokerSession(Machine):
     def __init__(
         self,
         settings: BrokerSettings,
-        backend: BrokerBackend,
+        node: BrokerNode,
         output: BrokerOutput,
         *,
         session_id: int,
@@ -148,13 +156,13 @@ class BrokerSession(Machine):
         guids: GuidGenerator,
     ) -> None:
         self.settings = settings
-        self.backend = backend
+        self.node = node
         self.output = output
         self.session_id = session_id
         self.peer = peer
         self.state: BrokerState = BrokerState.CONNECTED
         self.identity: ClientIdentity | None = None
-        self.client: ClientPort | None = None
+        self.client: ConnectedClient | None = None
         self.codec = Codec.BER
         #: Whether the latest credentials were wrong.
         self.refused = False
@@ -211,7 +219,7 @@ class BrokerSession(Machine):
     def channel_down(self, now: float) -> None:
         """Handle the loss of the connection."""
         self.fire(_I.CHANNEL_DOWN, now)
-        self.backend.deliver(now)
+        self.node.deliver(now)
 
     def shut_down(self, now: float) -> None:
         """Close the connection from this side; unconfirmed messages do not count as failed deliveries."""
@@ -269,13 +277,13 @@ class BrokerSession(Machine):
                 break
         if self.state is BrokerState.CLOSED:
             self._rest, self._enough = [], False
-        self.backend.deliver(now)
+        self.node.deliver(now)
 
     def _handle(self, events: list[Event], now: float) -> int:
         """Handle events until other clients must be served; return the number of handled events."""
         at, count, requests = 0, len(events), 0
         self._enough = False
-        enough = self.backend.effort + _EFFORT_AT_ONCE
+        enough = self.node.effort + _EFFORT_AT_ONCE
         while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
             first, kind = at, event.type
@@ -288,7 +296,7 @@ class BrokerSession(Machine):
             else:
                 self._receive_event(event, now)
                 requests += 1 + len(event.data) // _REQUEST_SIZE
-                self._enough = requests >= _REQUESTS_AT_ONCE or self.backend.effort > enough
+                self._enough = requests >= _REQUESTS_AT_ONCE or self.node.effort > enough
                 if self._enough or self.state is BrokerState.ADMINISTERED:
                     break
         return at
@@ -440,7 +448,7 @@ class BrokerSession(Machine):
 
     def _serve(self, identity: ClientIdentity, result: Status, now: float) -> None:
         self._negotiate(identity, result, now)
-        self.client = self.backend.connect(
+        self.client = self.node.connect(
             self.output,
             new_properties=parse_features(identity.features).has(*MESSAGE_PROPERTIES_EX),
             description=printable(f"{identity.process_name or 'client'}:{identity.pid}@{self.peer}"),
@@ -497,7 +505,7 @@ class BrokerSession(Machine):
         client = self.client
         assert client is not None
         # Messages posted before a request are delivered before the answer.
-        self.backend.deliver(now)
+        self.node.deliver(now)
         body = request.body
         match body:
             case OpenQueue():
@@ -506,17 +514,17 @@ class BrokerSession(Machine):
                 refusal = client.configure(body.q_id, body.stream_parameters, now)
                 self._respond(request, refusal or ConfigureStreamResponse(request=body))
             case ConfigureQueueStream():
-                refusal = client.configure(body.q_id, stream_parameters(body.stream_parameters), now)
+                refusal = client.configure(body.q_id, _in_new_form(body.stream_parameters), now)
                 self._respond(request, refusal or ConfigureQueueStreamResponse(request=body))
             case CloseQueue():
                 self._respond(request, client.close_queue(body.handle_parameters, now, final=body.is_final))
             case _:
                 self._complain(f"{type(body).__name__} is not for clients; ignored")
-        self.backend.deliver(now)
+        self.node.deliver(now)
 
     def _command(self, request: ControlMessage, now: float) -> None:
         if isinstance(request.body, AdminCommand):
-            text = self.backend.admin(request.body.command, now)
+            text = self.node.admin(request.body.command, now)
             self._respond(request, AdminCommandResponse(text=text))
 
     def _part(self, request: ControlMessage, now: float) -> None:
@@ -586,7 +594,7 @@ class BrokerSession(Machine):
     def _end(self, now: float, *, lost: bool) -> None:
         client, self.client = self.client, None
         if client is not None:
-            self.backend.disconnect(client, now, lost=lost)
+            self.node.disconnect(client, now, lost=lost)
 
     TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
         (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): Transition(_authenticate, _S.AUTHENTICATED),
@@ -658,6 +666,22 @@ class BrokerSession(Machine):
         },
         **{(_S.CLOSED, event): Transition(None, _S.CLOSED) for event in BrokerInput},
     }
+
+
+def _in_new_form(old: QueueStreamParameters) -> StreamParameters:
+    """Return the newer form of stream parameters: one subscription with the sub-queue's id."""
+    info = old.sub_id_info
+    app_id = DEFAULT_APP_ID if info is None else info.app_id
+    if old.consumer_priority == INVALID_CONSUMER_PRIORITY and not old.consumer_priority_count:
+        return StreamParameters(app_id=app_id)
+    consumer = ConsumerInfo(
+        max_unconfirmed_messages=old.max_unconfirmed_messages,
+        max_unconfirmed_bytes=old.max_unconfirmed_bytes,
+        consumer_priority=old.consumer_priority,
+        consumer_priority_count=old.consumer_priority_count,
+    )
+    subscription = Subscription(s_id=info.sub_id if info is not None else 0, consumers=(consumer,))
+    return StreamParameters(app_id=app_id, subscriptions=(subscription,))
 
 
 def _support(identity: ClientIdentity) -> Status:
