@@ -213,3 +213,11 @@ def test_json_is_printed_as_requested(core: Core) -> None:
     text = say(core, "ENCODING JSON_PRETTY DOMAINS DOMAIN bmq.test.mem.priority INFOS")
     assert text.startswith('{\n  "domainInfo"')
     assert say(core, "DOMAINS DOMAIN bmq.test.mem.priority INFOS") == text
+
+
+def test_an_admin_session_serves_no_queues(core: Core) -> None:
+    peer = admin(core)
+    peer.put(b"m")
+    peer.confirm(bytes(16))
+    assert peer.receive() == []
+    assert not peer.session.closed

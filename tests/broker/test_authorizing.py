@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,14 @@ async def test_unauthorized_session_fails_at_once_with_the_text_of_a_real_broker
             assert "DOMAINS" in await admin.command("HELP")
 
 
+async def test_unauthorized_admin_client_is_refused() -> None:
+    async with Broker(authorize=everything_but(ActionKind.CONNECT_ADMIN)) as broker:
+        with pytest.raises(bmq.NegotiationError, match="Connection not authorized"):
+            await bmq.admin.connect(broker.uri)
+        async with bmq.connect(broker.uri) as session:
+            await session.open_queue(URI, write=True)
+
+
 @pytest.mark.parametrize(
     ("refused", "flags"),
     [(ActionKind.QUEUE_READ, {"read": True}), (ActionKind.QUEUE_WRITE, {"read": True, "write": True})],
@@ -77,6 +86,20 @@ async def test_unauthorized_queue_is_refused_and_the_session_goes_on(refused: Ac
         assert not broker.queues
         other: Any = {"write": True} if refused is ActionKind.QUEUE_READ else {"read": True}
         await session.open_queue(URI, **other)
+
+
+async def test_unauthorized_command_is_an_admin_error_and_has_no_effect() -> None:
+    def decide(action: Action) -> bool:
+        return "PURGE" not in action.command
+
+    async with Broker(authorize=decide) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"kept")
+        async with bmq.admin.connect(broker.uri) as admin:
+            with pytest.raises(bmq.errors.AdminError, match="Command not authorized"):
+                await admin.query("DOMAINS DOMAIN bmq.test.mem.priority PURGE")
+            await admin.command("HELP")
+        assert len(broker.queues[URI]) == 1
 
 
 async def test_revoked_session_ends_instead_of_reconnecting_for_ever() -> None:
@@ -121,3 +144,15 @@ async def test_answers_other_than_true_and_false_refuse(
         with pytest.raises(bmq.NegotiationError):
             await bmq.connect(broker.uri)
     assert "authorize must return True or False, and returned" in caplog.text
+
+
+async def test_function_that_raises_refuses_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    def decide(action: Action) -> bool:
+        raise LookupError("no such user")
+
+    async with Broker(authorize=decide) as broker:
+        with pytest.raises(bmq.NegotiationError):
+            await bmq.connect(broker.uri)
+    (record,) = [each for each in caplog.records if "authorize failed" in each.getMessage()]
+    assert record.levelno == logging.ERROR
+    assert "LookupError: no such user" in record.getMessage()

@@ -17,6 +17,7 @@ from bmq.broker import (
     Broker,
     DomainConfig,
     FilteredConsumer,
+    InvalidDomain,
     Limits,
     Mode,
     TagConsumerFilter,
@@ -211,3 +212,17 @@ async def test_a_domain_file_names_the_filter(session: bmq.Session, broker: Brok
 
 def domain(**parameters: Any) -> dict[str, Any]:
     return {"definition": {"parameters": PRIORITY.parameters() | parameters}}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"name": "sizes", "consumers": {}}, "consumerFilter.name: must be one of tags"),
+        ({"name": "tags"}, "consumerFilter.consumers: is missing"),
+        ({"name": "tags", "consumers": {"foo": {}}}, "empty in any other"),
+        ({"name": "tags", "consumers": {"": {"anytag": 1}}}, "anytag: must be a string"),
+    ],
+)
+def test_errors_in_a_domain_file_are_reported(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidDomain, match=says):
+        Broker(domains={"d": domain(consumerFilter=given)})

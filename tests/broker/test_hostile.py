@@ -34,7 +34,7 @@ from bmq.wire.event import pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.fakes.client import open_queue
 
 MIB = 2**20
@@ -109,6 +109,14 @@ def test_posts_to_full_or_read_only_queues_are_not_decompressed(
     assert not inflated
 
 
+def test_one_event_decompresses_no_more_than_its_quota_takes(inflated: list[int]) -> None:
+    peer = Core().client()
+    peer.open(SMALL, write=True)
+    bombs(peer, 30)
+    assert [ack.status for ack in peer.acks] == [0] + [2] * 29, "one message may exceed the quota"
+    assert sum(inflated) <= 65 * MIB
+
+
 def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: list[int]) -> None:
     core = Core()
     peers = [core.client() for _ in range(3)]
@@ -121,6 +129,18 @@ def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: l
     assert statuses[0] == 0
     assert set(statuses[2:]) == {2}, "refused as by a quota: to be tried again later"
     assert len(core.node.queues[PRIORITY].store) < 3
+
+
+def test_the_reserve_fills_up_again() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, write=True)
+    bombs(peer, 6)
+    assert peer.acks[-1].status == 2
+    core.advance(0)
+    core.advance(2)
+    bombs(peer, 1)
+    assert [ack.status for ack in peer.acks] == [0]
 
 
 def test_usual_compression_is_never_refused() -> None:
@@ -192,6 +212,19 @@ def test_only_messages_may_be_large() -> None:
         peer = Core().client()
         peer.send(pack_event_header(68 * MIB, kind))
         assert not peer.session.closed
+
+
+def test_counts_of_readers_and_writers_stay_correct() -> None:
+    core = Core(domain(max_consumers=2, max_producers=2))
+    one, two = core.client(), core.client()
+    for _ in range(3):
+        for peer in (one, two):
+            assert isinstance(peer.open(PRIORITY, read=True, write=True), OpenQueueResponse)
+        assert isinstance(core.client().open(PRIORITY, write=True), Status)
+        assert isinstance(core.client().open(PRIORITY, read=True), Status)
+        one.close(PRIORITY, read=True, write=True, final=False)
+        two.crash()
+        two = core.client()
 
 
 # ---- many queues

@@ -198,6 +198,25 @@ def test_queue_is_checked_after_changes_and_on_expiry() -> None:
     assert core.node.next_deadline() is None
 
 
+def test_shorter_ttl_applies_to_stored_messages() -> None:
+    core = Core()
+    producer(core).put(b"m")
+    core.advance(10)
+    core.node.configure(core.node.domains["bmq.test.mem.priority"], domain(message_ttl=5))
+    core.node.deliver(core.now)
+    core.advance(1)
+    assert len(core.node.queues[PRIORITY].store) == 0
+
+
+def test_purging_the_queue_forgets_guids() -> None:
+    core = Core()
+    sender = producer(core)
+    guids = sender.put(b"m")
+    core.node.queues[PRIORITY].purge()
+    sender.put(b"m", guids=guids)
+    assert len(core.node.queues[PRIORITY].store) == 1
+
+
 # ---- who may open
 
 

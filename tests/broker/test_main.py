@@ -96,6 +96,23 @@ async def test_credentials_and_domains_of_a_directory(tmp_path: Path) -> None:
         await peer.close()
 
 
+def test_impossible_options_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["--config", str(tmp_path)]) == 1
+    assert "domains" in capsys.readouterr().err
+    assert run(["--port", "99999"]) == 1
+    assert capsys.readouterr().err == "bmq broker: port must be an integer from 0 to 65535, not 99999 (int)\n"
+    missing, wrong = tmp_path / "missing.pem", tmp_path / "wrong.pem"
+    wrong.write_text("nothing of the kind")
+    assert run(["--tls-cert", str(wrong), "--tls-key", str(missing)]) == 1
+    assert f"No such file or directory: '{missing}'" in capsys.readouterr().err
+    assert run(["--tls-cert", str(wrong), "--tls-key", str(wrong)]) == 1
+    assert f"{wrong} and {wrong} are not a certificate and its key" in capsys.readouterr().err
+    for arguments in (["--auth", "nobody"], ["--tls-cert", "x"], ["--port", "x"]):
+        with pytest.raises(SystemExit):
+            run(arguments)
+    assert "USER:PASSWORD" in capsys.readouterr().err
+
+
 async def accepts(port: int, credentials: str) -> bool:
     peer = await connect(port)
     answer = await peer.authenticate("BASIC", credentials.encode())

@@ -156,6 +156,38 @@ def test_confirming_the_suspect_ends_the_wait() -> None:
     assert second.payloads == [b"1"]
 
 
+def test_the_interval_is_shorter_with_more_attempts_left() -> None:
+    """Above 4 attempts left no delay, above 2 one second, else three."""
+    for attempts, interval in ((6, 0.0), (5, 1.0), (4, 1.0), (3, 3.0)):
+        core = Core(domain("bmq.test.rda.priority", max_delivery_attempts=attempts))
+        first, second = core.client(), core.client()
+        first.consume(RDA)
+        producer(core, RDA).put(b"0", b"1")
+        first.crash()
+        second.consume(RDA)
+        if not interval:
+            assert second.payloads == [b"0", b"1"]
+            continue
+        assert second.payloads == [b"0"]
+        core.advance(interval - 0.1)
+        assert second.payloads == []
+        core.advance(0.2)
+        assert second.payloads == [b"1"]
+
+
+def test_any_change_of_the_consumers_ends_the_wait() -> None:
+    """Seen in a real broker: a reconfigure forgets when the last suspect was sent."""
+    core = Core()
+    first, second = core.client(), core.client()
+    first.consume(RDA)
+    producer(core, RDA).put(b"0", b"1")
+    first.crash()
+    second.consume(RDA)
+    assert second.payloads == [b"0"]
+    second.configure(subscription(9))
+    assert second.payloads == [b"1"]
+
+
 def test_message_is_not_sent_twice_to_the_same_consumer() -> None:
     core = Core()
     first, second = core.client(), core.client()
@@ -164,6 +196,20 @@ def test_message_is_not_sent_twice_to_the_same_consumer() -> None:
     second.consume(PRIORITY)
     first.configure(subscription(9))
     assert first.payloads == [b"m"]
+
+
+def test_a_stream_opened_twice_needs_two_closes() -> None:
+    core = Core()
+    peer, other = core.client(), core.client()
+    peer.open(PRIORITY, read=True)
+    peer.open(PRIORITY, read=True)
+    peer.configure(subscription(1))
+    producer(core).put(b"m")
+    other.consume(PRIORITY)
+    peer.close(PRIORITY, read=True, final=False)
+    assert other.payloads == []
+    peer.close(PRIORITY, read=True, final=False)
+    assert other.payloads == [b"m"]
 
 
 def test_after_a_restart_a_message_has_all_its_attempts_again() -> None:

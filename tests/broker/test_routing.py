@@ -14,6 +14,7 @@ from bmq.wire.control import (
     ConfigureStreamResponse,
     ConsumerInfo,
     QueueStreamParameters,
+    SubQueueIdInfo,
     Subscription,
 )
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, subscription
@@ -266,6 +267,25 @@ def test_the_older_configure_request_makes_one_subscription_numbered_like_the_su
     assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
     producer(core).put(b"m")
     assert [push.sub_ids for push in peer.pushes] == [(0,)]
+
+
+def test_the_older_configure_request_names_the_application() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(f"{FANOUT}?id=foo", read=True, sub_id=3)
+    request = ConfigureQueueStream(
+        q_id=0,
+        stream_parameters=QueueStreamParameters(
+            sub_id_info=SubQueueIdInfo(sub_id=3, app_id="foo"),
+            max_unconfirmed_messages=10,
+            max_unconfirmed_bytes=1000,
+            consumer_priority=0,
+            consumer_priority_count=1,
+        ),
+    )
+    assert peer.ask(request) == ConfigureQueueStreamResponse(request=request)
+    producer(core, FANOUT).put(b"m")
+    assert [push.sub_ids for push in peer.pushes] == [(3,)]
 
 
 def test_only_the_consumers_of_the_highest_priority_count_for_turns() -> None:

@@ -27,6 +27,7 @@ from bmq.wire.control import (
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_event_header
 from bmq.wire.message import split_application_data
+from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient
 from tests.transcripts import probes
@@ -382,3 +383,26 @@ def test_a_conversation_in_small_pieces_is_understood(size: int) -> None:
     for start in range(0, len(data), size):
         peer.send(data[start : start + size])
     assert [ack.status for ack in peer.acks] == [0, 0, 0]
+
+
+def test_a_reused_schema_number_gets_a_new_number_for_consumers() -> None:
+    """A consumer that remembers names by number would read the new messages with the names of the old."""
+    core = Core()
+    sender, reader = core.client(), core.client()
+    sender.open(PRIORITY, write=True)
+    reader.consume(PRIORITY)
+    recycled, plain = 5 << 1 | 1, 5 << 1
+    for names, wire in (
+        (("price", "count"), recycled),
+        (("price", "count"), plain),
+        (("count", "price"), recycled),
+        (("count", "price"), plain),
+    ):
+        area = encode_properties(dict.fromkeys(names, 7), new=True)
+        put = encode_put(0, sender.guids.next(0), area + b"x", flags=3, schema_id=wire)
+        sender.send(pack_event_header(8 + len(put), EventType.PUT) + put)
+    ids = [push.schema_id for push in reader.pushes]
+    numbers = [schema_id >> 1 for schema_id in ids]
+    assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
+    assert 0 not in numbers
+    assert [schema_id & 1 for schema_id in ids] == [1, 0, 1, 0], "each is learnt when it is met first"

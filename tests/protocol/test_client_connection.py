@@ -218,6 +218,17 @@ def test_an_answer_that_cannot_be_read_fails_its_request_with_the_reason() -> No
     assert bench.failures == []
 
 
+def test_a_request_that_times_out_names_the_message_that_could_not_be_read() -> None:
+    bench = connected()
+    bench.begin_open("bmq://d/q", timeout=10)
+    bench.send(pack_schema_event(EventType.CONTROL, 5, b"what"))
+    bench.wait(10)
+    (error,) = bench.completed["bmq://d/q"]
+    assert isinstance(error, RequestTimeout)
+    assert isinstance(error.__cause__, ProtocolError)
+    assert "codec" in str(error)
+
+
 def test_unknown_status_category_is_a_refusal_with_its_name() -> None:
     for written, named in ((b'"E_BUSY"', "E_BUSY"), (b"77", "77")):
         bench = connected()
@@ -312,6 +323,18 @@ def test_a_silent_broker_is_probed_and_then_given_up() -> None:
     assert "silent" in str(error)
 
 
+def test_any_byte_keeps_a_broker_alive() -> None:
+    bench = Bench()
+    bench.connect(interval_ms=3000, max_missed=1)
+    # A large event, one piece every two seconds.
+    bench.send(pack_event_header(100_000, EventType.PUSH))
+    for _ in range(20):
+        bench.wait(2.0)
+        bench.send(b"x")
+    assert bench.failures == []
+    assert "HEARTBEAT_REQ" not in bench.broker.log
+
+
 @pytest.mark.parametrize("max_missed", [0, 1])
 def test_paused_reading_ignores_silence_and_sends_heartbeats(max_missed: int) -> None:
     bench = Bench()
@@ -389,6 +412,15 @@ def test_a_refused_renewal_closes_the_connection() -> None:
     bench.core.reauthenticate(BASIC, bench.now)
     bench.send(ScriptedBroker.admit(category=StatusCategory.E_REFUSED))
     assert isinstance(bench.failures[0], AuthenticationError)
+
+
+def test_renewal_is_forgotten_with_the_connection() -> None:
+    bench = authenticated(10_000)
+    bench.lose()
+    bench.wait(20)
+    assert bench.renewals == 0
+    bench.core.reauthenticate(BASIC, bench.now)  # too late for a renewal
+    bench.pump()
 
 
 # stopping

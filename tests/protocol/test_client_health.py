@@ -67,6 +67,20 @@ def test_a_writer_suspends_without_a_request() -> None:
     assert not bench.broker.requests
 
 
+def test_queue_opened_on_an_unhealthy_host_requests_no_messages() -> None:
+    bench = connected()
+    bench.core.host_health(False)
+    queue = bench.begin_open(URI, suspends=True)
+    bench.answer()
+    assert asks_for_nothing(bench.answer())
+    assert bench.names[-1] == "QueueSuspended"
+    bench.core.host_health(True)
+    bench.pump()
+    assert bench.answer_all() == ["ConfigureStream"]
+    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
+    assert queue.subscriptions.committed
+
+
 @pytest.mark.parametrize("healthy", [False, True])
 def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
     bench = connected()
@@ -87,6 +101,20 @@ def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
     assert bool(queue.subscriptions.committed) is healthy
     assert bench.names.count("QueueSuspended") == 1
     assert bench.names.count("QueueResumed") == int(healthy)
+
+
+def test_flickering_health_ends_in_its_last_state() -> None:
+    bench = connected()
+    queue = bench.open(URI, suspends=True)
+    for _ in range(5):
+        bench.core.host_health(False)
+        bench.pump()
+        bench.core.host_health(True)
+        bench.pump()
+    bench.answer_all()
+    assert queue.subscriptions.committed
+    assert bench.names[-1] == "HostHealthRestored"
+    assert bench.names.count("QueueSuspended") == bench.names.count("QueueResumed")
 
 
 def test_a_queue_unhealthy_again_never_keeps_its_messages() -> None:

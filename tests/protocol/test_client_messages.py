@@ -113,6 +113,20 @@ def test_a_confirmation_lost_with_its_connection_makes_the_redelivery_recognisab
     assert [c.guid for c in bench.broker.confirms] == [guid(1)] * 2
 
 
+def test_confirmations_are_remembered_for_five_minutes_after_a_reconnect() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.push(queue, 1)
+    bench.core.confirm(queue, guid(1))
+    bench.lose()
+    bench.wait(1000)  # however long it took
+    bench.connect()
+    bench.answer_all()
+    bench.wait(299)
+    bench.push(queue, 1)
+    assert bench.numbers_received == [1]
+
+
 def test_the_memory_of_confirmations_is_bounded() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -163,6 +177,17 @@ def test_many_redeliveries_in_the_order_of_confirmations_are_recognised_at_once(
     bench.push(queue, *range(300, 1300))
     assert bench.numbers_received == list(range(1300))
     assert bench.again == [("default", 700)]
+
+
+def test_many_redeliveries_are_recognised_after_reading_was_paused() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.push(queue, *range(500))
+    bench.confirm_many(queue, *range(500))
+    bench.core.pause_reading(True, bench.now)
+    bench.core.pause_reading(False, bench.now)
+    bench.push(queue, *range(500))
+    assert bench.again == [("default", 500)]
 
 
 def test_confirmed_messages_in_columns_are_not_handed_out_again() -> None:

@@ -278,6 +278,19 @@ def test_a_slowly_reopening_queue_does_not_delay_other_queues() -> None:
     assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
 
 
+def test_a_half_sent_turn_is_rebuilt_not_resumed() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    for number in (1, 2):
+        bench.core.post(queue, guid(number), b"%d" % number, number, bench.now)
+    assert bench.core.data_to_send(bench.now)  # accepted by a transport that never sends
+    bench.core.post(queue, guid(3), b"3", 3, bench.now)  # never taken
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert sent(bench) == [1, 2, 3]
+
+
 # posts waiting too long
 
 
@@ -325,3 +338,19 @@ def test_sent_posts_are_not_resent_without_deduplication() -> None:
     bench.connect()
     bench.answer_all(dedup_ms=0)
     assert sent(bench) == [2]
+
+
+def test_a_post_that_was_never_sent_survives_a_second_loss_without_deduplication() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, WRITE)
+    bench.answer_all(dedup_ms=0)
+    bench.lose()
+    bench.post(queue, 1)  # without a connection, the post waits
+    bench.connect()
+    bench.lose()  # before the queue was open again
+    assert bench.outcomes == {}
+    bench.connect()
+    bench.answer_all(dedup_ms=0)
+    assert sent(bench) == [1]
+    bench.ack_all()
+    assert bench.outcomes == {1: [AckStatus.SUCCESS]}

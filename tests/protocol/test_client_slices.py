@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import AckStatus
+from bmq.protocol.client.core import CoreOptions
 from bmq.wire.ack import encode_acks
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
 from tests.protocol.bench import Bench, connected, guid
@@ -84,6 +85,19 @@ def test_closing_the_queue_ends_remaining_posts() -> None:
     assert bench.outcomes == {(1, 2, 3): [SUCCESS, AckStatus.CANCELED, AckStatus.CANCELED]}
     assert bench.refused == [((1, 2, 3), 1), ((1, 2, 3), 2)]
     assert settled(bench)
+
+
+def test_slices_fill_the_window() -> None:
+    bench = connected(CoreOptions(max_unacked_messages=4, max_unacked_bytes=1 << 20))
+    queue = bench.open(URI)
+    posts = bench.core.posts
+    bench.post_event(queue, 1, 2, 3)
+    assert posts.has_room
+    bench.post_event(queue, 4, 5, 6)
+    assert not posts.has_room
+    bench.send(bench.broker.ack(bench.broker.puts[:4]))
+    assert posts.has_room
+    assert len(posts) == 2
 
 
 def test_longer_acknowledgements_are_read_one_by_one() -> None:

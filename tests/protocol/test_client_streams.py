@@ -155,6 +155,21 @@ def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
     assert bench.core.repeated == (0, 0)
 
 
+@pytest.mark.parametrize("pause", [0.003, 0.006, 0.01, 0.05])
+def test_a_slow_steady_flow_is_rarely_repeated(pause: float) -> None:
+    """Messages that follow a repetition by chance are no evidence of a standstill."""
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for number in range(1, 1001):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        bench.wait(pause)
+        while bench.broker.requests:
+            bench.answer()
+    assert bench.core.repeated[0] <= 5
+    assert bench.core.repeated[1] == 0
+
+
 def test_a_full_window_owes_nothing_until_a_fifth_of_it_is_confirmed() -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = windowed(bench, 20)
@@ -180,6 +195,19 @@ def test_repetitions_without_a_message_become_rare() -> None:
     bench.push(queue, *range(1000, 1100))
     bench.confirm_many(queue, *range(1000, 1100))
     assert len(quiet(bench, 60)) <= 8
+
+
+def test_a_message_after_a_long_silence_is_watched_closely_again() -> None:
+    """A limited broker may deliver one message in a second."""
+    bench = connected(CoreOptions(repeat_after=0.1))
+    queue = windowed(bench, 100)
+    quiet(bench, 1000)  # the pause is a minute
+    before = bench.core.repeated[0]
+    for number in range(1, 4):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        assert len(quiet(bench, 1)) == (number == 3)
+    assert bench.core.repeated[0] == before + 1
 
 
 @pytest.mark.parametrize("answered_first", [True, False])
@@ -313,5 +341,19 @@ def test_messages_after_a_suspension_are_not_the_result_of_a_repetition() -> Non
         bench.pump()
         assert bench.core.repeated[0] == before + 1
         arrive_after(bench, queue, first)
+    assert bench.core.repeated[1] == 0
+    assert DeliveryRevived(URI) not in bench.happened
+
+
+def test_messages_of_a_new_subscription_are_not_the_result_of_a_repetition() -> None:
+    """The buckets of a group, for example."""
+    bench = connected(CoreOptions(repeat_after=1))
+    queue = windowed(bench, 100)
+    for first in range(1, 401, 20):
+        bench.wait(2)
+        bench.core.configure_queue(queue, bench.subscriptions([f"x == {first}"]), object(), bench.now + 60)
+        bench.pump()
+        arrive_after(bench, queue, first)
+    assert bench.core.repeated[0] > 10
     assert bench.core.repeated[1] == 0
     assert DeliveryRevived(URI) not in bench.happened

@@ -252,6 +252,15 @@ def test_an_answer_behind_a_backlog_is_waited_for() -> None:
     assert bench.core.stalls(bench.now) == {}
 
 
+def test_once_few_messages_arrive_a_missing_answer_counts() -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    receive(bench, queue, 10 * LIMIT, DENSE)
+    assert bench.failures == []
+    receive(bench, queue, 3 * LIMIT, SPARSE)
+    assert len(bench.failures) == 1
+
+
 def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
     bench = connected()
     queue = bench.open("bmq://d/q")
@@ -261,6 +270,22 @@ def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
     receive(bench, queue, 1000.0, SPARSE)
     assert 120.0 <= bench.now - posted <= 150.0, "the time of 1 MiB at 8 KiB/s"
     assert len(bench.failures) == 1
+
+
+@pytest.mark.parametrize("answer", ["ack", "control"])
+def test_every_answer_counts(answer: str) -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    for number in range(100):
+        receive(bench, queue, LIMIT / 4, SPARSE)
+        if answer == "ack":
+            bench.post(queue, number)
+            bench.ack_all()
+        else:
+            bench.configure(queue, "", token=number)
+            bench.answer_all()
+    assert bench.failures == []
+    assert stalls(bench) == []
 
 
 @pytest.mark.parametrize("kind", ["pause", "write"])
@@ -279,3 +304,13 @@ def test_missing_answer_counts_only_while_it_can_arrive(kind: str) -> None:
     assert bench.failures == []
     receive(bench, queue, 2 * LIMIT, SPARSE)
     assert len(bench.failures) == 1
+
+
+def test_a_loop_that_is_blocked_again_and_again_convicts_no_peer_that_sends() -> None:
+    """Each turn of the loop reads one chunk, and the answer is in a later chunk."""
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    for number in range(100):
+        tick(bench, BLOCKED)
+        bench.push(queue, number)
+    assert bench.failures == []

@@ -123,6 +123,16 @@ def test_silence_is_a_stall_until_a_byte_arrives() -> None:
     assert bench.core.silence(bench.now) == 0.0
 
 
+def test_silence_explains_posts_without_outcome() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    bench.wait(LIMIT - 1.0)
+    assert stalls(bench) == ["silence"]
+    live(bench, PATIENCE)
+    assert stalls(bench) == ["silence", "-silence", "posts"]
+
+
 def test_a_lost_connection_ends_every_stall_and_posts_sent_again_have_time_again() -> None:
     bench = connected()
     queue = bench.open(URI, WRITE)
@@ -154,6 +164,16 @@ def test_paused_reading_is_no_stall() -> None:
     assert stalls(bench) == []
     live(bench, 2.0)
     assert stalls(bench) == ["posts", "requests"]
+
+
+def test_bytes_that_leave_on_a_slow_line_are_no_stall() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    bench.post(queue, 1)
+    for _ in range(30):
+        bench.wait(1.0)
+        bench.core.written(bench.now)
+    assert stalls(bench) == []
 
 
 def test_only_heartbeats_wake_an_idle_session() -> None:
