@@ -26,6 +26,7 @@ __all__ = [
     "has_running_loop",
     "new_event_loop",
     "of_uvloop",
+    "raise_soon",
     "replaced_threads",
     "running_loop",
     "timeout",
@@ -56,6 +57,15 @@ def weakly(method: Callable[[], object]) -> Callable[[], None]:
             alive()
 
     return call
+
+
+def raise_soon(error: BaseException) -> None:
+    """End the event loop with KeyboardInterrupt or SystemExit, as a callback of the program does."""
+
+    def fail() -> None:
+        raise error
+
+    asyncio.get_running_loop().call_soon(fail)
 
 
 def running_loop() -> asyncio.AbstractEventLoop:

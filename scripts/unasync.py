@@ -69,7 +69,7 @@ COMPLETED = {
     "Session.open_queue": "self._open(lambda subscriptions: {}, subscriptions, timeout)",
     "Queue.post": "self._post(lambda guid: {}, guid, timeout)",
     "Queue.subscribe": "self._add({})",
-    "Consumer.pause": "self._portal.run(lambda: self._prefetch.returned(self._inner.pause))",
+    "Consumer.pause": "self._portal.wait(lambda: self._prefetch.returned(self._inner.pause))",
     "Consumer.close": "self._portal.finish(lambda: self._prefetch.returned(self._inner.close))",
     "Group.receive": "self._message_of(self._messages.receive(lambda: {}, timeout))",
     "Tables.receive": "self._batches.receive(lambda: {}, timeout)",
@@ -223,7 +223,7 @@ def body(cls: str, method: ast.FunctionDef | ast.AsyncFunctionDef, kind: str, pu
     elif isinstance(method, ast.AsyncFunctionDef):
         timed = any(each.arg == "timeout" for each in [*method.args.args, *method.args.kwonlyargs])
         timeout = TIMEOUTS.get(name, "timeout" if timed else "")
-        run = "finish" if method.name == "close" else "run"
+        run = "finish" if method.name == "close" else "wait"
         expression = f"self._portal.{run}({function(expression)}{', timeout=' + timeout if timeout else ''})"
     elif name in IN_THE_LOOP or (kind != "property" and name not in IN_THIS_THREAD):
         expression = f"self._portal.call({function(expression)})"

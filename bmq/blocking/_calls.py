@@ -132,7 +132,7 @@ class SessionCalls:
         opening.
         """
         return self._queue_of(
-            self._portal.run(lambda: self._inner.open_output(uri), timeout=self.options.open_timeout)
+            self._portal.wait(lambda: self._inner.open_output(uri), timeout=self.options.open_timeout)
         )
 
     @property
@@ -331,7 +331,7 @@ class QueueCalls:
         Interrupting the call sends a cancellation to the responder, if the connection allows.
         """
         return self._message_of(
-            self._portal.run(
+            self._portal.wait(
                 lambda: self._inner.request(
                     payload, properties=properties, timeout=timeout, reply_to=reply_to
                 ),
@@ -356,7 +356,7 @@ class QueueCalls:
 
         Interrupting the call stops taking rows; rows already taken remain posted.
         """
-        return self._portal.run(
+        return self._portal.wait(
             lambda: self._inner.post_table(table, value=value, properties=properties, guid=guid)
         )
 
@@ -392,7 +392,7 @@ class QueueCalls:
 
         Interrupting the call stops taking slices; slices already taken remain posted.
         """
-        return self._portal.run(lambda: self._inner.post_encoded(slices))
+        return self._portal.wait(lambda: self._inner.post_encoded(slices))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all posts so far, as :meth:`bmq.Queue.flush` does.
@@ -402,7 +402,7 @@ class QueueCalls:
 
         Interrupting the call has no effect on the posts.
         """
-        self._portal.run(lambda: self._inner.flush(timeout), timeout=timeout)
+        self._portal.wait(lambda: self._inner.flush(timeout), timeout=timeout)
 
     def subscribe(
         self,
@@ -434,7 +434,7 @@ class QueueCalls:
 
         After an interruption, the broker may or may not have the new options.
         """
-        self._portal.run(lambda: self._inner.configure(**limits))
+        self._portal.wait(lambda: self._inner.configure(**limits))
 
     def __enter__(self) -> Self:
         return self
@@ -492,7 +492,7 @@ class ConsumerCalls:
 
         Idempotent. Interrupting the call leaves the consumer paused.
         """
-        self._portal.run(lambda: self._prefetch.returned(self._inner.pause))
+        self._portal.wait(lambda: self._prefetch.returned(self._inner.pause))
 
     def resume(self) -> None:
         """Resume after :meth:`pause`, as :meth:`bmq.Consumer.resume` does: send the subscription to the
@@ -505,7 +505,7 @@ class ConsumerCalls:
 
         Interrupting the call leaves the consumer resumed; the next receiving call sends the subscription.
         """
-        self._portal.run(self._inner.resume)
+        self._portal.wait(self._inner.resume)
 
     def open(self) -> Self:
         """Send the subscription to the broker, as :meth:`bmq.Consumer.open` does; ``with`` does the same.
@@ -517,7 +517,7 @@ class ConsumerCalls:
 
         Interrupting the call withdraws the subscription.
         """
-        self._portal.run(self._inner.open)
+        self._portal.wait(self._inner.open)
         return self
 
     def close(self) -> None:
@@ -550,7 +550,7 @@ class ConsumerCalls:
 
         After an interruption, the broker may or may not have the change.
         """
-        self._portal.run(lambda: self._inner.configure(expression, **limits))
+        self._portal.wait(lambda: self._inner.configure(expression, **limits))
 
 
 class MessageCalls:
@@ -743,7 +743,7 @@ class GroupCalls:
         receives; the same call works again at once. Messages that arrived meanwhile wait in the queue for the
         next join, or until the queue is closed.
         """
-        self._portal.run(self._inner.open)
+        self._portal.wait(self._inner.open)
         return self
 
     def close(self) -> None:
@@ -818,7 +818,7 @@ class TablesCalls:
 
         Interrupting the call withdraws the subscription.
         """
-        self._portal.run(self._inner.open)
+        self._portal.wait(self._inner.open)
         return self
 
     def close(self) -> None:

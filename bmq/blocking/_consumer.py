@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from bmq._live import live
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bmq.blocking._queue import Queue
     from bmq.groups import Group as _Group
 
-__all__ = ["Consumer", "Group", "ReceivingCalls", "RecordBatch", "Tables", "in_a_thread", "of_messages"]
+__all__ = ["Consumer", "Group", "ReceivingCalls", "RecordBatch", "Tables", "in_a_thread"]
 
 #: A batch of pyarrow, which has no type hints.
 RecordBatch = Any
@@ -176,7 +176,7 @@ class Consumer(ConsumerCalls, ReceivingCalls):
             if not self._prefetch:
                 await self._inner.wait(timeout)
 
-        self._portal.run(wait, timeout=timeout)
+        self._portal.wait(wait, timeout=timeout)
 
     def put_back(self, messages: Iterable[Message]) -> None:
         """Return unhandled messages to the line, as :meth:`bmq.Consumer.put_back` does."""
@@ -189,26 +189,9 @@ class Consumer(ConsumerCalls, ReceivingCalls):
         self._portal.call(put_back)
 
 
-def in_a_thread(hook: Callable[[int], Any]) -> Callable[[int], Any]:
+def in_a_thread(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Run a hook in a thread, where the hook may block and use the session."""
-    if inspect.iscoroutinefunction(hook):
-        return hook
-
-    def called(bucket: int) -> Awaitable[Any]:
-        return asyncio.to_thread(hook, bucket)
-
-    return called
-
-
-def of_messages(queue: Queue, function: Callable[[Any], Any]) -> Callable[[_Message], Any]:
-    """Adapt a function to messages of this package, and run it in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return function
-
-    def called(message: _Message) -> Awaitable[Any]:
-        return asyncio.to_thread(function, Message(queue, message))
-
-    return called
+    return hook if inspect.iscoroutinefunction(hook) else lambda value: asyncio.to_thread(hook, value)
 
 
 @live

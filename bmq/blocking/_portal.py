@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from bmq import _checks, _world
 from bmq._logging import Log
 from bmq._loop import LoopThread, has_running_loop, replaced_threads
+from bmq._turn import look_at
 from bmq.errors import SessionClosed, TimedOut, UsageError
 
 __all__ = ["FOR_THE_END", "Portal", "current_portal", "forget_portal"]
@@ -28,8 +29,6 @@ _SLICE = 0.05 if sys.platform == "win32" else -1.0
 _MARGIN = 0.5
 # Closing may take this many seconds longer than its deadline, for the last answer and the last bytes.
 FOR_THE_END = 2.0
-# Maximum time in seconds to wait for the thread at the end of the process.
-_AT_EXIT = 2.0
 
 
 class _Reply(Generic[T]):
@@ -107,30 +106,14 @@ class _Reply(Generic[T]):
             self._task.add_done_callback(ended)
 
 
-class Portal:
-    """The event loop shared by all blocking sessions of a process.
-
-    Attributes:
-        loop: event loop.
-    """
+class Portal(LoopThread):
+    """The thread with the event loop shared by all blocking sessions of a process."""
 
     def __init__(self) -> None:
-        self._thread = LoopThread("bmq", logger)
-        self.loop = self._thread.loop
-        self.soon = self._thread.soon
+        super().__init__("bmq", logger)
         self._kept: dict[asyncio.Task[Any], None] = {}
         # Whether the warning about a running event loop was given.
         self._warned = False
-
-    @property
-    def forked(self) -> bool:
-        """Whether the current process is a fork of the portal's process."""
-        return self._thread.forked
-
-    @property
-    def over(self) -> bool:
-        """Whether the process is ending, together with the thread."""
-        return self._thread.over
 
     def check(self) -> None:
         """Raise an error if this thread must not wait for the event loop.
@@ -138,17 +121,17 @@ class Portal:
         Raises:
             UsageError: the thread must not wait.
         """
-        if self._thread.forked:
+        if self.forked:
             raise UsageError(
                 "a session belongs to the process that connected it, and this process is a fork: call "
                 "bmq.blocking.connect() again here"
             )
-        if self._thread.current:
+        if self.current:
             raise UsageError(
                 "this call came from the session's own thread (from on_event or an interceptor), which "
                 "would wait for itself: call from another thread"
             )
-        if self._thread.over:
+        if self.over:
             raise SessionClosed("the session is closed: the process ends")
         if self._warned or not has_running_loop() or "ipykernel" in sys.modules:
             return
@@ -172,7 +155,7 @@ class Portal:
         reply.wait(None)
         return reply.result()
 
-    def run(
+    def wait(
         self,
         function: Callable[[], Coroutine[Any, Any, T]],
         *,
@@ -219,33 +202,21 @@ class Portal:
     ) -> None:
         """Run a coroutine that closes; no effect in a fork and at the end of the process."""
         if not (self.forked or self.over):
-            self.run(function, timeout=timeout)
-
-    def keep(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine in the background. Called in the event loop."""
-        self.watch(self.loop.create_task(coroutine))
+            self.wait(function, timeout=timeout)
 
     def watch(self, task: asyncio.Task[Any]) -> None:
         """Finish a task before the end of the process. Called in the event loop."""
         self._kept[task] = None
-        task.add_done_callback(self._seen)
+        task.add_done_callback(look_at)
+        task.add_done_callback(self._kept.pop)
 
-    def _seen(self, task: asyncio.Task[Any]) -> None:
-        self._kept.pop(task, None)
-        if not task.cancelled():
-            task.exception()
-
-    def _finish(self) -> None:
-        if not self._kept:
-            self._thread.stop()
-            return
-        self._thread.over = True
-        asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
-
-    def end(self) -> None:
-        """End the thread after the coroutines of :meth:`keep`, at the end of the process."""
-        self.soon(self._finish)
-        self._thread.join(_AT_EXIT)
+    def stop(self) -> None:
+        """Begin to end the thread, after the tasks of :meth:`watch`. Called in the event loop."""
+        self.over = True
+        if self._kept:
+            asyncio.gather(*self._kept, return_exceptions=True).add_done_callback(lambda _: self.loop.stop())
+        else:
+            self.loop.stop()
 
 
 _portal: Portal | None = None

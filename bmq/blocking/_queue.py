@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq._live import live
 from bmq.blocking._calls import QueueCalls
-from bmq.blocking._consumer import Consumer, Group, ReceivingCalls, Tables, in_a_thread, of_messages
+from bmq.blocking._consumer import Consumer, Group, ReceivingCalls, Tables, in_a_thread
 from bmq.blocking._message import Message
 from bmq.blocking._portal import FOR_THE_END
 from bmq.blocking._posts import ItemFeed, PostFuture, SendBuffer, settle
@@ -101,7 +102,7 @@ class Queue(QueueCalls, ReceivingCalls):
             return post(guid)
 
         try:
-            return self._portal.run(with_guid, timeout=timeout)
+            return self._portal.wait(with_guid, timeout=timeout)
         except TimedOut as error:
             raise (error if guid is None else undecided(error, guid)) from None
 
@@ -168,10 +169,10 @@ class Queue(QueueCalls, ReceivingCalls):
         Interrupting the call stops taking items; items already taken remain posted.
         """
         if isinstance(items, list | tuple):
-            return self._portal.run(lambda: self._inner.post_many(items, rate=rate))
+            return self._portal.wait(lambda: self._inner.post_many(items, rate=rate))
         check_items(items)
         feed = ItemFeed(self._portal, self._inner)
-        return self._portal.run(lambda: feed.post(rate), meanwhile=lambda: feed.fill(items))
+        return self._portal.wait(lambda: feed.post(rate), meanwhile=lambda: feed.fill(items))
 
     # views and consumers
 
@@ -225,9 +226,9 @@ class Queue(QueueCalls, ReceivingCalls):
             options["on_assigned"] = in_a_thread(on_assigned)
         if (on_revoked := options.get("on_revoked")) is not None:
             options["on_revoked"] = in_a_thread(on_revoked)
-        strays = options.get("strays", "hold")
-        if callable(strays):
-            options["strays"] = of_messages(self, strays)
+        strays: Any = options.get("strays")
+        if callable(strays) and not inspect.iscoroutinefunction(strays):
+            options["strays"] = in_a_thread(lambda message: strays(Message(self, message)))
         group = self._portal.call(
             lambda: self._inner.group(
                 key, buckets=buckets, member=member, weight=weight, expression=expression, **options

@@ -36,7 +36,7 @@ def _next(portal: Portal, take: Callable[[], Awaitable[T]], undo: Callable[[T], 
         return await take()
 
     try:
-        return portal.run(taken, undo=undo)
+        return portal.wait(taken, undo=undo)
     except StopAsyncIteration:
         raise StopIteration from None
 
@@ -58,7 +58,7 @@ class BlockingIterator(Generic[T]):
 
     def receive(self, receive: Callable[[], Awaitable[T]], timeout: float | None) -> T:
         """Return the next item in another way than iterating."""
-        return self._portal.run(lambda: self._kept_or(receive), timeout=timeout, undo=self.kept.appendleft)
+        return self._portal.wait(lambda: self._kept_or(receive), timeout=timeout, undo=self.kept.appendleft)
 
     async def _kept_or(self, receive: Callable[[], Awaitable[T]]) -> T:
         return self.kept.popleft() if self.kept else await receive()
@@ -110,7 +110,7 @@ class Prefetch:
 
     def receive(self, timeout: float | None) -> Message:
         """Wait for the next message, as :meth:`bmq.Consumer.receive` does."""
-        return self.take() or self._portal.run(
+        return self.take() or self._portal.wait(
             lambda: self._more(lambda: self._source.receive(timeout)), timeout=timeout, undo=_put_back_one
         )
 
@@ -131,7 +131,7 @@ class Prefetch:
 
     def receive_many(self, max_messages: int, timeout: float | None) -> MessageBatch:
         """Wait for messages, as :meth:`bmq.Consumer.receive_many` does."""
-        return self._portal.run(
+        return self._portal.wait(
             lambda: self.returned(lambda: self._source.receive_many(max_messages, timeout)),
             timeout=timeout,
             undo=put_back,

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from bmq import _checks
 from bmq._live import live
@@ -31,9 +31,6 @@ from bmq.client.session import Session as _Session
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Open", "Session", "connect"]
 
 #: Opens a queue with subscriptions.
@@ -41,8 +38,10 @@ Open = Callable[[list[Any]], Coroutine[Any, Any, _Queue]]
 
 # Timeout for closing a session that the program did not close, in seconds.
 _ABANDONED = 0.5
+# Maximum time in seconds to wait for the thread at the end of the process.
+_AT_EXIT = 2.0
 # The sessions of this process that may be open.
-_sessions: weakref.WeakKeyDictionary[Session, _Abandoned] = weakref.WeakKeyDictionary()
+_sessions: weakref.WeakKeyDictionary[Session, None] = weakref.WeakKeyDictionary()
 # Objects inherited from the parent process by a fork, which must not even be finalized.
 _inherited: list[object] = []
 
@@ -85,10 +84,10 @@ def connect(
         **fields,
     )
     portal = current_portal()
-    session = portal.run(
+    session = portal.wait(
         connecting.__aenter__,
         timeout=time_to_connect(connecting),
-        undo=lambda session: portal.keep(session.close(0)),
+        undo=lambda session: portal.watch(portal.loop.create_task(session.close(0))),
     )
     return Session(portal, session)
 
@@ -117,7 +116,7 @@ class Session(SessionCalls):
         self._portal = portal
         self._inner = session
         self._queues: dict[_Queue, Queue] = {}
-        self._abandoned = _sessions[self] = _Abandoned(portal, session, self._queues)
+        _sessions[self] = None
 
     def close(self, timeout: float | None = None) -> CloseReport:
         """Close the session in an orderly way, as :meth:`bmq.Session.close` does. Idempotent.
@@ -142,19 +141,48 @@ class Session(SessionCalls):
         if self._portal.forked or self._portal.over:
             return CloseReport()
         limit = self.options.disconnect_timeout if timeout is None else timeout
-        return self._portal.run(close, timeout=limit + FOR_THE_END)
+        return self._portal.wait(close, timeout=limit + FOR_THE_END)
 
     def __del__(self) -> None:
-        if hasattr(self, "_abandoned"):
-            self._abandoned.close(self)
+        if hasattr(self, "_queues"):
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Close a session that was garbage-collected, or that is open at the end of the process."""
+        portal, session = self._portal, self._inner
+        if portal.forked or session.state is SessionState.CLOSED:
+            return
+        try:
+            warnings.warn(
+                f"{self!r} was never closed: use 'with bmq.blocking.connect(...)' or 'session.close()'",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+        finally:
+            # Not here: garbage may be collected in any thread.
+            portal.soon(_close_abandoned, portal, session)
+
+    def _inherit(self, nothing: int) -> None:
+        """Let go of the parent's connection, in the child of a fork.
+
+        Args:
+            nothing: the file descriptor of the null device.
+        """
+        # Do not close the descriptor object: it would later close an unrelated file with the same number.
+        if (number := self._inner.fileno()) >= 0:
+            os.dup2(nothing, number, inheritable=False)
+        for queue in self._queues.values():
+            queue._forget()
+        _inherited.append(self._inner)
 
     def _open(self, open_queue: Open, subscriptions: Iterable[Any], timeout: float | None) -> Queue:
         """Open a queue; after an interruption it is closed again."""
         given: list[Any] = _checks.items("subscriptions", subscriptions, "bmq.Subscription and expressions")
-        queue = self._portal.run(
+        queue = self._portal.wait(
             lambda: open_queue(given),
             timeout=self.options.open_timeout if timeout is None else timeout,
-            undo=lambda queue: self._portal.keep(queue.close()),
+            undo=lambda queue: self._portal.watch(self._portal.loop.create_task(queue.close())),
         )
         for each in [each for each in list(self._queues) if each.closed]:
             self._queues.pop(each, None)
@@ -164,49 +192,6 @@ class Session(SessionCalls):
     def _queue_of(self, queue: _Queue) -> Queue:
         """Return the blocking side of a queue."""
         return self._queues.get(queue) or self._queues.setdefault(queue, Queue(self, queue))
-
-
-class _Abandoned:
-    """The end of a session that the program does not close.
-
-    Args:
-        portal: the event loop.
-        session: the asyncio session.
-        queues: the session's queues.
-    """
-
-    def __init__(self, portal: Portal, session: _Session, queues: dict[_Queue, Queue]) -> None:
-        self._portal = portal
-        self._session = session
-        self._queues = queues
-
-    def close(self, session: Session) -> None:
-        """Close a session that was garbage-collected, or that is open at the end of the process."""
-        if self._portal.forked or self._session.state is SessionState.CLOSED:
-            return
-        try:
-            warnings.warn(
-                f"{session!r} was never closed: use 'with bmq.blocking.connect(...)' or 'session.close()'",
-                ResourceWarning,
-                stacklevel=1,
-                source=session,
-            )
-        finally:
-            # Not here: garbage may be collected in any thread.
-            self._portal.soon(_close_abandoned, self._portal, self._session)
-
-    def inherit(self, nothing: int) -> None:
-        """Let go of the parent's connection, in the child of a fork.
-
-        Args:
-            nothing: the file descriptor of the null device.
-        """
-        # Do not close the descriptor object: it would later close an unrelated file with the same number.
-        if (number := self._session.fileno()) >= 0:
-            os.dup2(nothing, number, inheritable=False)
-        for queue in self._queues.values():
-            queue._forget()
-        _inherited.append(self._session)
 
 
 def _close_abandoned(portal: Portal, session: _Session) -> None:
@@ -220,10 +205,10 @@ def _end() -> None:
     portal = forget_portal()
     if portal is not None:
         try:
-            for session, abandoned in list(_sessions.items()):
-                abandoned.close(session)
+            for session in list(_sessions):
+                session._abandon()
         finally:
-            portal.end()
+            portal.end(_AT_EXIT)
 
 
 def _forked() -> None:
@@ -232,8 +217,8 @@ def _forked() -> None:
     if portal is None:
         return
     nothing = os.open(os.devnull, os.O_RDWR)
-    for abandoned in list(_sessions.values()):
-        abandoned.inherit(nothing)
+    for session in list(_sessions):
+        session._inherit(nothing)
     os.close(nothing)
     _inherited.append(portal)
     _sessions.clear()

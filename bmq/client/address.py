@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from bmq import _checks
 from bmq._logging import Log
+from bmq._turn import look_at
 from bmq.errors import ConnectionFailed, InvalidURI, ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -255,8 +256,7 @@ async def race(
         if running:
             await asyncio.wait(running)
             for task in running:
-                if not task.cancelled():
-                    task.exception()  # retrieved: another coroutine was faster
+                look_at(task)  # another coroutine was faster
     # A peer's violation explains more than a refused connection.
     cause = next((each for each in failures if violation_in(each) is not None), failures[-1])
     raise ConnectionFailed("; ".join(map(str, failures))) from cause

@@ -90,6 +90,7 @@ class Channel(asyncio.Protocol):
         tracer: logs all sent and received bytes; None for no trace.
 
     Attributes:
+        tracer: logs the bytes from now on; None for no trace.
         filling: whether received bytes are written into the receiver's memory, see :meth:`fill`.
     """
 
@@ -107,7 +108,7 @@ class Channel(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._linger: asyncio.TimerHandle | None = None
         self._of_uvloop = False
-        self._tracer = tracer
+        self.tracer = tracer
         self.filling = False
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -128,8 +129,8 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes | memoryview) -> None:
         """Called by the event loop, or with a part of the receiver's memory."""
         self.bytes_received += len(data)
-        if self._tracer is not None:
-            self._tracer.received(bytes(data))
+        if self.tracer is not None:
+            self.tracer.received(bytes(data))
         if self._early is not None:
             self._early.append(bytes(data))
             return
@@ -192,15 +193,6 @@ class Channel(asyncio.Protocol):
         if self._transport is None and receiver is not None:
             receiver.channel_lost(self, None)  # the connection was lost before
 
-    @property
-    def traced(self) -> bool:
-        """Whether a tracer logs the bytes."""
-        return self._tracer is not None
-
-    def trace(self, tracer: Tracer | None) -> None:
-        """Log the bytes from now on with another tracer; None for no trace."""
-        self._tracer = tracer
-
     def fileno(self) -> int:
         """The file descriptor; -1 after closing."""
         raw = self._transport.get_extra_info("socket") if self._transport else None
@@ -228,8 +220,8 @@ class Channel(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return size
         self.bytes_sent += size
-        if self._tracer is not None:
-            self._tracer.sent(b"".join(pieces))
+        if self.tracer is not None:
+            self.tracer.sent(b"".join(pieces))
         try:
             if self._of_uvloop:
                 transport.writelines(pieces)

@@ -21,6 +21,7 @@ from bmq._signals import on_interrupts, on_signals
 from bmq.client.address import FROM_ENVIRONMENT, Address, find_broker
 from bmq.client.health import HostHealthMonitor
 from bmq.client.interceptors import Interceptor, check_interceptors
+from bmq.client.keywords import ConnectOptions
 from bmq.client.options import Credentials, CredentialsSource, SessionFields, SessionOptions
 from bmq.client.session import Session, close_all_left_open
 from bmq.errors import ConnectionFailed, InvalidURI, StateError, UsageError
@@ -153,35 +154,28 @@ def time_to_connect(connecting: connect) -> float | None:
     return options.reconnect_timeout if options.retry_first_connect else options.connect_timeout
 
 
-def check_options(
-    *,
-    credentials: CredentialsSource | None = None,
-    ssl: ssl_module.SSLContext | None = None,
-    server_hostname: str | None = None,
-    on_event: Callable[[SessionEvent], None] | None = None,
-    host_health: HostHealthMonitor | None = None,
-    interceptors: Iterable[Interceptor] = (),
-    options: SessionOptions | None = None,
-    **fields: Unpack[SessionFields],
-) -> None:
+def check_options(**given: Unpack[ConnectOptions]) -> None:
     """Check the options of :class:`connect` for a later connection.
 
     Raises:
         UsageError: an option is unknown, has the wrong type, or is out of range.
     """
     known = ("broker", *(connect.__init__.__kwdefaults__ or ()), *SessionOptions.__dataclass_fields__)
-    _checks.keywords("bmq.connect()", fields, known)
-    check_connecting(credentials, ssl, server_hostname)
-    if on_event is not None:
+    _checks.keywords("bmq.connect()", given, known)
+    check_connecting(given.get("credentials"), given.get("ssl"), given.get("server_hostname"))
+    if (on_event := given.get("on_event")) is not None:
         _checks.function("on_event", on_event, 1, plain=True)
-    if host_health is not None and not isinstance(host_health, AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    host_health: object = given.get("host_health")
+    if host_health is not None and not isinstance(host_health, AsyncIterable):
         raise UsageError(
             "host_health must be a bmq.health.HostHealth or another async iterable, not "
             f"{_checks.shown(host_health)}"
         )
-    check_interceptors(interceptors)
-    if options is not None:
-        _checks.choice("options", options, SessionOptions)
+    check_interceptors(given.get("interceptors", ()))
+    options = _checks.optional(_checks.choice, "options", given.get("options"), SessionOptions)
+    fields: dict[str, Any] = {
+        name: value for name, value in given.items() if name in SessionOptions.__dataclass_fields__
+    }
     if fields:
         replace(options or SessionOptions(), **fields)
 

@@ -273,7 +273,7 @@ class Connection:
     def trace(self, tracer: Tracer | None) -> None:
         """Log the events of the present channel from now on; None for no trace."""
         if self._channel is not None:
-            self._channel.trace(tracer)
+            self._channel.tracer = tracer
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

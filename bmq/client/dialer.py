@@ -227,7 +227,6 @@ class Dialer:
         options = self._options
         trouble = self._connection.core.trouble
         first = what == "connect"
-        self.last_failure = None
         try:
             async with asyncio.timeout(options.reconnect_timeout):
                 for each in delays:
@@ -319,6 +318,7 @@ class Dialer:
         self.note_violation(self._connection.core.trouble)
         if self._delays is None or not flapping:
             self._delays, self._attempt = self._options.reconnect_delays(), 0
+        self.last_failure = None
         await self._rounds("reconnect", self._delays)
         self.reconnects += 1
 
@@ -399,7 +399,7 @@ class Dialer:
         except Error:
             self._current = None
             raise
-        if self._trace is not Trace.OFF and not channel.traced:
+        if self._trace is not Trace.OFF and channel.tracer is None:
             self._apply_trace()  # the trace may have been switched on since the beginning of the attempt
         return True
 

@@ -171,11 +171,6 @@ class Driver:
         self.dialer.stop()
         self.connection.give_up(reason)
 
-    def revive(self) -> None:
-        """Continue after garbage collection; see :meth:`Connection.revive`."""
-        self.connection.revive()
-        self._reporter.attach(self)
-
     def abandoned(self) -> None:
         """End a dropped session without posts at once: callers may still wait for messages."""
         self.dialer.stop()

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol, TypedDict, get_args
+from typing import Any, Protocol, TypedDict
 
 from bmq import _world
 from bmq.protocol.client.events import (
@@ -23,7 +23,6 @@ from bmq.protocol.client.events import (
     SessionEvent,
     SlowConsumer,
     SlowConsumerRecovered,
-    StallCause,
     Stalled,
     StallOver,
     StateRestored,
@@ -116,12 +115,11 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self.handlers: dict[Any, Callable[[], HandlerReport]] = {}
-        self._troubles: dict[Hashable, Trouble] = {}
-        # Problems of queues waiting to be reopened, now or earlier on this connection.
-        self._delays: dict[Hashable, None] = {}
+        # By kind and subject.
+        self._troubles: dict[tuple[str, str], Trouble] = {}
         self._level = 0
         self._since = _world.now()
-        self._begin("connection", "not connected yet")
+        self._begin("connection", "", "not connected yet")
 
     def report(self, ages: Ages, stalls: Mapping[str, str]) -> Health:
         """Return the health of the session.
@@ -135,7 +133,7 @@ class HealthWatch:
             if trouble is not None:
                 self._troubles["stalled", cause] = replace(trouble, what=what)
         found = [*self._troubles.values()]
-        if "connection" not in self._troubles:  # the cause of everything else
+        if ("connection", "") not in self._troubles:  # the cause of everything else
             found += [each for handler in self.handlers.values() if (each := handler().trouble) is not None]
         troubles = tuple(sorted(found, key=lambda each: each.since))
         level = max((1 + trouble.serious for trouble in troubles), default=0)
@@ -152,45 +150,40 @@ class HealthWatch:
             case Connected() | StateRestored():
                 self._end("connection")
             case Stalled(cause, reason):
-                self._begin(("stalled", cause), reason, False)
+                self._begin("stalled", cause, reason)
             case StallOver(cause):
-                self._end(("stalled", cause))
+                self._end("stalled", cause)
             case ConnectionLost(reason):
-                self._end_stalls()
-                self._end_delays()
-                self._begin("connection", f"the connection was lost: {reason}")
+                self._end_all("stalled", "delayed")
+                self._begin("connection", "", f"the connection was lost: {reason}")
             case Reconnected():
-                self._begin("connection", "the connection is restored, and queues are being opened again")
+                self._begin("connection", "", "the connection is restored, and queues are being opened again")
             case Disconnected(reason):
-                self._end_stalls()
-                self._end_delays()
-                self._begin("connection", f"the session is over{': ' if reason else ''}{reason}")
+                self._end_all("stalled", "delayed")
+                self._begin("connection", "", f"the session is over{': ' if reason else ''}{reason}")
             case SlowConsumer(messages):
                 self._begin(
-                    "slow", f"the application does not keep up: {messages:,} messages were waiting", False
+                    "slow", "", f"the application does not keep up: {messages:,} messages were waiting"
                 )
             case SlowConsumerRecovered():
                 self._end("slow")
             case QueueSuspended(uri):
-                self._begin(("suspended", uri), f"{uri} is suspended: the host is unhealthy", False)
+                self._begin("suspended", uri, f"{uri} is suspended: the host is unhealthy")
             case QueueResumed(uri):
-                self._end(("suspended", uri))
+                self._end("suspended", uri)
             case QueueReopenDelayed(uri, error):
-                self._delays["delayed", uri] = None
-                self._begin(
-                    ("delayed", uri), f"{uri} could not be reopened yet, trying again: {error}", False
-                )
+                self._begin("delayed", uri, f"{uri} could not be reopened yet, trying again: {error}")
             case QueueReopened(uri):
-                self._end(("delayed", uri))
+                self._end("delayed", uri)
             case QueueReopenFailed(uri, error):
-                self._end(("delayed", uri))
-                self._begin(("closed", uri), f"{uri} could not be reopened, and is closed: {error}", False)
+                self._end("delayed", uri)
+                self._begin("closed", uri, f"{uri} could not be reopened, and is closed: {error}")
             case _:
                 pass
 
     def opened(self, uri: str) -> None:
         """Record a queue opened by the application."""
-        self._end(("closed", uri))
+        self._end("closed", uri)
 
     def closed(self, uri: str, *, delayed: bool) -> None:
         """Record a queue closed by the application.
@@ -200,27 +193,23 @@ class HealthWatch:
             delayed: whether another queue with this URI waits to be reopened.
         """
         if not delayed:
-            self._end(("delayed", uri))
-        self._end(("suspended", uri))
+            self._end("delayed", uri)
+        self._end("suspended", uri)
 
-    def _begin(self, key: Hashable, what: str, serious: bool = True) -> None:
+    def _begin(self, kind: str, subject: str, what: str) -> None:
+        key = kind, subject
         before = self._troubles.get(key)
         since = before.since if before else _world.now()
-        self._troubles[key] = Trouble(what, since, serious)
+        self._troubles[key] = Trouble(what, since, serious=kind == "connection")
         self._look(since)  # only a new trouble changes the level
 
-    def _end(self, key: Hashable) -> None:
-        if self._troubles.pop(key, None) is not None:
+    def _end(self, kind: str, subject: str = "") -> None:
+        if self._troubles.pop((kind, subject), None) is not None:
             self._look()
 
-    def _end_stalls(self) -> None:
-        for cause in get_args(StallCause):
-            self._end(("stalled", cause))
-
-    def _end_delays(self) -> None:
-        for key in self._delays:
-            self._end(key)
-        self._delays.clear()
+    def _end_all(self, *kinds: str) -> None:
+        self._troubles = {key: each for key, each in self._troubles.items() if key[0] not in kinds}
+        self._look()
 
     def _look(self, now: datetime | None = None) -> None:
         level = max((1 + trouble.serious for trouble in self._troubles.values()), default=0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bmq import _checks
 from bmq._logging import Log
+from bmq._loop import raise_soon
 from bmq.client.posts import (
     NO_TAGS,
     Ack,
@@ -314,9 +315,7 @@ class Hooks:
     def _failed(self, interceptor: Interceptor, method: str, error: BaseException) -> None:
         """Log the exception of an interceptor, even a CancelledError, possibly from a cancelled future."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
-            # These exceptions end the event loop, as from any other callback, but outside the client's own
-            # code.
-            asyncio.get_running_loop().call_soon(_raise, error)
+            raise_soon(error)
             return
         first = (interceptor, method) not in self._said
         self._said.add((interceptor, method))
@@ -559,7 +558,3 @@ def check_interceptors(given: Iterable[Interceptor]) -> tuple[Interceptor, ...]:
                 f"{type(each).__name__}.handle must be async: async def handle(self, attempt, call_next)"
             )
     return found
-
-
-def _raise(error: BaseException) -> None:
-    raise error

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bmq._live import live
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq._loop import weakly
+from bmq._loop import raise_soon, weakly
 from bmq._turn import turn_of
 from bmq.protocol.client.events import (
     ClientDeprecated,
@@ -81,7 +81,7 @@ class Reporter:
     """
 
     def __init__(self, driver: Driver) -> None:
-        self.attach(driver)
+        self._driver = driver
         self.begun = False
         # Time of the loss of a connection, until all queues are reopened; and whether the loss was logged.
         self._down_since: float | None = None
@@ -97,96 +97,89 @@ class Reporter:
         # Queues with a logged delay.
         self._delayed: set[str] = set()
 
-    def attach(self, driver: Driver) -> None:
-        """Report for a session, which the reporter does not keep alive."""
-        self._driver = weakref.ref(driver)
-
     def note(self, event: SessionEvent) -> None:
         """Log an event, if relevant."""
-        driver = self._driver()
-        if driver is None:
-            return
+        driver = self._driver
         match event:
             case ConnectionLost(reason):
-                self._lost(driver, reason)
+                self._lost(reason)
             case Reconnected():
                 self._sent_again = driver.core.posts.counts.retransmitted
             case StateRestored():
-                self._restored(driver, "restored")
+                self._restored("restored")
             case Connected():
                 if self._down_since is not None:
-                    self._restored(driver, "made")
+                    self._restored("made")
             case Disconnected(reason):
-                self._ended(driver, reason)
+                self._ended(reason)
             case QueueReopenDelayed(uri, error):
                 said = self._limit.warning(
                     (QueueReopenDelayed, uri),
                     "queue %s could not be reopened yet; trying again, with its posts kept: %s",
                     uri,
                     error,
-                    extra=_about(driver, uri),
+                    extra=self._about(uri),
                 )
                 if said:
                     self._delayed.add(uri)
             case QueueReopened(uri) if uri in self._delayed:
                 self._delayed.discard(uri)
-                logger.warning("queue %s is open again", uri, extra=_about(driver, uri))
+                logger.warning("queue %s is open again", uri, extra=self._about(uri))
             case QueueReopenFailed(uri, error):
                 self._delayed.discard(uri)
                 logger.warning(
-                    "queue %s could not be reopened, and is closed: %s", uri, error, extra=_about(driver, uri)
+                    "queue %s could not be reopened, and is closed: %s", uri, error, extra=self._about(uri)
                 )
             case SlowConsumer(messages, size):
-                self._slow(driver, messages, size)
+                self._slow(messages, size)
             case SlowConsumerRecovered():
-                self._recovered(driver, event)
+                self._recovered(event)
             case QueueSuspended(uri):
-                logger.warning("queue %s is suspended: the host is unhealthy", uri, extra=_about(driver, uri))
+                logger.warning("queue %s is suspended: the host is unhealthy", uri, extra=self._about(uri))
             case QueueResumed(uri):
                 logger.warning(
-                    "queue %s is in service again: the host is healthy", uri, extra=_about(driver, uri)
+                    "queue %s is in service again: the host is healthy", uri, extra=self._about(uri)
                 )
             case Stalled(cause, reason):
-                self._stalled(driver, cause, reason)
+                self._stalled(cause, reason)
             case StallOver(cause, seconds):
-                self._moves(driver, cause, seconds)
+                self._moves(cause, seconds)
             case ClientDeprecated(broker):
                 logger.warning(
                     "%s reports that this version of the client is deprecated: upgrade the client",
                     broker,
-                    extra=_about(driver),
+                    extra=self._about(),
                 )
             case DeliveryRevived(uri):
                 logger.info(
                     "deliveries to %s follow when its subscriptions are repeated: a busy broker limits "
                     "expressions to a burst a second, and bmq makes it go on",
                     uri,
-                    extra=_about(driver, uri),
+                    extra=self._about(uri),
                 )
             case HostUnhealthy():
-                logger.info("the host is unhealthy", extra=_about(driver))
+                logger.info("the host is unhealthy", extra=self._about())
             case HostHealthRestored():
-                logger.info("the host is healthy again", extra=_about(driver))
+                logger.info("the host is healthy again", extra=self._about())
             case _ if logger.isEnabledFor(logging.DEBUG):
-                logger.debug("%r", event, extra=_about(driver, getattr(event, "queue_uri", None)))
+                logger.debug("%r", event, extra=self._about(getattr(event, "queue_uri", None)))
             case _:
                 pass
 
     def not_connected_yet(self, error: Exception) -> None:
         """Log a failed attempt of the first connect; further attempts follow."""
-        driver = self._driver()
-        if driver is not None and self._down_since is None:
-            logger.warning("%s; trying again", error, extra=_about(driver))
+        if self._down_since is None:
+            logger.warning("%s; trying again", error, extra=self._about())
             self._down_said = True
-            self._begin(driver)
+            self._begin()
 
-    def _lost(self, driver: Driver, reason: str) -> None:
+    def _lost(self, reason: str) -> None:
         self._stalls.clear()
         if self._down_since is not None:
             return  # lost again before the end of the restoration
-        if not driver.options.reconnect:
+        if not self._driver.options.reconnect:
             return  # reported by the line about the end of the session
-        queues, posts, about = len(driver.open_queues), len(driver.core.posts), _about(driver)
+        queues, posts, about = len(self._driver.open_queues), len(self._driver.core.posts), self._about()
         self._down_said = self._limit.warning(
             ConnectionLost,
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
@@ -196,34 +189,33 @@ class Reporter:
             _count(posts, "post"),
             extra=about,
         )
-        self._begin(driver)
+        self._begin()
 
-    def _begin(self, driver: Driver) -> None:
-        self._down_since = driver.connection.loop.time()
+    def _begin(self) -> None:
+        self._down_since = self._driver.loop.time()
         self._interval = _FIRST_REMINDER
-        self._arm(driver)
+        self._arm()
 
-    def _arm(self, driver: Driver) -> None:
-        self._timer = driver.connection.loop.call_later(self._interval, weakly(self._remind))
+    def _arm(self) -> None:
+        self._timer = self._driver.loop.call_later(self._interval, weakly(self._remind))
         self._interval = min(_RARELY, self._interval * 2)
 
     def _remind(self) -> None:
         """Log a continuing outage."""
-        driver = self._driver()
-        if driver is None or self._down_since is None:
+        if self._down_since is None:
             return
         self._down_said = True
-        posts = _count(len(driver.core.posts), "post")
-        last = driver.dialer.last_failure
+        posts = _count(len(self._driver.core.posts), "post")
+        last = self._driver.dialer.last_failure
         logger.warning(
             "no connection to %s for %s; still trying, with %s kept%s",
-            driver.dialer.target,
-            _seconds(driver.connection.loop.time() - self._down_since),
+            self._driver.dialer.target,
+            _seconds(self._driver.loop.time() - self._down_since),
             posts,
             f" (last: {last})" if last else "",
-            extra=_about(driver),
+            extra=self._about(),
         )
-        self._arm(driver)
+        self._arm()
 
     def _over(self) -> None:
         self._down_since = None
@@ -231,12 +223,12 @@ class Reporter:
             self._timer.cancel()
             self._timer = None
 
-    def _restored(self, driver: Driver, what: str) -> None:
+    def _restored(self, what: str) -> None:
         if self._down_since is None:
             return
-        queues, about = len(driver.open_queues), _about(driver)
+        queues, about = len(self._driver.open_queues), self._about()
         done = [f"{_count(queues, 'queue')} opened again"] if queues else []
-        again = driver.core.posts.counts.retransmitted - self._sent_again
+        again = self._driver.core.posts.counts.retransmitted - self._sent_again
         if again:
             done.append(f"{_count(again, 'post')} sent again")
         if self._down_said:
@@ -244,82 +236,82 @@ class Reporter:
                 "the connection to %s was %s after %s%s",
                 about["broker"],
                 what,
-                _seconds(driver.connection.loop.time() - self._down_since),
+                _seconds(self._driver.loop.time() - self._down_since),
                 f": {', '.join(done)}" if done else "",
                 extra=about,
             )
         self._over()
 
-    def _ended(self, driver: Driver, reason: str) -> None:
+    def _ended(self, reason: str) -> None:
         if reason and self.begun:
-            posts = driver.core.unsettled
+            posts = self._driver.core.unsettled
             logger.error(
                 "the session with %s is over: %s%s",
-                driver.dialer.target,
+                self._driver.dialer.target,
                 reason,
                 f"; {_count(posts, 'post')} without outcome" if posts else "",
-                extra=_about(driver),
+                extra=self._about(),
             )
         self._over()
 
-    def _stalled(self, driver: Driver, cause: str, reason: str) -> None:
+    def _stalled(self, cause: str, reason: str) -> None:
         said = self._limit.warning(
             cause,
             "%s; the connection to %s is %s",
             reason,
-            driver.dialer.address,
+            self._driver.dialer.address,
             _STALLED.get(cause, "alive, and is kept"),
         )
         if said:
             self._stalls.add(cause)
 
-    def _moves(self, driver: Driver, cause: str, seconds: float) -> None:
+    def _moves(self, cause: str, seconds: float) -> None:
         if cause in self._stalls:
             self._stalls.discard(cause)
             logger.warning(
                 "%s %s after %s",
-                driver.dialer.address,
+                self._driver.dialer.address,
                 _MOVES[cause],
-                _seconds(seconds + (driver.options.liveness or 0) / 2),
-                extra=_about(driver),
+                _seconds(seconds + (self._driver.options.liveness or 0) / 2),
+                extra=self._about(),
             )
 
-    def _slow(self, driver: Driver, messages: int, size: int) -> None:
+    def _slow(self, messages: int, size: int) -> None:
         said = self._limit.warning(
             SlowConsumer,
             "the application does not keep up: %s (%s bytes) are waiting; reading from %s resumes when "
             "the application has taken half of the messages",
             _count(messages, "message"),
             f"{size:,}",
-            driver.dialer.address,
-            extra=_about(driver),
+            self._driver.dialer.address,
+            extra=self._about(),
         )
         if said:
-            self._slow_since = driver.connection.loop.time()
+            self._slow_since = self._driver.loop.time()
 
-    def _recovered(self, driver: Driver, event: SlowConsumerRecovered) -> None:
+    def _recovered(self, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
-            after = _seconds(driver.connection.loop.time() - self._slow_since)
-            if driver.receive_limit.sheds:
+            after = _seconds(self._driver.loop.time() - self._slow_since)
+            if self._driver.receive_limit.sheds:
                 logger.warning(
                     "reading from %s resumes after %s, although %s (%s bytes) match no consumer here; "
                     "further messages without a consumer are not kept",
-                    driver.dialer.address,
+                    self._driver.dialer.address,
                     after,
                     _count(event.messages, "message"),
                     f"{event.bytes:,}",
-                    extra=_about(driver),
+                    extra=self._about(),
                 )
             else:
                 logger.warning(
-                    "the application has caught up after %s: reading resumes", after, extra=_about(driver)
+                    "the application has caught up after %s: reading resumes", after, extra=self._about()
                 )
             self._slow_since = None
 
-
-def _about(driver: Driver, queue: str | None = None) -> dict[str, str]:
-    about = {"broker": driver.dialer.address.text}
-    return about if queue is None else {**about, "queue": queue}
+    def _about(self, queue: str | None = None) -> dict[str, str]:
+        """Return the attributes of a line in the log."""
+        about = {"broker": self._driver.address}
+        return about if queue is None else {**about, "queue": queue}
 
 
 def _count(number: int, what: str) -> str:
@@ -365,10 +357,6 @@ class _Subscriber(AsyncIterator[SessionEvent]):
         return self._waiting.popleft()
 
 
-def _raise(error: BaseException) -> None:
-    raise error
-
-
 class EventStream:
     """Passes each event to all live subscribers.
 
@@ -397,9 +385,7 @@ class EventStream:
             try:
                 self._callback(event)
             except (KeyboardInterrupt, SystemExit) as error:
-                # These exceptions end the event loop, as from any other callback, but outside the client's
-                # own code.
-                asyncio.get_running_loop().call_soon(_raise, error)
+                raise_soon(error)
             except BaseException:
                 # Includes CancelledError: the callback may have awaited a cancelled future.
                 logger.exception("the session event callback failed on %r", event)

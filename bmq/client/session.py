@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
-from bmq._turn import ended
+from bmq._turn import ended, look_at
 from bmq.client.address import BrokerAccess
 from bmq.client.consumer import Subscription
 from bmq.client.driver import Driver
@@ -244,7 +244,7 @@ class Session:
     def _dropped(self) -> None:
         """End the session after its last reference is gone; posts still receive their outcomes."""
         if len(self._driver.core.posts):
-            self._driver.revive()
+            self._driver.connection.revive()
             close_left_open(self)
         else:
             self._driver.abandoned()
@@ -444,7 +444,7 @@ class Session:
                 return queue
         self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
         self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
-        opening.add_done_callback(_seen)
+        opening.add_done_callback(look_at)
         await ended(opening)
         return opening.result()
 
@@ -550,12 +550,6 @@ def _usable(opening: asyncio.Task[Queue]) -> bool:
     if not opening.done():
         return True
     return not opening.cancelled() and opening.exception() is None and not opening.result().closed
-
-
-def _seen(opening: asyncio.Task[Queue]) -> None:
-    """Retrieve the error of an opening without a waiting caller: otherwise asyncio logs the error."""
-    if not opening.cancelled():
-        opening.exception()
 
 
 def _open_sessions() -> list[Session]:

@@ -37,7 +37,7 @@ def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     collect()
     portal = _portal.forget_portal()
     if portal is not None:
-        portal.end()
+        portal.end(2)
     assert not complaints, complaints
     assert "bmq" not in {thread.name for thread in threading.enumerate()}
 
