@@ -50,51 +50,6 @@ def test_other_values_are_refused_as_integers_with_their_name(value: object) -> 
         _checks.integer("count", value)
 
 
-@pytest.mark.parametrize("value", [0, 1, 0.5, np.float64(0.5), np.int8(3), 10**300])
-def test_durations_are_finite_numbers(value: object) -> None:
-    assert _checks.seconds("timeout", value) == value
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        "1",
-        math.nan,
-        math.inf,
-        -math.inf,
-        -1,
-        10**400,
-        1j,
-        Unprintable(),
-        np.array([1.0]),
-        np.complex64(1),
-    ],
-)
-def test_other_durations_are_refused_with_their_name(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^timeout must be a number of seconds, at least 0, not "):
-        _checks.seconds("timeout", value)
-
-
-def test_zero_is_no_positive_duration() -> None:
-    with pytest.raises(UsageError, match="more than 0"):
-        _checks.seconds("timeout", 0, positive=True)
-
-
-@pytest.mark.parametrize("value", [None, b"x", 1, "\udc80", "a\0b", Unprintable()])
-def test_text_that_cannot_be_sent_is_refused(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^name "):
-        _checks.text("name", value)
-
-
-@pytest.mark.parametrize("value", [None, 0, 1, "yes", Unprintable(), []])
-def test_only_booleans_are_accepted_as_booleans(value: object) -> None:
-    with pytest.raises(UsageError, match=r"^flag must be True or False"):
-        _checks.boolean("flag", value)
-    assert _checks.boolean("flag", np.True_) is True
-
-
 def test_repeated_lines_are_counted_and_logged_once_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     limit = LogLimit(logging.getLogger("bmq.test"), every=60, clock=lambda: now)

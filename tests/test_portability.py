@@ -11,7 +11,6 @@ import ast
 import errno
 import os
 import re
-import socket
 import struct
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.spark import log as spark_log
 from bmq.testing import FaultProxy, _proxy
 
 ROOT = Path(__file__).parent.parent
@@ -90,63 +88,6 @@ def test_examples_write_and_read_text_with_an_encoding() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 assert not _without_encoding(node), f"{path}:{node.lineno}"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import fcntl",
-        "from resource import getrusage",
-        "import uvloop",
-        "os.fork()",
-        "os.sched_getaffinity(0)",
-        "signal.signal(signal.SIGWINCH, handler)",
-        "os.kill(process, 0)",
-        "loop.add_signal_handler(signal.SIGTERM, stop)",
-        "socket.socket(socket.AF_UNIX)",
-        "os.open(path, os.O_RDONLY | os.O_NOFOLLOW)",
-        "Path('/proc/self/status')",
-        "open(f'/dev/fd/{number}', 'rb')",
-        "os.rename(new, old)",
-        "new.rename(old)",
-        "open(path)",
-        "open(path, 'a')",
-        "path.open('w')",
-        "os.fdopen(descriptor, 'w')",
-        "path.read_text()",
-        "subprocess.run(command, text=True)",
-        "subprocess.Popen(command, preexec_fn=os.setpgrp)",
-        "moment.strftime('%-d %B')",
-        "tempfile.NamedTemporaryFile('w+b')",
-        "multiprocessing.get_context('fork')",
-        "print('\\x1b[31mred')",
-        "asyncio.set_event_loop(asyncio.SelectorEventLoop())",
-        "select.epoll()",
-        "subprocess.run(shlex.split(command))",
-        "if hasattr(os, 'getuid'):\n    pass\nos.getuid()",
-    ],
-)
-def test_each_kind_of_call_that_a_system_lacks_is_found(code: str) -> None:
-    assert len(found_in(code)) >= 1
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "try:\n    import fcntl\nexcept ImportError:\n    fcntl = None",
-        "if hasattr(os, 'getuid'):\n    user = os.getuid()",
-        "def alive(process):\n    if os.name == 'nt':\n        return True\n    os.kill(process, 0)",
-        "signal.signal(signal.SIGTERM, signal.SIG_DFL)",
-        "new.replace(old)",
-        "open(path, 'rb')",
-        "path.open(encoding='utf-8')",
-        "await queue.open()",
-        "subprocess.run(command, text=True, encoding='utf-8')",
-        "getattr(os, 'O_CLOEXEC', 0)",
-    ],
-)
-def test_portable_calls_are_not_reported(code: str) -> None:
-    assert found_in(code) == []
 
 
 def found_in(text: str) -> list[str]:
@@ -370,13 +311,6 @@ async def test_options_of_a_closed_socket_are_ignored(
         assert (await queue.receive(timeout=30)).data == b"1"
 
 
-def test_a_reset_is_requested_as_each_system_requires() -> None:
-    assert _proxy._linger(posix=True) == struct.pack("ii", 1, 0)
-    assert _proxy._linger(posix=False) == b"\1\0\0\0"  # u_short l_onoff, u_short l_linger
-    with socket.socket() as here:
-        here.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _proxy._linger(_proxy._POSIX))
-
-
 async def test_a_port_is_kept_and_taken_again_without_address_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
     monkeypatch.setattr(_proxy, "_POSIX", False)
@@ -388,34 +322,3 @@ async def test_a_port_is_kept_and_taken_again_without_address_reuse(monkeypatch:
         await proxy.accept()
         async with bmq.connect(proxy.uri):
             pass
-
-
-@pytest.mark.parametrize("posix", [True, False])
-def test_the_log_of_a_stream_is_written_out_where_folders_cannot_be(
-    posix: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pyarrow as pa
-
-    synced: list[str] = []
-    monkeypatch.setattr(spark_log, "_POSIX", posix)
-    monkeypatch.setattr(spark_log.BatchLog, "_sync", lambda self, path: synced.append(str(path)))
-    log = spark_log.BatchLog(str(tmp_path / "log"))
-    log.acquire()
-    try:
-        rows = pa.record_batch({"x": [1]})
-        batch = log.begin(0, rows.schema)
-        batch.write([rows])
-        batch.finish()
-    finally:
-        log.release()
-    assert [path.endswith(".partial") for path in synced] == ([True, False] if posix else [True])
-
-
-def test_a_log_is_used_without_a_lock_where_files_cannot_be_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    first, second = (spark_log.BatchLog(str(tmp_path / "log")) for _ in range(2))
-    first.acquire()
-    second.acquire()
-    first.release()

@@ -4,12 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-
-import pytest
 
 from bmq._turn import WaitingLine, ended
-from tests.performance.server import counted
 
 
 async def test_tasks_are_woken_in_the_order_of_their_arrival() -> None:
@@ -41,41 +37,6 @@ async def test_a_task_may_leave_from_the_middle() -> None:
     assert first.done()
     assert third.done()
     assert not second.done()
-
-
-def wake_all(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
-    for _ in waiters:
-        line.wake()
-
-
-def leave_in_order(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        line.leave(waiter)
-
-
-def leave_backwards(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
-    for waiter in reversed(waiters):
-        line.leave(waiter)
-
-
-def cancel_and_wake(line: WaitingLine, waiters: list[asyncio.Future[None]]) -> None:
-    for waiter in waiters[:-1]:
-        waiter.cancel()
-    line.wake()
-
-
-@pytest.mark.parametrize("end", [wake_all, leave_in_order, leave_backwards, cancel_and_wake])
-async def test_a_place_costs_the_same_in_a_long_line(
-    end: Callable[[WaitingLine, list[asyncio.Future[None]]], None],
-) -> None:
-    costs: list[float] = []
-    for count in (1_000, 2_000, 20_000):
-        with counted() as counter:
-            line = WaitingLine()
-            end(line, [line.join() for _ in range(count)])
-        costs.append(counter.calls / count)
-        await asyncio.sleep(0)
-    assert max(costs) < min(costs) * 1.1
 
 
 class SearchedFuture(asyncio.Future[None]):

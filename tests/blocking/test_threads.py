@@ -168,19 +168,6 @@ async def test_prefetched_messages_arrive_once_after_a_reconnect(
     assert sorted(seen, key=int) == [b"%d" % number for number in range(50)]
 
 
-def test_heartbeats_are_kept_while_the_program_sleeps(bmq_queue_uri: str) -> None:
-    with (
-        BackgroundBroker(heartbeat_interval_ms=200, max_missed_heartbeats=6) as broker,
-        bmq.blocking.connect(broker.uri) as session,
-    ):
-        queue = session.open_queue(bmq_queue_uri, write=True)
-        events = session.events()
-        time.sleep(2.5)
-        queue.post(b"still here")
-        session.close()
-        assert [type(event) for event in events] == [bmq.events.Disconnected]
-
-
 async def test_a_session_works_beside_a_running_event_loop(broker: str, bmq_queue_uri: str) -> None:
     """As in a notebook, whose cells run in an event loop: a call blocks the loop, and works."""
     with bmq.blocking.connect(broker) as session:
@@ -193,16 +180,6 @@ async def test_a_session_works_beside_a_running_event_loop(broker: str, bmq_queu
             await output.post(b"3")
         received = await asyncio.to_thread(queue.receive, 10)
         assert received.data == b"3"
-
-
-async def test_event_loop_continues_while_a_thread_waits(broker: str, bmq_queue_uri: str) -> None:
-    with bmq.blocking.connect(broker) as session:
-        queue = session.open_queue(bmq_queue_uri, read=True, write=True)
-        waiting = asyncio.create_task(asyncio.to_thread(queue.receive, 10))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        await asyncio.to_thread(queue.post, b"x")
-        assert (await waiting).data == b"x"
 
 
 def test_calling_from_the_sessions_own_thread_is_refused(broker: str, bmq_queue_uri: str) -> None:

@@ -88,18 +88,6 @@ async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
         assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_receive_timeout_loses_no_message(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        for _ in range(20):
-            with pytest.raises(TimeoutError):
-                await queue.receive(timeout=0)
-        peer.connection.push(1)
-        assert (await queue.receive(timeout=20)).data == b"1"
-        with pytest.raises(TimeoutError):
-            await queue.receive_many(timeout=0.001)
-
-
 async def test_cancelled_calls_raise_the_cancellation_and_tasks_cancelled_from_outside_hang_no_caller(
     peer: Peer,
 ) -> None:

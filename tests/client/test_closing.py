@@ -34,20 +34,6 @@ async def test_leaving_the_block_closes_in_order(peer: Peer) -> None:
     await eventually(lambda: peer.connection.transport is None)
 
 
-async def test_closing_waits_for_the_outcomes_of_posts(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, write=True)
-    peer.hold.add("PUT")
-    pending = queue.post_nowait(b"1")
-    closing = asyncio.ensure_future(session.close())
-    await eventually(lambda: peer.connection.script.puts)
-    assert "CloseQueue" not in peer.log
-    assert not closing.done()
-    peer.answer("PUT")
-    assert (await closing).clean
-    assert (await pending).status is bmq.AckStatus.SUCCESS
-
-
 async def test_unfinished_work_at_the_deadline_is_reported(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,34 +66,6 @@ async def _handle_for_ever(queue: bmq.Queue) -> None:
     async for message in queue:
         async with message:
             await asyncio.Event().wait()
-
-
-async def test_handlers_in_flight_finish_confirm_and_may_post(peer: Peer) -> None:
-    entered, go_on = asyncio.Event(), asyncio.Event()
-
-    async def handle() -> None:
-        async for message in queue:
-            async with message:
-                entered.set()
-                await go_on.wait()
-                queue.post_nowait(b"99")
-
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-    handler = asyncio.ensure_future(handle())
-    peer.connection.push(1, 2, 3)
-    await entered.wait()
-    closing = asyncio.ensure_future(session.close())
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not closing.done()
-    peer.connection.push(4)  # the broker does not know the queue yet
-    go_on.set()
-    assert (await closing).clean
-    await handler  # the loop ends on its own
-    # One message was handled; the remaining messages wait in the broker.
-    assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
-    assert peer.posted == [] or peer.posted == [99]
 
 
 async def test_closing_waits_for_the_block_and_not_for_its_task(peer: Peer) -> None:
@@ -308,16 +266,6 @@ async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) ->
         peer.answer("PUT")
         await closing
         await pending
-
-
-async def test_a_session_closes_while_a_queue_is_closing(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, read=True, default_subscription=True)
-    peer.hold.add("ConfigureStream")
-    closing = asyncio.ensure_future(queue.close())
-    await eventually(lambda: peer.log.count("ConfigureStream") == 2)
-    assert (await session.close()).clean
-    await closing
 
 
 async def _receiving(queue: bmq.Queue) -> AsyncIterator[bytes]:

@@ -14,13 +14,11 @@ import pytest
 
 import bmq
 from bmq._version import __version__
-from bmq.client.address import find_broker
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer
 from tests.ports import reserved_port
 from tests.sweeps import sweep
-from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -36,15 +34,6 @@ def closed_port() -> Iterator[Callable[[], int]]:
 async def test_a_name_that_does_not_resolve_fails(host: str) -> None:
     with pytest.raises(bmq.ConnectionFailed, match=f"could not resolve {host}"):
         await bmq.connect(f"tcp://{host}:1234")
-
-
-async def test_a_name_that_has_no_address_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: object, **__: object) -> list[object]:
-        return []
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nothing)
-    with pytest.raises(bmq.ConnectionFailed, match=r"broker\.example has no address"):
-        await bmq.connect("tcp://broker.example:1234", connect_timeout=20)
 
 
 async def test_ip_address_needs_no_name_lookup(peer: Peer) -> None:
@@ -70,19 +59,6 @@ async def test_connect_is_bound_to_a_loop_by_the_first_await(peer: Peer) -> None
     connecting = await asyncio.to_thread(bmq.connect, peer.uri)
     async with connecting as session:
         assert session.state is bmq.SessionState.STARTED
-
-
-async def test_a_broker_with_a_trickling_answer_is_given_up(peer: Peer) -> None:
-    peer.hold.add("clientIdentity")
-    connecting = asyncio.ensure_future(bmq.connect(peer.uri, connect_timeout=0.1).__aenter__())
-    await eventually(lambda: peer.connections and peer.connection.script.identity)
-    for byte in peer.connection.script.welcome():
-        peer.connection.send(bytes([byte]))
-        await asyncio.wait([connecting], timeout=0.002)
-        if connecting.done():
-            break
-    with pytest.raises(bmq.ConnectionFailed):
-        await connecting
 
 
 @pytest.mark.parametrize(
@@ -149,17 +125,6 @@ async def test_a_program_without_an_address_uses_the_environment_variable(
     monkeypatch.setenv("BMQ_BROKER_URI", "tcp://elsewhere.invalid:1")
     async with bmq.connect(peer.uri) as session:
         assert session.address == peer.uri
-
-
-def test_a_program_without_address_and_variable_uses_the_local_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for value in (None, ""):
-        if value is None:
-            monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
-        else:
-            monkeypatch.setenv("BMQ_BROKER_URI", value)
-        assert str(find_broker(None)) == "tcp://localhost:30114"
 
 
 async def test_failure_names_the_environment_variable_of_the_address(
@@ -238,14 +203,3 @@ async def test_user_agent_stands_before_the_name_of_the_client(peer: Peer, prefi
 def test_user_agents_that_a_broker_cannot_show_are_refused(odd: object) -> None:
     with pytest.raises(bmq.UsageError, match="user_agent must"):
         bmq.connect("tcp://127.0.0.1:1", user_agent=odd)  # type: ignore[arg-type]
-
-
-async def test_message_tells_how_it_was_transmitted() -> None:
-    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
-        await queue.post(b"a" * 5000, compression=bmq.Compression.ZLIB)
-        await queue.post(b"a" * 5000)
-        zipped, plain = [await queue.receive(timeout=30) for _ in range(2)]
-    assert (zipped.compression, plain.compression) == (bmq.Compression.ZLIB, bmq.Compression.NONE)
-    assert len(zipped.raw) < 100
-    assert len(plain.raw) == len(zipped.data) == 5000

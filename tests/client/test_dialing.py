@@ -147,12 +147,6 @@ async def test_next_address_is_used_after_any_failure(what: str, tls: bool) -> N
         await eventually(lambda: listener.open == 0 or what == "garbage")
 
 
-async def test_refused_and_unknown_addresses_are_passed_over(refused: int, peer: Peer) -> None:
-    uri = f"tcp://127.0.0.1:{refused},tcp://[::1]:{refused},tcp://no.such.host.invalid:1,{peer.uri}"
-    async with bmq.connect(uri) as session:
-        assert session.address == peer.uri
-
-
 async def test_silent_name_server_is_skipped(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Dialer._resolve
 
@@ -249,18 +243,6 @@ async def test_a_node_that_was_silent_is_tried_last(monkeypatch: pytest.MonkeyPa
             assert session.address == some[1].uri
             lost = next(event for event in happened if isinstance(event, ConnectionLost))
             assert "silent" in lost.reason
-
-
-async def test_a_hung_address_is_not_tried_first_after_a_loss(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_dialer, "_HEAD_START", 0.5)
-    async with peers(3, 0) as some, bmq.connect(addresses(some), **AT_ONCE) as session:
-        assert session.address == some[1].uri
-        some[1].cut()
-        await eventually(lambda: session.stats().reconnects == 1)
-        assert session.address == some[2].uri
-        assert len(some[0].connections) == 1
 
 
 # cancelling, closing

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 import pytest_asyncio
 
 import bmq
-from bmq.events import Disconnected, SessionEvent, StateRestored
 from tests.fakes.broker import Peer
-from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/eager"
 
@@ -53,25 +50,6 @@ async def test_eager_tasks_post_receive_and_close(broker: bmq.broker.Broker) -> 
                 task.cancel()
             await asyncio.wait(left)
     assert session.state is bmq.SessionState.CLOSED
-
-
-async def test_a_lost_connection_is_restored(peer: Peer) -> None:
-    happened: list[SessionEvent] = []
-    async with bmq.connect(
-        peer.uri, on_event=happened.append, reconnect_delays=lambda: itertools.repeat(0.0)
-    ) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        receiving = asyncio.create_task(queue.receive())
-        for number in range(10):
-            posting = asyncio.create_task(queue.post(b"%d" % number))
-            peer.cut()
-            await posting
-            await eventually(lambda: sum(isinstance(each, StateRestored) for each in happened) == number + 1)  # noqa: B023
-        assert peer.posted == list(range(10))
-        await eventually(lambda: 0 in peer.connection.s_ids)
-        peer.connection.push(1)
-        assert int((await receiving).data) == 1
-    assert [each.reason for each in happened if isinstance(each, Disconnected)] == [""]
 
 
 async def test_session_stays_usable_after_an_early_cancellation(peer: Peer) -> None:

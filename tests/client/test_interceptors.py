@@ -45,21 +45,6 @@ class Noting(bmq.Interceptor):
         return [entry[-1] for entry in self.log if entry[0] == what]
 
 
-async def test_the_guid_is_known_before_the_post(peer: Peer) -> None:
-    guids: list[str] = []
-
-    class Reading(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
-            guids.extend(post.guid for post in posts)
-
-    async with bmq.connect(peer.uri, interceptors=[Reading()]) as session:
-        queue = await session.open_queue(URI, write=True)
-        given = "4000000000000000000000000000ABCD"
-        acks = [await queue.post(b"1"), await queue.post(b"2", guid=given)]
-        assert guids == [ack.guid for ack in acks]
-        assert guids[1] == given
-
-
 async def test_interceptors_see_post_many_in_batches(peer: Peer) -> None:
     noting = Noting()
     async with bmq.connect(peer.uri, interceptors=[noting]) as session:
@@ -138,22 +123,6 @@ async def test_failed_posts_have_an_outcome(peer: Peer) -> None:
         with pytest.raises(bmq.QueueClosed):
             await queue.post(b"5")
         assert len(noting.seen("post")) == len(noting.seen("ack"))
-
-
-async def test_posts_given_up_at_the_end_have_an_outcome(peer: Peer) -> None:
-    noting = Noting()
-    peer.hold.add("PUT")
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        queue = await session.open_queue(URI, write=True)
-        single = queue.post_nowait(b"1")
-        many = asyncio.ensure_future(queue.post_many([b"2", b"3"]))
-        await eventually(lambda: queue.unacked == 3)
-        await session.close(timeout=0)
-        with pytest.raises(bmq.PostError):
-            await single
-        assert len((await many).failures) == 2
-        statuses = [[f.error.status for f in outcome.failures] for outcome in noting.seen("ack")]
-        assert statuses == [[bmq.AckStatus.CANCELED], [bmq.AckStatus.CANCELED] * 2]
 
 
 async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None:

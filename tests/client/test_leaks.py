@@ -24,7 +24,7 @@ from bmq.protocol.client import redelivery
 from bmq.testing import FaultProxy
 
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
-OPENED_AND_CLOSED = 4_000
+OPENED_AND_CLOSED = 2_000
 RECONNECTS = 1_000
 #: Number of repetitions after which the interpreter's own blocks no longer increase. Without a GIL, freed
 #: blocks return later.

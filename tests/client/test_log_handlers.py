@@ -94,39 +94,6 @@ async def test_session_reconnects(
         assert (await session.close()).clean
 
 
-async def test_workers_go_on(peer: Peer, failing: Install) -> None:
-    handler = Failing(AssertionError)
-    failing(handler, "bmq.workers")
-    seen: list[bytes] = []
-
-    async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
-        raise ValueError
-
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        consuming = asyncio.ensure_future(bmq.consume(queue, handle))
-        await eventually(lambda: queue.consumers)
-        peer.connection.push(1)
-        await eventually(lambda: handler.failed)
-        peer.connection.push(2)
-        await eventually(lambda: len(seen) == 2)
-        assert not consuming.done()
-        consuming.cancel()
-
-
-async def test_an_interceptor_and_the_trace_may_fail_in_the_log(peer: Peer, failing: Install) -> None:
-    class Broken(bmq.Interceptor):
-        def on_post(self, queue: object, posts: object) -> None:
-            raise ValueError
-
-    failing(Failing(AssertionError), "bmq.interceptors")
-    failing(Failing(AssertionError), "bmq.trace")
-    async with bmq.connect(peer.uri, interceptors=[Broken()], trace=bmq.Trace.ON) as session:
-        queue = await session.open_queue(URI, write=True)
-        await queue.post(b"1", timeout=10)
-
-
 async def test_the_fault_is_shown_once(
     peer: Peer, failing: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,16 +111,6 @@ async def test_a_broker_that_stops_sending_garbage_is_used_again() -> None:
         assert session.health().ready
 
 
-@pytest.mark.usefixtures("quick")
-async def test_another_address_is_tried_after_garbage() -> None:
-    async with Garbling() as bad, Peer() as good, bmq.connect(f"{bad.uri},{good.uri}") as session:
-        reader = await session.open_queue(READ, read=True, default_subscription=True)
-        writer = await session.open_queue(WRITE, write=True)
-        await writer.post(b"1")
-        assert good.connections
-        assert not reader.closed
-
-
 @pytest.mark.parametrize("sent", [GARBAGE, None], ids=["garbage", "cut"])
 async def test_without_reconnecting_every_error_has_the_reason(peer: Peer, sent: bytes | None) -> None:
     happened: list[SessionEvent] = []

@@ -106,26 +106,6 @@ async def test_the_first_attempt_follows_at_once_and_later_attempts_back_off() -
     assert max(delay for run in many for _, delay in run) <= 1
 
 
-async def test_attempts_continue_until_the_broker_is_back() -> None:
-    peer = Peer()
-    await peer.start()
-    async with session_with_events(peer, reconnect_delays=lambda: iter([0.005] * 10_000)) as (
-        session,
-        happened,
-    ):
-        queue = await session.open_queue(URI, write=True)
-        await peer.stop()
-        pending = queue.post_nowait(b"1")
-        await eventually(lambda: sum(isinstance(e, Reconnecting) for e in happened) >= 5)
-        attempts = [event for event in happened if isinstance(event, Reconnecting)]
-        assert [event.attempt for event in attempts] == list(range(1, len(attempts) + 1))
-        assert attempts[0].address == peer.uri
-        await peer.start()
-        await pending
-        assert peer.posted == [1]
-    await peer.stop()
-
-
 async def test_a_broker_that_accepts_and_closes_is_tried_less_often(peer: Peer) -> None:
     asked: list[int] = []
 

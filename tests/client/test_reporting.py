@@ -59,23 +59,6 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead
 
 
-async def test_posts_that_are_kept_are_counted(peer: Peer, said: Said) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("PUT")
-        posts = [queue.post_nowait(b"%d" % number) for number in range(3)]
-        await eventually(lambda: peer.connection.script.puts)
-        peer.hold.remove("PUT")
-        peer.cut()
-        await asyncio.gather(*posts)
-        lost, restored = await said.so_many(2)
-        assert peer.uri in lost
-        assert "1 queue and 3 posts are kept" in lost
-        assert "3 posts sent again" in restored
-        assert peer.uri in restored
-    assert len(said.lines) == 2
-
-
 async def test_a_queue_that_is_refused_for_now_is_two_lines_a_minute(peer: Peer, said: Said) -> None:
     async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
         queue = await session.open_queue(URI, write=True)
@@ -154,35 +137,6 @@ def test_long_outage_is_logged_less_and_less_often(said: Said) -> None:
         runner.run(main())
 
 
-async def test_missing_broker_is_logged(said: Said) -> None:
-    peer = Peer()
-    await peer.start()
-    await peer.stop()
-    connecting = asyncio.ensure_future(
-        bmq.connect(
-            peer.uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.001] * 100_000)
-        ).__aenter__()
-    )
-    (waiting,) = await said.so_many(1)
-    assert f"could not connect to {peer.uri}" in waiting
-    assert "trying again" in waiting
-    async with peer:
-        session = await connecting
-        assert f"the connection to {peer.uri} was made after" in said.lines[1]
-        await session.close()
-    assert len(said.lines) == 2
-
-
-async def test_the_end_of_the_attempts_is_logged(peer: Peer, said: Said) -> None:
-    async with bmq.connect(peer.uri, reconnect_timeout=0.5) as session:
-        await peer.stop()
-        _, over = await said.so_many(2)
-        lead, _, cause = over.partition("; ")
-        assert lead == f"the session with {peer.uri} is over: could not reconnect to {peer.uri} within 0.5 s"
-        assert f"the last attempt ended with: could not connect to {peer.uri}" in cause
-        assert session.state is bmq.SessionState.CLOSED
-
-
 async def test_errors_of_the_caller_and_closing_log_no_line(peer: Peer, said: Said) -> None:
     await (await bmq.connect(peer.uri)).close()
     peer.refuse.add("clientIdentity")
@@ -201,27 +155,6 @@ async def test_a_queue_that_is_not_reopened_is_logged(peer: Peer, said: Said) ->
         (failed,) = [line for line in lines if "could not be reopened, and" in line]
         assert failed.startswith(f"queue {URI} could not be reopened, and is closed: the broker refused")
         assert r"no\x1b[2J\r\nWARNING forged" in failed
-
-
-async def test_a_slow_consumer_is_logged(peer: Peer, said: Said) -> None:
-    async with bmq.connect(peer.uri, max_buffered_messages=10) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-
-        async def fall_behind(first: int) -> None:
-            peer.connection.push(*range(first, first + 20))
-            await eventually(lambda: session.stats().buffered_messages == 20)
-            for _ in range(20):
-                (await queue.receive()).confirm()
-
-        await fall_behind(1)
-        slow, caught_up = await said.so_many(2)
-        assert "does not keep up: 20 messages (" in slow
-        assert peer.uri in slow
-        assert "the application has caught up after" in caught_up
-        for first in (21, 41, 61):  # it is known by now
-            await fall_behind(first)
-        await turns(1)
-        assert len(said.lines) == 2
 
 
 # what a peer says

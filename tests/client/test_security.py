@@ -43,15 +43,6 @@ async def test_basic_credentials_are_sent() -> None:
         assert SECRET not in repr(caught.value)
 
 
-async def test_anonymous_and_other_mechanisms(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, credentials=bmq.Credentials.anonymous()):
-        (request,) = peer.connection.script.credentials
-        assert request.mechanism == "ANONYMOUS"
-    async with bmq.connect(peer.uri, credentials=bmq.Credentials("KERBEROS", b"\x00ticket\xff")):
-        (request,) = peer.connection.script.credentials
-        assert (request.mechanism, request.data) == ("KERBEROS", b"\x00ticket\xff")
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_a_callable_is_asked_at_every_authentication(peer: Peer, asynchronous: bool) -> None:
     numbers = itertools.count(1)
@@ -170,13 +161,6 @@ async def test_tls_end_to_end(certificates: Certificates) -> None:
         await eventually(lambda: all(connection.transport is None for connection in peer.connections))
 
 
-async def test_an_ssl_context_enables_tls_without_tcps(certificates: Certificates) -> None:
-    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
-        uri = peer.uri.replace("tcps", "tcp")
-        async with bmq.connect(uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH)) as session:
-            assert session.state is bmq.SessionState.STARTED
-
-
 async def test_a_mismatch_of_tls_is_an_error_with_advice(certificates: Certificates) -> None:
     async with bmq.broker.Broker() as plain:
         with pytest.raises(bmq.ConnectionFailed, match=r"is this the broker's port for TLS\?"):
@@ -184,17 +168,6 @@ async def test_a_mismatch_of_tls_is_an_error_with_advice(certificates: Certifica
     async with bmq.broker.Broker(ssl=certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as broker:
         with pytest.raises(bmq.ConnectionFailed, match="if the broker expects TLS, use a tcps:// address"):
             await bmq.connect(f"tcp://127.0.0.1:{broker.port}")
-
-
-async def test_tls_user_sees_no_advice_to_use_tls(certificates: Certificates) -> None:
-    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
-        peer.hold.add("clientIdentity")
-        context = certificates.context(ssl.Purpose.SERVER_AUTH)
-        connecting = asyncio.ensure_future(bmq.connect(peer.uri, ssl=context).__aenter__())
-        await eventually(lambda: peer.connections and peer.connection.script.identity)
-        peer.cut()
-        with pytest.raises(bmq.ConnectionFailed, match=r"closed the connection during the handshake$"):
-            await connecting
 
 
 async def test_an_unknown_authority_is_refused(certificates: Certificates) -> None:

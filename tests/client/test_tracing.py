@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import logging
 import os
 import subprocess
@@ -61,27 +59,6 @@ async def test_every_event_is_shown_field_by_field_and_credentials_never(
         assert secret not in text
 
 
-async def test_trace_is_off_by_default(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("BMQ_TRACE", raising=False)
-    with caplog.at_level(logging.DEBUG, "bmq.trace"):
-        await a_conversation()
-    assert not [record for record in caplog.records if record.name == "bmq.trace"]
-    with pytest.raises(bmq.UsageError, match=r"trace must be one of bmq\.Trace, not True"):
-        bmq.connect("tcp://127.0.0.1:1", trace=True)  # type: ignore[arg-type]
-
-
-async def test_a_large_event_is_cut_off(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "bmq.trace"):
-        async with bmq.connect(peer.uri, trace=bmq.Trace.ON) as session:
-            queue = await session.open_queue(URI, write=True)
-            await queue.post_many([b"%d" % n for n in range(400)])
-    (put,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("PUT ")]
-    assert put.count("\n") < 300
-    assert put.endswith("...")
-
-
 PROGRAM = """
 import asyncio, sys, bmq
 
@@ -103,20 +80,6 @@ def test_environment_enables_the_trace(value: str, seen: bool) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{seen}\n"  # the reader of whole events is imported only then
     assert ("CONTROL sent to tcp://127.0.0.1:" in done.stderr) is seen
-
-
-async def test_log_records_have_the_subject_as_fields(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bmq")
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
-        await session.open_queue(URI, write=True)
-        peer.refuse.add("OpenQueue")
-        peer.cut()
-        await eventually(lambda: not session.queues and session.health().degraded)
-        await asyncio.sleep(0)
-    lost = next(record for record in caplog.records if "was lost" in record.getMessage())
-    closed = next(record for record in caplog.records if "could not be reopened, and" in record.getMessage())
-    assert (lost.name, lost.broker) == ("bmq.client", peer.uri)  # type: ignore[attr-defined]
-    assert (closed.broker, closed.queue) == (peer.uri, URI)  # type: ignore[attr-defined]
 
 
 def traced(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -176,16 +139,3 @@ async def test_trace_begins_in_the_middle_of_a_received_event(
         await eventually(lambda: len(traced(caplog)) == 2)
     assert traced(caplog) == ["HEARTBEAT_REQ received", "HEARTBEAT_RSP sent"]
     assert "is not an event" not in caplog.text
-
-
-async def test_trace_follows_the_session_to_the_next_connection(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "bmq.trace")
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.0)) as session:
-        await session.open_queue(URI, write=True)
-        session.set_trace(bmq.Trace.ON, count=4)
-        peer.cut()
-        await eventually(lambda: len(traced(caplog)) == 4)
-        session.set_trace(bmq.Trace.OFF)
-    assert traced(caplog)[:2] == ["CONTROL sent", "CONTROL received"]

@@ -133,20 +133,6 @@ async def test_library_bug_ends_the_session_and_all_waiting_calls(
 # host health
 
 
-async def test_sessions_may_share_a_monitor_that_outlives_them(peer: Peer) -> None:
-    health = bmq.health.HostHealth()
-    async with (
-        bmq.connect(peer.uri, host_health=health) as one,
-        bmq.connect(peer.uri, host_health=health) as two,
-    ):
-        first, second = one.events(), two.events()
-        await asyncio.sleep(0)
-        health.set(False)
-        assert await anext(first) == await anext(second) == events.HostUnhealthy()
-    await eventually(lambda: not health._changed)
-    health.set(True)
-
-
 async def test_a_failing_health_monitor_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     class Monitor:
         async def __aiter__(self) -> AsyncIterator[bool]:

@@ -104,21 +104,6 @@ def test_every_alert_has_a_section_a_command_and_a_test(rule: dict[str, Any]) ->
     assert True in expected, "no test in which the alert fires"
 
 
-def test_every_section_is_of_an_alert() -> None:
-    sections = set(re.findall(r"^## (Bmq\w+)$", PAGE, re.MULTILINE))
-    assert sections == {rule["alert"] for rule in RULES}
-
-
-def test_variables_of_the_dashboard_query_a_metric_with_their_label() -> None:
-    queries = {each["name"]: each.get("definition") for each in DASHBOARD["templating"]["list"]}
-    assert queries.pop("datasource") is None
-    assert queries == {
-        "cluster": "label_values(bmq_cluster_healthiness, cluster)",
-        "domain": "label_values(bmq_domain_content_msgs, domain)",
-        "queue": "label_values(bmq_queue_content_msgs, queue)",
-    }
-
-
 def test_the_keda_example_has_the_members_of_a_scaled_object() -> None:
     assert (KEDA["apiVersion"], KEDA["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
     assert KEDA["spec"]["scaleTargetRef"]["name"]

@@ -184,36 +184,6 @@ async def test_the_server_of_prometheus_client_serves_the_metrics(
         thread.join()
 
 
-async def test_an_app_serves_the_metrics(bmq_broker: Any, bmq_queue_uri: str) -> None:
-    collector = SessionCollector()
-    app = bmq.App(bmq_broker.uri, health="127.0.0.1:0", metrics=collector.exposition)
-    collector.add(lambda: app.session)
-    seen = asyncio.Event()
-
-    @app.consumer(bmq_queue_uri)
-    async def handle(message: bmq.Message) -> None:
-        seen.set()
-
-    assert total(read(collector.exposition()), "bmq_sessions") == 0
-    running = asyncio.ensure_future(app.run(signals=False))
-    uri = await eventually(lambda: app.health_uri)
-    await eventually(lambda: total(read(collector.exposition()), "bmq_open_queues"))
-    await (await app.queue(bmq_queue_uri)).post(b"x")
-    await asyncio.wait_for(seen.wait(), TIMEOUT)
-
-    def scrape() -> bytes:
-        with urllib.request.urlopen(f"{uri}/metrics", timeout=TIMEOUT) as answer:
-            data: bytes = answer.read()
-            return data
-
-    samples = read(await asyncio.to_thread(scrape))
-    assert of(samples, "bmq_posted_messages_total", queue=bmq_queue_uri) == 1
-    assert of(samples, "bmq_sessions", state="started") == 1
-    app.stop()
-    await running
-    assert of(read(collector.exposition()), "bmq_posted_messages_total", queue=bmq_queue_uri) == 1
-
-
 def test_a_closed_or_hung_loop_leaves_the_last_values() -> None:
     async def work(uri: str) -> tuple[SessionCollector, bytes]:
         async with bmq.connect(uri) as session:

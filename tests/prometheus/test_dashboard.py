@@ -61,12 +61,3 @@ async def test_every_metric_by_queue_is_shown(
     shown = {name for _, target in TARGETS for name, *_ in SELECTED.findall(target["expr"])}
     messages = {name for name in exported if "messages" in name and name != "bmq_revived_messages_total"}
     assert messages - shown == {"bmq_acknowledged_messages_total"}  # posted ones that were not refused
-
-
-def test_variables_query_a_metric_with_their_label() -> None:
-    queries = {each["name"]: each.get("definition") for each in DASHBOARD["templating"]["list"]}
-    assert queries == {
-        "datasource": None,
-        "job": "label_values(bmq_posted_messages_total, job)",
-        "queue": "label_values(bmq_posted_messages_total, queue)",
-    }

@@ -7,30 +7,23 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from taskiq import (
     AckableMessage,
     AsyncBroker,
-    AsyncResultBackend,
     BrokerMessage,
-    Context,
-    SimpleRetryMiddleware,
-    SmartRetryMiddleware,
-    TaskiqDepends,
     TaskiqEvents,
-    TaskiqResult,
     TaskiqState,
 )
-from taskiq.acks import AcknowledgeType
 from taskiq.api import run_receiver_task
 from taskiq.exceptions import SendTaskError
 
 import bmq
 from bmq.taskiq import BmqBroker
 from bmq.testing import FaultProxy
-from tests.waiting import eventually, until_depth
+from tests.waiting import until_depth
 
 Fresh = Callable[..., str]
 
@@ -80,22 +73,6 @@ async def broker(broker_uri: str, uri: str) -> AsyncGenerator[BmqBroker]:
         yield broker
 
 
-class Results(AsyncResultBackend[Any]):
-    """Keeps results here."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, TaskiqResult[Any]] = {}
-
-    async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
-        self.kept[task_id] = result
-
-    async def is_result_ready(self, task_id: str) -> bool:
-        return task_id in self.kept
-
-    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Any]:
-        return self.kept[task_id]
-
-
 # ---- messages
 
 
@@ -110,12 +87,6 @@ async def test_kicked_task_arrives_and_is_gone_after_its_acknowledgement(
     await until_depth(broker_uri, uri, 0)
 
 
-async def test_later_kicks_reach_listeners(broker: BmqBroker) -> None:
-    reading = asyncio.create_task(first(broker))
-    await broker.kick(kicked(b"some"))
-    assert (await reading).data == b"some"
-
-
 async def test_workers_share_the_tasks_within_their_limits(broker_uri: str, uri: str) -> None:
     async with (
         started(broker_uri, uri, max_unconfirmed_messages=1) as broker,
@@ -127,17 +98,6 @@ async def test_workers_share_the_tasks_within_their_limits(broker_uri: str, uri:
         assert {message.data for message in await asyncio.gather(*reading)} == {b"1", b"2"}
 
 
-async def test_broadcast_task_goes_to_all_listeners(broker_uri: str, fresh: Fresh) -> None:
-    uri = fresh("bmq.test.mem.broadcast")
-    async with started(broker_uri, uri) as broker, started(broker_uri, uri) as other:
-        reading = [asyncio.create_task(first(each)) for each in (broker, other)]
-        await eventually(lambda: all(len(each.session.queues) == 2 for each in (broker, other)))
-        while not all(task.done() for task in reading):  # one that comes too early is missed
-            await broker.kick(kicked(b"some"))
-            await asyncio.sleep(0.05)
-        assert [task.result().data for task in reading] == [b"some", b"some"]
-
-
 async def test_each_application_of_a_fanout_queue_receives_the_task(broker_uri: str, fresh: Fresh) -> None:
     uri = fresh("bmq.test.mem.fanout")
     async with started(broker_uri, f"{uri}?id=foo") as foo, started(broker_uri, f"{uri}?id=bar") as bar:
@@ -145,11 +105,6 @@ async def test_each_application_of_a_fanout_queue_receives_the_task(broker_uri: 
         assert [(await first(each)).data for each in (foo, bar)] == [b"some", b"some"]
         with pytest.raises(bmq.UsageError, match="no message can wait"):
             await foo.kick(kicked(delay=1))
-
-
-async def test_a_message_other_than_a_task_arrives(broker: BmqBroker, session: bmq.Session) -> None:
-    await (await session.open_output(str(broker._uri))).post(b"wrong")
-    assert (await first(broker)).data == b"wrong"
 
 
 async def test_names_and_labels_are_properties_that_workers_select_by(
@@ -217,25 +172,6 @@ async def test_delayed_task_waits_and_a_worker_passes_the_task_on(broker_uri: st
         await until_depth(broker_uri, f"{uri}.delayed", 0)
 
 
-async def test_task_in_another_delay_queue_is_passed_on_by_any_mover(broker_uri: str, fresh: Fresh) -> None:
-    uri, waiting = fresh(), fresh()
-    async with (
-        started(broker_uri, uri, delay_queue_uri=waiting, mover=False) as patient,
-        started(broker_uri, uri, delay_queue_uri=waiting) as moving,
-    ):
-        await patient.kick(kicked(b"late", delay=0.1))
-        reading = asyncio.create_task(first(patient))
-        done, _ = await asyncio.wait([reading], timeout=0.4)
-        assert not done
-        await until_depth(broker_uri, waiting, 1)
-        other = asyncio.create_task(first(moving))
-        await asyncio.wait([reading, other], return_when=asyncio.FIRST_COMPLETED, timeout=10)
-        assert {task.result().data for task in (reading, other) if task.done()} == {b"late"}
-        other.cancel()
-        reading.cancel()
-        await asyncio.wait([reading, other])
-
-
 async def test_invalid_delay_is_refused(broker: BmqBroker) -> None:
     @broker.task
     async def task() -> None: ...
@@ -248,132 +184,7 @@ async def test_invalid_delay_is_refused(broker: BmqBroker) -> None:
 # ---- tasks
 
 
-async def test_a_task_runs_and_its_result_is_saved(broker: BmqBroker) -> None:
-    broker.with_result_backend(Results())
-
-    @broker.task
-    async def add(one: int, two: int) -> int:
-        return one + two
-
-    async with working(broker):
-        tasks = [await add.kiq(number, 1) for number in range(20)]
-        results = [await task.wait_result(timeout=10) for task in tasks]
-    assert [result.return_value for result in results] == list(range(1, 21))
-
-
-@pytest.mark.parametrize("when", list(AcknowledgeType))
-async def test_each_ack_type_confirms_at_its_time(broker_uri: str, uri: str, when: AcknowledgeType) -> None:
-    """Numbers of messages while the task runs, when its result is saved, and at the end."""
-    expected = {
-        AcknowledgeType.WHEN_RECEIVED: [0, 0],
-        AcknowledgeType.WHEN_EXECUTED: [1, 0],
-        AcknowledgeType.WHEN_SAVED: [1, 1],
-        AcknowledgeType.MANUAL: [1, 0],
-    }[when]
-    depths: list[int] = []
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    async with bmq.admin.connect(broker_uri) as admin, started(broker_uri, uri) as broker:
-
-        async def note() -> None:
-            if expected[len(depths)] == 0:
-                await until_depth(broker_uri, uri, 0)
-            else:
-                await asyncio.sleep(0.05)  # a confirmation that was sent by mistake would arrive
-            depths.append((await admin.queue(uri).depth()).messages)
-
-        class Noting(Results):
-            async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
-                await note()
-                await super().set_result(task_id, result)
-
-        broker.with_result_backend(Noting())
-
-        @broker.task
-        async def task(context: Annotated[Context, TaskiqDepends()]) -> None:
-            await note()
-            begun.set()
-            await go_on.wait()
-            if when is AcknowledgeType.MANUAL:
-                await context.ack()
-
-        async with working(broker, ack_time=when):
-            kicked = await task.kiq()
-            await begun.wait()
-            go_on.set()
-            await kicked.wait_result(timeout=10)
-            await until_depth(broker_uri, uri, 0)
-    assert depths == expected
-
-
-async def test_a_task_that_is_put_back_runs_again_under_the_same_id(broker: BmqBroker) -> None:
-    ran: list[str] = []
-    both = asyncio.Event()
-
-    @broker.task
-    async def task(context: Annotated[Context, TaskiqDepends()]) -> None:
-        ran.append(context.message.task_id)
-        if len(ran) < 2:
-            await context.requeue()
-        both.set()
-
-    async with working(broker):
-        await task.kiq()
-        await asyncio.wait_for(both.wait(), 10)
-    assert len(ran) == 2
-    assert len(set(ran)) == 1
-
-
-@pytest.mark.parametrize(
-    "retrying", [SimpleRetryMiddleware(), SmartRetryMiddleware(default_delay=0.2, use_jitter=False)]
-)
-async def test_a_task_that_fails_is_retried_by_the_middlewares(
-    broker_uri: str, uri: str, retrying: Any
-) -> None:
-    times: list[float] = []
-    async with started(broker_uri, uri, worker=True) as broker:
-        broker.with_result_backend(Results())
-        broker.add_middlewares(retrying)
-
-        @broker.task(retry_on_error=True)
-        async def task() -> str:
-            times.append(time.monotonic())
-            if len(times) < 3:
-                raise ConnectionError("away")
-            return "done"
-
-        async with working(broker):
-            kicked = await task.kiq()
-            await eventually(lambda: len(times) == 3, 10)
-            await until_depth(broker_uri, uri, 0)
-            assert (await kicked.get_result()).return_value == "done"
-    if isinstance(retrying, SmartRetryMiddleware):
-        assert times[2] - times[0] >= 0.4
-
-
 # ---- life
-
-
-async def test_worker_and_client_events_are_distinguished(broker_uri: str, uri: str) -> None:
-    told: list[str] = []
-    for worker in (True, False):
-        broker = BmqBroker(broker_uri, uri)
-        broker.is_worker_process = worker
-        for event in (
-            *(TaskiqEvents.WORKER_STARTUP, TaskiqEvents.WORKER_SHUTDOWN),
-            *(TaskiqEvents.CLIENT_STARTUP, TaskiqEvents.CLIENT_SHUTDOWN),
-        ):
-
-            @broker.on_event(event)
-            async def tell(
-                state: TaskiqState, event: TaskiqEvents = event, broker: BmqBroker = broker
-            ) -> None:
-                await broker.kick(kicked(event.value.encode()))
-                told.append(event.value)
-
-        for _ in range(2):  # it can be started again
-            await broker.startup()
-            await broker.shutdown()
-    assert told == ["WORKER_STARTUP", "WORKER_SHUTDOWN"] * 2 + ["CLIENT_STARTUP", "CLIENT_SHUTDOWN"] * 2
 
 
 async def test_unstarted_broker_is_reported(broker_uri: str, uri: str) -> None:

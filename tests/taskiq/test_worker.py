@@ -137,28 +137,3 @@ async def test_ending_workers_lose_no_task_and_repeat_none(
     await client.shutdown()
     assert set(found.values()) == {1}
     assert "Traceback" not in log.read_text(), log.read_text()
-
-
-async def test_tasks_of_a_killed_worker_run_elsewhere(
-    tmp_path: Path, broker_uri: str, fresh: Callable[..., str]
-) -> None:
-    uri = fresh()
-    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri).replace("0.02", "0.02 if number else 3600"))
-    client = BmqBroker(broker_uri, uri)
-    task = client.register_task(lambda number: None, "count")
-    await client.startup()
-    done = await client.session.open_queue(f"{uri}.done", read=True)
-    async with running(tmp_path, broker_uri, "--workers", "1") as worker:
-        await task.kiq(0)
-        await task.kiq(1)
-        assert (await done.receive(timeout=30)).data == b"1"
-        os.killpg(worker.pid, signal.SIGKILL)
-        await worker.wait()
-    (tmp_path / "service.py").write_text(SERVICE.format(uri=uri))
-    async with running(tmp_path, broker_uri, "--workers", "1"):
-        # The second task too, if the worker was killed before sending its confirmation.
-        again = [(await done.receive(timeout=30)).data]
-        while again[-1] != b"0":
-            again.append((await done.receive(timeout=30)).data)
-        assert again in ([b"0"], [b"1", b"0"])
-    await client.shutdown()
