@@ -7,10 +7,8 @@ On other systems, the tests remove names missing on Windows and macOS, and raise
 
 from __future__ import annotations
 
-import ast
 import errno
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -25,10 +23,6 @@ from bmq.testing import FaultProxy, _proxy
 ROOT = Path(__file__).parent.parent
 #: `bmq run --processes` ends with an error on other systems, before these modules do anything.
 POSIX = {"child.py", "processes.py"}
-PACKAGE = sorted(
-    path for path in (ROOT / "bmq").rglob("*.py") if path.parent.name != "cli" or path.name not in POSIX
-)
-EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 
 #: Modules, attributes and methods of POSIX systems, or of Linux, only.
 MODULES = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
@@ -39,171 +33,6 @@ ATTRIBUTES = {
     *("add_signal_handler", "remove_signal_handler", "add_reader", "add_writer"),
     *("open_unix_connection", "create_unix_server", "create_unix_connection", "start_unix_server"),
 }
-#: Further modules, which no library needs in the programs that run without these names.
-FURTHER_MODULES = {"curses", "posix", "readline", "uvloop"}
-FURTHER_ATTRIBUTES = {
-    *("getgid", "getegid", "getgroups", "getpgid", "setpgid", "setuid", "setgid", "initgroups", "uname"),
-    *("getloadavg", "nice", "getpriority", "setpriority", "sched_getaffinity", "sched_setaffinity"),
-    *("sched_yield", "wait3", "wait4", "waitid", "WNOHANG", "posix_spawn", "EX_OK", "ttyname", "openpty"),
-    *("pipe2", "chown", "fchown", "lchown", "fchmod", "mknod", "statvfs", "fstatvfs", "sysconf", "confstr"),
-    *("pread", "pwrite", "readv", "writev", "preadv", "pwritev", "fdatasync", "sync", "lockf", "fchdir"),
-    *(
-        "posix_fadvise",
-        "posix_fallocate",
-        "memfd_create",
-        "eventfd",
-        "splice",
-        "copy_file_range",
-        "getrandom",
-    ),
-    *("O_CLOEXEC", "O_DIRECTORY", "O_DSYNC", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_TMPFILE"),
-    *("sigwait", "sigpending", "pthread_kill", "pthread_sigmask", "setitimer", "siginterrupt"),
-    *("sendmsg", "recvmsg", "recvmsg_into", "send_fds", "recv_fds", "AF_NETLINK", "AF_PACKET", "AF_VSOCK"),
-    *("MSG_DONTWAIT", "SO_PEERCRED", "SO_BINDTODEVICE", "TCP_CORK", "TCP_DEFER_ACCEPT", "TCP_INFO"),
-    *("epoll", "kqueue", "devpoll", "EpollSelector", "PollSelector", "KqueueSelector", "tzset"),
-    *("clock_gettime", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME", "get_child_watcher", "SelectorEventLoop"),
-    *("remove_reader", "remove_writer", "connect_read_pipe", "connect_write_pipe"),
-}
-#: Signals of Windows.
-SIGNALS = {"SIGABRT", "SIGBREAK", "SIGFPE", "SIGILL", "SIGINT", "SIGSEGV", "SIGTERM"}
-#: Arguments of subprocesses without an effect on Windows, or an error there.
-ARGUMENTS = {"preexec_fn", "pass_fds", "process_group", "start_new_session", "extra_groups", "umask"}
-#: Names in a test for the system, or for a name that a system may lack.
-GUARDS = {"hasattr", "os.name", "sys.platform", "_POSIX", "_WINDOWS"}
-#: A file without these texts has no such call, and is not parsed: parsing takes most of the time.
-CALLS = re.compile(
-    r"(?<!def )\b(?:fd)?open\([^)\s]|(?:text|universal_newlines)=True|(?:read|write)_text\(|\.renames?\("
-    r"|\bos\.kill\(|strftime\(|shlex|NamedTemporaryFile|get_context|set_start_method|x1b|signal\.SIG"
-    r"|[\"']/(?:proc|sys|dev|tmp|etc)/"
-)
-NAMES = MODULES | ATTRIBUTES | FURTHER_MODULES | FURTHER_ATTRIBUTES | ARGUMENTS
-
-
-def test_code_uses_only_portable_functions() -> None:
-    assert [f"{path}:{each}" for path in PACKAGE for each in found_in(path.read_text(encoding="utf-8"))] == []
-
-
-def test_examples_write_and_read_text_with_an_encoding() -> None:
-    for path in EXAMPLES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                assert not _without_encoding(node), f"{path}:{node.lineno}"
-
-
-def found_in(text: str) -> list[str]:
-    """Return the line and the reason of each call that Windows or macOS lacks, or understands differently."""
-    if NAMES.isdisjoint(re.findall(r"\w+", text)) and not CALLS.search(text):
-        return []
-    nodes = list(ast.walk(ast.parse(text)))
-    guarded = {
-        node
-        for block in nodes
-        if isinstance(block, ast.Try) or (isinstance(block, ast.If) and _is_guard(block.test))
-        for node in ast.walk(block)
-    }  # names with a fallback
-    for function in nodes:
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            inside = list(ast.walk(function))
-            if any(isinstance(each, ast.If | ast.IfExp) and _is_guard(each.test) for each in inside):
-                guarded |= {each for each in inside if _dotted(each) in ("os.kill", "shlex.split")}
-    return [
-        f"{node.lineno}: {reason}"  # type: ignore[attr-defined]
-        for node in nodes
-        if (reason := _reason(node, node in guarded))
-    ]
-
-
-def _is_guard(test: ast.expr) -> bool:
-    return any(_dotted(each) in GUARDS for each in ast.walk(test))
-
-
-def _dotted(node: ast.AST) -> str:
-    """Return the name that an expression consists of, of a call the function's; "" for another expression."""
-    match node:
-        case ast.Call(func=function):
-            return _dotted(function)
-        case ast.Attribute(value=ast.Name(id=first), attr=second):
-            return f"{first}.{second}"
-        case ast.Name(id=name):
-            return name
-    return ""
-
-
-def _reason(node: ast.AST, guarded: bool) -> str | None:
-    match node:
-        case ast.Import(names=names) | ast.ImportFrom(names=names) if not guarded:
-            named = {alias.name.partition(".")[0] for alias in names} | {getattr(node, "module", None)}
-            if missing := named & (MODULES | FURTHER_MODULES):
-                return f"a module of POSIX systems: {missing}"
-        case ast.Attribute(attr=name, value=value) if not guarded:
-            if name in ATTRIBUTES | FURTHER_ATTRIBUTES:
-                return f"a name of POSIX systems: {name}"
-            if (
-                isinstance(value, ast.Name)
-                and value.id == "signal"
-                and re.match("SIG[A-Z]", name)
-                and name not in SIGNALS
-            ):
-                return f"a signal of POSIX systems: {name}"
-        case ast.Constant(value=str(text)) if not guarded:
-            if re.match(r"/(proc|sys|dev|tmp|etc)/", text):
-                return f"a path of POSIX systems: {text}"
-            if text.startswith("\x1b["):
-                return "colours without a test of the terminal"
-        case ast.Call():
-            return _reason_of_call(node, guarded)
-    return None
-
-
-def _reason_of_call(node: ast.Call, guarded: bool) -> str | None:
-    keywords = {each.arg for each in node.keywords}
-    if _dotted(node) == "os.kill" and not guarded:
-        return "os.kill ends the process on Windows, whatever the signal"
-    if _is_call_of(node, "rename") or _is_call_of(node, "renames"):
-        return "rename fails on Windows if the file exists: replace does not"
-    if _without_encoding(node):
-        return "text without an encoding: Windows has another default"
-    if missing := keywords & ARGUMENTS:
-        return f"arguments of POSIX systems: {missing}"
-    if _dotted(node) == "shlex.split" and not guarded:
-        return "shlex removes the backslashes of paths"
-    if _is_call_of(node, "strftime") and re.search(r"%[-sPkl]", ast.unparse(node)):
-        return "a format of POSIX systems"
-    if _is_call_of(node, "NamedTemporaryFile") and "delete" not in keywords:
-        return "Windows cannot open a temporary file again before it is closed"
-    if _is_call_of(node, "get_context") or _is_call_of(node, "set_start_method"):
-        return "a way to start processes that another system lacks"
-    return None
-
-
-def _is_call_of(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and (
-        (isinstance(node.func, ast.Attribute) and node.func.attr == name)
-        or (isinstance(node.func, ast.Name) and node.func.id == name)
-    )
-
-
-def _is_true(value: ast.AST | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is True
-
-
-def _without_encoding(node: ast.Call) -> bool:
-    keywords = {each.arg: each.value for each in node.keywords}
-    if "encoding" in keywords:
-        return False
-    if _is_call_of(node, "read_text"):
-        return not node.args
-    if _is_call_of(node, "write_text"):
-        return len(node.args) < 2
-    if _is_true(keywords.get("text")) or _is_true(keywords.get("universal_newlines")):
-        return True
-    modes = [each.value for each in (*node.args, keywords.get("mode")) if isinstance(each, ast.Constant)]
-    modes = [each for each in modes if isinstance(each, str) and re.fullmatch("[rwxab+t]{1,3}", each)]
-    if isinstance(node.func, ast.Name) and node.func.id == "open":
-        return not any("b" in mode for mode in modes)
-    if _is_call_of(node, "open") or _is_call_of(node, "fdopen"):
-        return bool(modes) and not any("b" in mode for mode in modes)
-    return False
 
 
 #: Runs a program without the names missing on Windows.

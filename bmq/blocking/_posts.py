@@ -205,8 +205,10 @@ class ItemFeed:
     def __init__(self, portal: Portal, queue: Queue) -> None:
         self._portal = portal
         self._queue = queue
-        # Items; at the end, None or the iterable's exception.
         self._items: deque[Any] = deque()
+        # Whether the iterable has ended, and its exception.
+        self._ended = False
+        self._error: Exception | None = None
         self._told = False
         self._arrived = asyncio.Event()
         self._room = threading.Event()
@@ -227,17 +229,18 @@ class ItemFeed:
                     if self._is_full():
                         self._room.wait()
                 self._in += _size_of(item)
-                self._hand_over(item)
+                self._items.append(item)
+                self._tell()
         except Exception as error:
-            self._hand_over(_End(error))
-        else:
-            self._hand_over(_End(None))
+            self._error = error
+        self._ended = True
+        self._tell()
 
     def _is_full(self) -> bool:
         return len(self._items) >= _CHUNK_ITEMS or self._in - self._out >= _CHUNK_BYTES
 
-    def _hand_over(self, item: object) -> None:
-        self._items.append(item)
+    def _tell(self) -> None:
+        """Wake the event loop."""
         if not self._told:
             self._told = True
             self._portal.soon(self._arrived.set)
@@ -282,33 +285,20 @@ class ItemFeed:
         """Yield the available items; wait while no item is available."""
         items = self._items
         while True:
-            if not items:
+            if not items and not self._ended:
                 await self._arrived.wait()
             self._arrived.clear()
             self._told = False  # before looking: later items are either seen or announced again
-            chunk: list[Any] = []
-            end: _End | None = None
-            while items and end is None:
-                item = items.popleft()
-                if isinstance(item, _End):
-                    end = item
-                else:
-                    chunk.append(item)
+            ended = self._ended  # before the items: all of them are seen
+            chunk = [items.popleft() for _ in range(len(items))]
             self._out += sum(map(_size_of, chunk))
             self._room.set()
             if chunk:
                 yield chunk
-            if end is not None:
-                if end.error is not None:
-                    raise end.error
+            if ended:
+                if self._error is not None:
+                    raise self._error
                 return
-
-
-class _End:
-    """The end of the items; ``error`` is the iterable's exception."""
-
-    def __init__(self, error: Exception | None) -> None:
-        self.error = error
 
 
 def _size_of(item: Any) -> int:

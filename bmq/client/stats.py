@@ -376,7 +376,7 @@ class StatsLog:
     Args:
         session: the session.
         every: seconds between two lines.
-        on_event: the application's callback for session events, called first.
+        on_event: the application's callback for session events.
     """
 
     def __init__(
@@ -390,21 +390,14 @@ class StatsLog:
 
     def note(self, event: SessionEvent) -> None:
         """Begin at the first connection, and end with the session."""
-        try:
-            if self._on_event is not None:
-                self._on_event(event)
-        finally:
-            self._note(event)
-
-    def _note(self, event: SessionEvent) -> None:
-        if isinstance(event, Connected):
-            if self._timer is None:
-                self._wait()
+        if isinstance(event, Connected) and self._timer is None:
+            self._wait()
         elif isinstance(event, Disconnected):
             if self._timer is not None:
                 self._timer.cancel()
-                self._timer = None
             self._log("final statistics")
+        if self._on_event is not None:
+            self._on_event(event)
 
     def _wait(self) -> None:
         self._timer = self._loop.call_later(self._every, weakly(self._next))

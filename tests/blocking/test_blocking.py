@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -324,19 +323,6 @@ def test_the_strays_of_a_group_reach_a_function_in_a_thread(broker: str, bmq_que
             assert group.stats().handed_out == 1
 
 
-def test_wait_takes_no_message(broker: str, bmq_queue_uri: str) -> None:
-    with bmq.blocking.connect(broker) as session:
-        queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
-        with queue.subscribe() as consumer:
-            with pytest.raises(bmq.TimedOut):
-                consumer.wait(timeout=0.01)
-            queue.post(b"1")
-            consumer.wait(timeout=10)
-            consumer.wait(timeout=10)
-            assert consumer.buffered == 1
-            assert consumer.receive(timeout=10).data == b"1"
-
-
 def test_session_events_and_options(broker: str) -> None:
     told: list[Any] = []
     with bmq.blocking.connect(broker, on_event=told.append, process_name="script") as session:
@@ -348,14 +334,6 @@ def test_session_events_and_options(broker: str) -> None:
     assert isinstance(list(events)[-1], bmq.events.Disconnected)
     assert isinstance(told[-1], bmq.events.Disconnected)
     assert session.fileno() == -1
-
-
-def test_open_output_returns_one_queue(session: bmq.blocking.Session, bmq_queue_uri: str) -> None:
-    queue = session.open_output(bmq_queue_uri)
-    assert session.open_output(bmq_queue_uri) is queue
-    assert session.queues == [queue]
-    queue.close()
-    assert session.queues == []
 
 
 def test_a_typed_request_returns_a_value_or_raises_the_problem(
@@ -408,24 +386,6 @@ def test_a_table_is_posted_and_received(queue: bmq.blocking.Queue) -> None:
         assert (tables.unconfirmed, tables.confirm()) == (0, 0)
     assert tables.closed
     assert list(tables) == []
-
-
-caller = contextvars.ContextVar("caller", default="nobody")
-
-
-def test_interceptors_see_the_context_of_the_poster(broker: str, bmq_queue_uri: str) -> None:
-    class Noting(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
-            for post in posts:
-                post.properties["caller"] = caller.get()
-
-    with bmq.blocking.connect(broker, interceptors=[Noting()]) as session:
-        queue = session.open_queue(bmq_queue_uri, read=True, write=True)
-        caller.set("me")
-        queue.post(b"1")
-        queue.post_nowait(b"2")
-        queue.post_many([b"3"])
-        assert [queue.receive(timeout=10).properties["caller"] for _ in range(3)] == ["me"] * 3
 
 
 def test_a_slow_credentials_function_is_awaited(broker: str) -> None:

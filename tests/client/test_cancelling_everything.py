@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 import bmq
-from bmq.testing import Fault, FaultProxy, History, Simulation, TestApp
 from bmq.workers import LoopClock, Sweeper
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
@@ -27,11 +26,8 @@ MODULES = [
     "bmq",
     "bmq.admin",
     "bmq.arrow",
-    "bmq.broker",
     "bmq.delays",
     "bmq.groups",
-    "bmq.health",
-    "bmq.testing",
     "bmq.typed",
     "bmq.workers",
 ]
@@ -77,7 +73,6 @@ class World:
         self.queue = queue
         self.typed = queue.typed(int)
         self.admin: bmq.admin.Admin
-        self.spare = bmq.broker.Broker()
 
     def app(self) -> bmq.App:
         app = bmq.App(self.broker.uri)
@@ -140,17 +135,6 @@ async def output(w: World) -> None:
 
 
 simple("Session.events", lambda w: anext(aiter(w.session.events())), endless=True)
-
-
-@recipe("HostHealthMonitor.__aiter__", "HostHealth.__aiter__")
-async def host_health(w: World) -> None:
-    class Monitor:
-        async def __aiter__(self) -> AsyncIterator[bmq.health.HostHealth]:
-            yield bmq.health.HostHealth.HEALTHY
-            await asyncio.Event().wait()
-
-    async with bmq.connect(w.broker.uri, host_health=Monitor()) as session:
-        await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
 
 
 # posting
@@ -381,24 +365,22 @@ async def nothing() -> None:
     await asyncio.sleep(0)
 
 
-@recipe("Interceptor.handle", "Recorder.handle")
+@recipe("Interceptor.handle")
 async def observed(w: World) -> None:
     await w.queue.post(b"1")
     attempt = bmq.Attempt([await w.queue.receive()])
     await bmq.Interceptor().handle(attempt, nothing)
-    await History().process("observer").handle(attempt, nothing)
 
 
 simple("LoopClock.sleep", lambda w: LoopClock().sleep(0.001))
 
 
-@recipe("DeadLetter.post", "DeadLetter.post_once")
+@recipe("DeadLetter.post")
 async def dead_letter(w: World) -> None:
     target = bmq.DeadLetter(DOMAIN + "dead")
     await w.queue.post(b"1")
     message = await w.queue.receive(timeout=20)
     failure = bmq.workers.Failure(message, ValueError("bad"), 1, None, "handler")
-    await target.post_once(failure, w.queue)
     await target.post(failure, w.queue, asyncio.sleep)
 
 
@@ -445,68 +427,6 @@ simple("Tables.receive", of_tables(lambda t: t.receive()))
 recipe("Tables.__aiter__", "Tables.__anext__")(of_tables(first))
 
 
-# brokers and proxies
-
-
-@recipe("Broker.__aenter__", "Broker.drained")
-async def broker_as_a_context(w: World) -> None:
-    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-        await session.open_queue(URI, write=True)
-        await broker.drained(URI)
-
-
-@recipe("Broker.start", "Broker.stop", "Broker.restart")
-async def one_broker_again_and_again(w: World) -> None:
-    await w.spare.stop()
-    await w.spare.start()
-    await w.spare.restart()
-    async with bmq.connect(w.spare.uri) as session:
-        await (await session.open_queue(URI, write=True)).post(b"1")
-
-
-@recipe("TestApp.__aenter__", "TestApp.post", "TestApp.drained", "TestApp.advance", "TestApp.request")
-async def an_app_under_test(w: World) -> None:
-    app = w.app()
-
-    @app.responder(DOMAIN + "ask")
-    async def answer(message: bmq.Message) -> bytes:
-        return b"2"
-
-    async with TestApp(app) as test:
-        await test.post(DOMAIN + "app", b"1")
-        await test.drained(DOMAIN + "app")
-        await test.advance(1)
-        await test.request(DOMAIN + "ask", b"1", reply=bytes)
-
-
-@recipe("FaultProxy.__aenter__", "FaultProxy.start", "FaultProxy.close", "FaultProxy.wait_accepted")
-async def fault_proxy(w: World) -> None:
-    async with FaultProxy(w.broker.uri) as proxy, bmq.connect(proxy.uri):
-        await proxy.wait_accepted(1)
-
-
-@recipe("FaultProxy.accept", "ProxiedConnection.wait", "Fault.apply", "random_faults", "replay_faults")
-async def faults(w: World) -> None:
-    async with FaultProxy(w.broker.uri) as proxy:
-        async with bmq.connect(proxy.uri):
-            (connection,) = proxy.connections
-            await Fault(0, "stall", 0.001).apply(proxy)
-            await first(bmq.testing.replay_faults(proxy, [Fault(0, "stall", 0.001)]))
-            await first(
-                bmq.testing.random_faults(proxy, 1, 1, kinds=["stall"], pause=(0, 0.001), duration=(0, 0.001))
-            )
-        await connection.wait()
-        proxy.refuse()
-        await proxy.accept()
-
-
-simple("Simulation.until", lambda w: Simulation(1).until(lambda: True))
-simple("Simulation.faults", lambda w: Simulation(1).faults(0.0))
-simple(
-    "SimulatedProcess.wait", lambda w: Simulation(1).process("waits", asyncio.sleep, 1).wait(), endless=True
-)
-
-
 def test_every_public_coroutine_has_a_recipe() -> None:
     assert sorted(RECIPES) == list(coroutines())
 
@@ -532,7 +452,6 @@ async def test_a_call_cancelled_at_any_await_can_be_made_again_at_once(
             for opened in session.queues:
                 if opened is not queue:
                     await opened.close()
-            await world.spare.stop()
             await queue.post(b"last")
             while (await queue.receive(timeout=20)).data != b"last":
                 pass

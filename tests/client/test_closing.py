@@ -68,32 +68,6 @@ async def _handle_for_ever(queue: bmq.Queue) -> None:
             await asyncio.Event().wait()
 
 
-async def test_closing_waits_for_the_block_and_not_for_its_task(peer: Peer) -> None:
-    entered, leave, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def handle() -> None:
-        async with await queue.receive():
-            entered.set()
-            await leave.wait()
-        await go_on.wait()
-
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        handler = asyncio.ensure_future(handle())
-        peer.connection.push(1)
-        await entered.wait()
-        closing = asyncio.ensure_future(queue.close())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        leave.set()
-        async with asyncio.timeout(30):
-            await closing
-        assert not handler.done()
-        go_on.set()
-        await handler
-    assert [confirm.guid[-1] for confirm in peer.connection.script.confirms] == [1]
-
-
 @pytest.mark.parametrize("what", ["session", "queue"])
 async def test_a_handler_may_close_its_own_session_or_queue(peer: Peer, what: str) -> None:
     async with bmq.connect(peer.uri) as session:
@@ -236,19 +210,6 @@ async def _drain(items: object) -> list[object]:
 # queues
 
 
-async def test_closing_a_queue_delivers_no_more_and_leaves_the_session(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        looping = asyncio.ensure_future(_drain(queue))
-        await asyncio.sleep(0)
-        await asyncio.gather(queue.close(), queue.close())
-        await queue.close()
-        assert await looping == []
-        assert peer.log.count("CloseQueue") == 1
-        again = await session.open_queue(URI, write=True)
-        await again.post(b"1")
-
-
 async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
@@ -324,16 +285,6 @@ async def test_closing_continues_when_the_task_with_a_message_ends(peer: Peer) -
         await task
         async with asyncio.timeout(20):
             await closing
-
-
-async def test_a_slow_handler_leaves_the_broker_time_to_answer(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1)
-        stuck = asyncio.ensure_future(_handle_for_ever(queue))
-        await eventually(lambda: len(queue._handlers))
-        await queue.close(timeout=0.05)  # the broker has answered: no RequestTimeout
-        stuck.cancel()
 
 
 async def test_draining_session_accepts_posts_of_handlers_and_opens_no_queue(

@@ -175,23 +175,6 @@ async def test_the_addresses_of_a_name_are_tried_in_parallel(
             assert session.address == peer.uri
 
 
-async def test_missing_credentials_are_requested_again(peer: Peer) -> None:
-    asked = 0
-
-    async def credentials() -> bmq.Credentials:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            await asyncio.get_running_loop().create_future()
-        return bmq.Credentials.anonymous()
-
-    async with Listener() as listener:
-        uri = f"tcp://127.0.0.1:{listener.port},{peer.uri}"
-        async with bmq.connect(uri, credentials=credentials) as session:
-            assert session.address == peer.uri
-    assert peer.log == ["authenticationRequest", "clientIdentity", "Disconnect"]
-
-
 async def test_events_after_the_brokers_answer_are_kept(peer: Peer) -> None:
     peer.hold.add("clientIdentity")
     connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
