@@ -18,9 +18,16 @@ from typing import Annotated, Final
 import bmq
 from bmq.admin import Admin
 from bmq.admin.words import several
-from bmq.cli.domain_changes import change_lines, compare, shown_value
 from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domains, running_settings
-from bmq.cli.domain_plan import DomainStep, Plan, make_plan, running_domain
+from bmq.cli.domain_plan import (
+    DomainStep,
+    Plan,
+    change_lines,
+    compare,
+    make_plan,
+    running_domain,
+    shown_value,
+)
 from bmq.cli.files import replace_file
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, confirmed, emit, emit_json, note

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 import bmq
 from bmq.admin import parsing
-from bmq.admin.connection import AdminConnection
 from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
@@ -26,11 +23,6 @@ async def broker() -> AsyncIterator[bmq.broker.Broker]:
 
 
 OPERATOR = bmq.Credentials.basic("operator", "secret")
-
-
-async def test_a_missing_broker_is_a_connection_failure(closed_port: int) -> None:
-    with pytest.raises(bmq.ConnectionFailed, match=f"127.0.0.1:{closed_port}"):
-        await bmq.admin.connect(f"tcp://127.0.0.1:{closed_port}")
 
 
 async def test_the_first_answering_address_is_used(broker: bmq.broker.Broker, closed_port: int) -> None:
@@ -49,32 +41,6 @@ async def test_credentials(broker: bmq.broker.Broker) -> None:
 
     async with bmq.admin.connect(broker.uri, credentials=ask_for_them) as admin:
         assert await admin.clusters()
-
-
-@pytest.mark.parametrize(
-    ("uri", "credentials", "warned"),
-    [
-        ("tcp://far.example:1", OPERATOR, True),
-        ("tcp://near.example,tcp://far.example:1", lambda: OPERATOR, True),
-        ("tcps://far.example:1", OPERATOR, False),
-        ("tcp://far.example:1", bmq.Credentials.anonymous(), False),
-        ("tcp://far.example:1", None, False),
-        ("tcp://127.0.0.1:1,tcp://[::1]:1,tcp://localhost", OPERATOR, False),
-    ],
-)
-async def test_credentials_without_tls_cause_a_warning(
-    caplog: pytest.LogCaptureFixture, uri: str, credentials: Any, warned: bool
-) -> None:
-    bmq.admin.connect(uri, credentials=credentials)
-    await asyncio.sleep(0)
-    assert ("credentials are sent to tcp://far.example:1 unencrypted" in caplog.text) is warned
-    assert bool(caplog.text) is warned
-    assert "secret" not in caplog.text
-
-
-def test_credentials_are_not_sent_in_turn_with_tls_and_without() -> None:
-    with pytest.raises(bmq.InvalidURI, match="all be tcps"):
-        bmq.admin.connect("tcps://near.example,tcp://far.example", credentials=OPERATOR)
 
 
 async def test_a_lost_connection_fails_its_commands_and_the_next_command_reconnects(
@@ -99,13 +65,6 @@ async def test_a_missing_answer_times_out(broker: bmq.broker.Broker) -> None:
         proxy.heal()
         # What comes late is the answer to nothing any more.
         assert "domainInfo" in await admin.query("DOMAINS DOMAIN bmq.test.mem.priority INFOS")
-
-
-async def test_commands_at_the_same_time_get_their_own_answers(broker: bmq.broker.Broker) -> None:
-    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
-        names = ["bmq.test.mem.priority", "bmq.test.mem.fanout", "bmq.test.mem.broadcast"] * 5
-        infos = await asyncio.gather(*(admin.domain(name) for name in names))
-        assert [info.name for info in infos] == names
 
 
 async def test_cancelled_command_disturbs_no_other_call(broker: bmq.broker.Broker) -> None:
@@ -146,46 +105,6 @@ async def test_silent_address_does_not_delay_the_next(
         await eventually(lambda: all(each.transport is None for each in hung.connections))
 
 
-async def test_silent_addresses_share_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[float] = []
-    opening = AdminConnection.open
-
-    async def opened(address: Any, **options: Any) -> AdminConnection:
-        waited.append(options["timeout"])
-        return await opening(address, **options)
-
-    async with Peer() as hung:
-        hung.hold = {"clientIdentity"}
-        monkeypatch.setattr(AdminConnection, "open", opened)
-        with pytest.raises(bmq.ConnectionFailed, match=r"(.*did not answer){3}"):
-            await bmq.admin.connect(",".join([hung.uri] * 3), timeout=0.2)
-    assert waited == sorted(waited, reverse=True)
-    assert 0.2 >= waited[0] > waited[2] > 0
-
-
-async def test_simultaneous_answers_leave_a_single_connection(
-    broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bmq.admin.client._HEAD_START", 0.0)
-    closed: list[AdminConnection] = []
-    made: list[AdminConnection] = []
-    opening, closing = AdminConnection.open, AdminConnection.close
-
-    async def opened(address: Any, **options: Any) -> AdminConnection:
-        made.append(await opening(address, **options))
-        return made[-1]
-
-    async def close(self: AdminConnection) -> None:
-        closed.append(self)
-        await closing(self)
-
-    monkeypatch.setattr(AdminConnection, "open", opened)
-    monkeypatch.setattr(AdminConnection, "close", close)
-    async with bmq.admin.connect(",".join([broker.uri] * 5), credentials=OPERATOR) as admin:
-        assert await admin.clusters()
-        assert [each for each in made if each not in closed] == [admin._connection]
-
-
 async def test_heartbeats_are_answered() -> None:
     async with (
         bmq.broker.Broker(heartbeat_interval_ms=100, max_missed_heartbeats=5) as broker,
@@ -214,12 +133,6 @@ async def test_names_cannot_add_words_to_a_command(broker: bmq.broker.Broker) ->
             await admin.queue("bmq://bmq.test.mem.fanout/q").purge("foo bar")
         with pytest.raises(bmq.UsageError):
             await admin.queue("bmq://bmq.test.mem.fanout/q").messages(count=0)
-
-
-def test_admin_error_survives_pickling() -> None:
-    error = bmq.errors.AdminError("no", command="HELP", broker_message="not today")
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.command, again.broker_message) == ("no", "HELP", "not today")
 
 
 @pytest.mark.parametrize(("current", "held"), [({}, (90, 270)), ({"msgs": 5, "bytes": 10}, (5, 10))])

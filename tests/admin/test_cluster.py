@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 from collections.abc import Iterator
 
@@ -78,12 +76,6 @@ async def test_clients_behind_another_node_are_found_at_its_address(cluster: Rec
     assert clients["node2"].behind == ()
 
 
-async def test_a_single_address_reports_only_the_nodes(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node0")) as admin:
-        clients = (await admin.queue(ORDERS).internals()).clients
-    assert [each.behind for each in clients] == [()] * len(clients)
-
-
 async def test_an_explanation_names_the_reader_behind_a_node(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
         internals = await admin.queue(ORDERS).internals()
@@ -134,13 +126,6 @@ async def test_an_application_has_no_more_messages_than_its_queue(cluster: Recor
         assert [each.messages for each in depth.apps] == [held]
 
 
-async def test_a_single_address_asks_no_other_node(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node1")) as admin:
-        assert (await admin.queue(ORDERS).depth()).messages == 6
-        assert "node0 is the primary" in await admin.gap()
-    assert not cluster["node0"].asked
-
-
 async def test_not_found_names_the_primary(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node2")) as admin:
         with pytest.raises(
@@ -165,12 +150,6 @@ async def test_proxy_identifies_itself(cluster: RecordedCluster) -> None:
             with pytest.raises(bmq.errors.AdminError, match=r"is a proxy \(its active node is node1\)"):
                 await question
         assert "is a proxy" in await admin.gap()
-
-
-async def test_a_replica_refuses_to_purge(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node1")) as admin:
-        with pytest.raises(bmq.errors.AdminError, match=r"primary node: .node0, 1.*NOT local"):
-            await admin.queue(OTHER).purge()
 
 
 async def test_a_domain_is_purged_at_the_primaries(cluster: RecordedCluster) -> None:
@@ -218,15 +197,6 @@ async def test_partitions_with_two_primaries(cluster: RecordedCluster) -> None:
         assert "node1 is the primary of some queues" in await admin.gap()
 
 
-async def test_an_unreachable_primary_leaves_a_node_to_answer(
-    cluster: RecordedCluster, closed_port: int
-) -> None:
-    uri = f"{cluster.uris('proxy', 'node1')},tcp://127.0.0.1:{closed_port}"
-    async with bmq.admin.connect(uri) as admin:
-        standing = await admin.queue(ORDERS).standing()
-    assert (standing.node, standing.primary, standing.is_primary) == ("node1", "node0", False)
-
-
 async def test_hung_node_does_not_delay_the_answers_of_others(cluster: RecordedCluster) -> None:
     async with Peer() as hung:
         hung.hold = {"clientIdentity"}
@@ -254,23 +224,3 @@ async def test_a_broker_without_other_nodes_is_asked_once_more_at_most() -> None
         assert standing.is_primary
         assert standing.gap == "" == await admin.gap()
         assert asked == ["CLUSTERS LIST", "DOMAINS DOMAIN bmq.test.mem.priority QUEUE q INTERNALS"]
-
-
-async def test_cancelling_a_question_leaves_the_client_usable(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node2", "proxy", "node0")) as admin:
-        for turns in range(0, 40, 3):
-            question = asyncio.ensure_future(admin.queue(ORDERS).depth())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            question.cancel()
-            await asyncio.wait([question])
-            admin._survey = None
-        assert (await admin.queue(ORDERS).depth()).messages == 6
-
-
-async def test_odd_answers_about_the_cluster_are_protocol_errors(cluster: RecordedCluster) -> None:
-    for odd in ({"clusterList": {"clusters": [{}]}}, {"clusterList": 7}, {"other": {}}):
-        cluster["node1"].answers[LOOK[0]] = json.dumps(odd)
-        async with bmq.admin.connect(cluster.uris("node1")) as admin:
-            with pytest.raises(bmq.ProtocolError):
-                await admin.queue(ORDERS).standing()

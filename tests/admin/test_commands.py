@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -137,14 +136,6 @@ async def test_a_refused_removal_keeps_the_domain_closed_until_another_configura
             await session.open_queue("bmq://d/other", write=True)
 
 
-async def test_caches_and_configuration(admin: Admin) -> None:
-    await admin.clear_caches()
-    with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
-        await admin.query("DOMAINS RESOLVER CACHE_CLEAR no.such.domain")
-    printed = (await admin.query("BROKERCONFIG DUMP"))["brokerConfig"]["asJSON"]
-    assert json.loads(printed)["hostName"] == "localhost"
-
-
 # ---- answers of other brokers
 
 
@@ -161,23 +152,6 @@ def test_a_cut_configuration_leaves_the_rest_of_a_domain_readable() -> None:
         }
     )
     assert (found.name, found.mode, found.configuration, found.usage.messages) == ("d", "", {}, 1)
-
-
-def test_a_closed_partition_has_no_values() -> None:
-    (part,) = parsing.cluster_storage({"fileStores": [{"partitionId": 2, "state": "CLOSED"}]})
-    assert (part.id, part.state, part.primary, part.journal.size, part.queues) == (2, "closed", None, 0, ())
-
-
-MALFORMED: list[Any] = [{}, {"fileStores": [{}]}, {"fileStores": 3}, None]
-
-
-@pytest.mark.parametrize("content", MALFORMED)
-def test_a_malformed_summary_is_a_protocol_error(content: Any) -> None:
-    if content == {}:
-        assert parsing.cluster_storage(content) == ()
-        return
-    with pytest.raises(bmq.ProtocolError):
-        parsing.cluster_storage(content)
 
 
 ROUTED: list[Any] = [

@@ -130,19 +130,6 @@ def test_a_tab_completes_admin_commands_and_their_names(
     assert tab(line, broker.uri, monkeypatch, capsys) == candidates
 
 
-def test_words_of_admin_commands_need_no_broker(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tab("bmq admin CONFIGPROVIDER CACHE_CLEAR ", "tcp://127.0.0.1:1", monkeypatch, capsys) == ["ALL"]
-
-
-def test_a_broker_named_on_the_line_is_asked(
-    broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = f"bmq tail --broker {broker.uri} bmq://bmq.test.mem.f"
-    assert tab(line, "tcp://127.0.0.1:1", monkeypatch, capsys) == [FANOUT.removeprefix("bmq:")]
-
-
 def test_verbs_are_completed_without_a_broker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 import threading
@@ -317,22 +316,3 @@ def test_keyring_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'bmq[keyring]'" in context_file.why_no_keyring()
     with pytest.raises(BadInput, match="pip install"):
         context_file.call_keyring("set_password", "a", "u", "p")
-
-
-def test_records_have_the_documented_fields(offline: Bmq) -> None:
-    from bmq.cli.contexts import FIELDS
-
-    offline("contexts", "add", "a", "tcp://a", "--use")
-    (record,) = offline("contexts", "list", "--output", "json").json
-    assert set(record) == set(FIELDS)
-    header, line = offline("contexts", "list", "--output", "csv").lines
-    assert header.split(",") == list(FIELDS)
-    assert line.startswith("a,true,tcp://a,")
-    assert json.loads(offline("contexts", "show", "-j").out) == record
-
-
-@pytest.mark.parametrize("option", ["--password-env", "--password-file", "--password-command", "--ca"])
-def test_an_empty_value_is_refused_at_once(offline: Bmq, option: str) -> None:
-    ran = offline("contexts", "add", "odd", "tcps://h", "--user", "u", option, "")
-    assert ran.status == 2
-    assert f"{option} must not be empty" in ran.err

@@ -87,11 +87,3 @@ def test_only_yes_confirms(run: Bmq, typed: Terminal) -> None:
     typed.write("yes\n")
     typed.seek(0)
     assert '"numMessagesPurged": 2' in run("admin", command).out
-
-
-def test_yes_executes_without_a_question(run: Bmq) -> None:
-    run("post", URI, "a", "b")
-    ran = run("admin", "--json", "DOMAINS", "REMOVE", DOMAIN, "--yes")
-    assert (ran.status, ran.err) == (0, "")
-    (answer,) = ran.json
-    assert answer["purgedQueues"]["queues"][0]["queue"]["numMessagesPurged"] == 2

@@ -93,26 +93,6 @@ def test_letters_that_cannot_be_put_back_stay(run: Bmq, bmq_new_queue_uri: NewUr
     assert run("tail", other, "--fields", "data").lines == ["x"]
 
 
-def test_dead_letters_with_the_old_names_are_read(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
-    dead, uri = bmq_new_queue_uri(), bmq_new_queue_uri()
-    old = {"queue": uri, "attempts": "3", "error": "ValueError: no", "guid": "A" * 32}
-    given = [part for name, value in old.items() for part in ("-p", f"bmq_dead_{name}={value}")]
-    run("post", dead, "payload", *given, "-p", "CustomerId=7")
-    listed = run("dead", dead)
-    assert "ValueError: no" in listed.out
-    assert "1 dead letter\n" in listed.err
-    (letter,) = run("dead", dead, "--json").json
-    shown = run("dead", dead, letter["guid"]).out
-    assert f"queue       {uri}\nguid        {'A' * 32}\nattempts    3\nerror       ValueError: no\n" in shown
-    assert "has         CustomerId=7\n" in shown
-    assert run("dead", dead, "--all", "--back").lines == [f"{letter['guid']}  {uri}"]
-    (back,) = run("tail", uri, "--json").json
-    assert (back["data"], back["properties"]) == (
-        "payload",
-        {"CustomerId": 7, "bmq_origin": "A" * 32},
-    )
-
-
 @pytest.mark.parametrize(
     "wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]]
 )

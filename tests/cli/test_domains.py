@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.cli import domains
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
 
@@ -291,18 +290,6 @@ def test_the_file_is_restored_if_the_broker_refuses(
     assert "refused: no d.fanout" in ran.err
     assert "has its previous content again" in ran.err
     assert {each.name: each.read_bytes() for each in (etc / "domains").iterdir()} == before
-
-
-def test_a_folder_without_permission_is_named(
-    offline: Bmq, broker: BackgroundBroker, etc: Path, wanted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def denied(path: Path, content: bytes | None) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(domains, "_write", denied)
-    ran = offline("domains", "apply", str(wanted), "-c", str(etc), "--broker", broker.uri, "--yes")
-    assert ran.status == 1
-    assert "d.fanout.json cannot be written: Permission denied" in ran.err
 
 
 def test_an_unknown_cluster_is_refused(offline: Bmq, broker: BackgroundBroker, wanted: Path) -> None:

@@ -48,11 +48,3 @@ def test_data_for_programs_is_utf8_whatever_the_terminal_is(
     file = redirect(monkeypatch, encoding)
     assert main(["check", 'city == "Łódź \U0001f600"', "--output", output]) == 0
     assert "Łódź \U0001f600" in file.getvalue().decode("utf-8")
-
-
-def test_an_encoding_with_all_characters_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = redirect(monkeypatch, "UTF-8")
-    assert main(["--version"]) == 0
-    assert isinstance(sys.stdout, io.TextIOWrapper)
-    assert (sys.stdout.encoding, sys.stdout.errors) == ("UTF-8", "strict")
-    assert file.getvalue().startswith(b"bmq ")

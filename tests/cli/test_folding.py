@@ -23,11 +23,6 @@ def test_rows_that_differ_in_numbers_are_one_row_in_the_place_of_the_first() -> 
     ]
 
 
-def test_few_rows_stay_in_their_order() -> None:
-    rows = [Row("m", (f"k == {number}", "m")) for number in (3, 1, 2, 7, 5, 6, 4)]
-    assert folded(rows, COUNT) == rows
-
-
 def test_rows_of_different_kinds_or_texts_are_never_combined() -> None:
     rows = [Row(number, (f"k == {number}", "m")) for number in range(20)]
     assert folded(rows, COUNT) == rows

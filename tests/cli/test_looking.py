@@ -73,14 +73,6 @@ def test_admin_prints_the_answer(run: Bmq) -> None:
     assert "no.such.domain" in ran.err
 
 
-def test_admin_reports_a_refused_part_of_an_answer(run: Bmq, bmq_queue_uri: str) -> None:
-    assert run("post", bmq_queue_uri, "kept").status == 0
-    domain, _, queue = bmq_queue_uri.removeprefix("bmq://").partition("/")
-    ran = run("admin", f"DOMAINS DOMAIN {domain} QUEUE {queue} PURGE nope", "--yes")
-    assert (ran.status, ran.out) == (4, "")
-    assert "nope" in ran.err
-
-
 def test_top_shows_the_queues(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
     queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
     aside.do(queue.post_many([b"m"] * 3))
@@ -116,15 +108,6 @@ def reader(aside: Aside, bmq_queue_uri: str) -> bmq.Queue:
 
 def _subscribe(aside: Aside, reader: bmq.Queue, text: str, **options: int) -> bmq.Consumer:
     return aside.do(reader.subscribe(text, **options).open())
-
-
-def test_explain_reports_a_queue_without_readers(run: Bmq, bmq_queue_uri: str) -> None:
-    (guid,) = run("post", bmq_queue_uri, "a", "--guids").lines
-    ran = run("explain", bmq_queue_uri)
-    assert ran.status == 0
-    assert "holds 1 message" in ran.out
-    assert "The queue has no consumers" in ran.out
-    assert guid in ran.out
 
 
 def test_explain_names_a_consumer_at_its_limit(

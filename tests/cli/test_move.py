@@ -9,7 +9,6 @@ import pytest
 
 import bmq
 from bmq.broker import DomainConfig, Limits, Mode
-from bmq.cli import move
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq, Ran
 
@@ -134,7 +133,3 @@ def test_odd_values(run: Bmq, words: list[str], status: int, error: str) -> None
     ran: Ran = run(*words)
     assert (ran.status, ran.out) == (status, "")
     assert error in ran.err
-
-
-def test_fields_are_documented() -> None:
-    assert move.FIELDS == ("source", "destination", "moved", "bytes", "failed", "seconds")

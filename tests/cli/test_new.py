@@ -96,22 +96,6 @@ def test_a_file_in_the_place_of_a_folder_is_named(offline: Bmq, arguments: list[
 
 
 @pytest.mark.parametrize(
-    ("name", "module"),
-    [
-        ("shop", "shop"),
-        ("Shop", "shop"),
-        ("a", "a"),
-        ("my-shop.v2", "my_shop_v2"),
-        ("a.-_b", "a_b"),
-        ("match", "match"),
-        ("True", "true"),
-    ],
-)
-def test_a_name_makes_a_package(name: str, module: str) -> None:
-    assert module_of(name) == module
-
-
-@pytest.mark.parametrize(
     ("name", "said"),
     [
         *(
@@ -128,13 +112,3 @@ def test_odd_names_are_refused(name: str, said: str) -> None:
         module_of(name)
     assert said in str(caught.value)
     assert "\x1b" not in str(caught.value)
-
-
-def test_wrong_words_are_refused(offline: Bmq) -> None:
-    assert "service" in offline("new", "shop", "shop").err
-    assert offline("new", "service", "-x").status == 2
-    ran = offline("new", "service", "--", "-x")
-    assert ran.status == 2
-    assert "got '-x'" in ran.err
-    assert offline("new", "service").status == 2
-    assert os.listdir() == []

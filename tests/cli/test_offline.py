@@ -7,10 +7,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 import bmq
 from bmq.cli.verbs import VERBS
@@ -73,13 +71,6 @@ def test_ctrl_c_during_an_import_is_an_interrupt(
 
 
 # ---- check
-
-
-def test_check_accepts_a_legal_expression(offline: Bmq) -> None:
-    ran = offline("check", "CustomerId >= 1000 && exists(OrderType)")
-    assert ran.status == 0
-    assert "of 10 operators, 39 of 128 characters" in ran.out
-    assert "CustomerId, OrderType" in ran.out
 
 
 def test_check_marks_the_mistake(offline: Bmq) -> None:
@@ -231,59 +222,7 @@ def test_a_truncated_recording_is_decoded_up_to_its_end(offline: Bmq, tmp_path: 
 # ---- the choice of the broker
 
 
-def test_a_broker_is_found_by_its_name(offline: Bmq, uri: str) -> None:
-    offline("contexts", "add", "here", uri, "--use")
-    offline("contexts", "add", "there", "tcp://127.0.0.1:1")
-    assert offline("admin", "CLUSTERS LIST").status == 0
-    assert offline("admin", "CLUSTERS LIST", "--broker", "here").status == 0
-    assert offline("admin", "CLUSTERS LIST", "--broker", "there").status == 3
-    ran = offline("admin", "CLUSTERS LIST", "--broker", "elsewhere")
-    assert ran.status == 2
-    assert "here, there" in ran.err
-
-
-def test_the_environment_names_a_broker_and_the_command_line_wins(
-    offline: Bmq, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BMQ_BROKER_URI", uri)
-    assert offline("queues").status == 0
-    assert offline("queues", "--broker", "tcp://127.0.0.1:1").status == 3
-    monkeypatch.setenv("BMQ_BROKER_URI", "tcp://127.0.0.1:1")
-    assert offline("queues", "--broker", uri).status == 0
-
-
 def test_certificates_need_tls(offline: Bmq, tmp_path: Path) -> None:
     ran = offline("queues", "--broker", "tcp://localhost", "--ca", str(tmp_path / "none.pem"))
     assert ran.status == 2
     assert offline("queues", "--broker", "tcps://localhost", "--key", "k").status == 2
-
-
-@pytest.mark.parametrize("options", [[], ["--brief"]])
-@pytest.mark.parametrize("terminal", [False, True])
-def test_decode_prints_many_lines_at_a_time(
-    options: list[str], terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: Bmq
-) -> None:
-    """Twice the input is twice the text, in few pieces: each piece costs as much as hundreds of lines."""
-    if terminal:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-    recording = tmp_path / "heartbeats"
-    calls: list[object] = []
-    write, render = sys.stdout.write, Console.render
-
-    def counted_write(text: str) -> int:
-        calls.append(text)
-        return write(text)
-
-    def counted_render(*given: Any) -> Any:
-        calls.append(given)
-        return render(*given)
-
-    monkeypatch.setattr(sys.stdout, "write", counted_write)
-    monkeypatch.setattr(Console, "render", counted_render)
-    for events in (500, 1000):
-        recording.write_bytes(bytes.fromhex("0000000847020400") * events)
-        calls.clear()
-        ran = offline("decode", "--file", str(recording), *options)
-        assert ran.status == 0
-        assert ran.out.count("ELECTOR") == events
-        assert len(calls) < events / 10

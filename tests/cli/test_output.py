@@ -117,12 +117,6 @@ def test_odd_values_stay_in_their_cells(capsys: pytest.CaptureFixture[str]) -> N
     assert {each["b"] for each in rows} == {""}
 
 
-def test_nothing_found_is_a_header_or_nothing(offline: Bmq) -> None:
-    with BackgroundBroker() as broker:
-        assert offline("queues", "-o", "csv", "--broker", broker.uri).lines == [",".join(queues.FIELDS)]
-        assert offline("queues", "-o", "json", "--broker", broker.uri).out == ""
-
-
 def test_contradicting_forms_are_refused(offline: Bmq) -> None:
     with pytest.raises(BadInput, match="exclude each other"):
         form_of(Form.CSV, json=True)
@@ -161,49 +155,6 @@ def test_csv_without_columns_and_records_without_guids_are_refused(offline: Bmq)
     refused = offline("post", QUEUE, "x", "-o", "json")
     assert refused.status == 2
     assert "--guids" in refused.err
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders with a domain each that differs."""
-    made: list[Path] = []
-    for name, ttl in (("staging", 300), ("production", 86400)):
-        parameters = {"name": "shop.orders", "mode": {"priority": {}}, "messageTtl": ttl}
-        limits = {"messages": 1000, "bytes": 1000000}
-        storage = {"config": {"inMemory": {}}, "domainLimits": limits, "queueLimits": limits}
-        parameters |= {"storage": storage, "consistency": {"eventual": {}}}
-        file = {"definition": {"location": "local", "parameters": parameters}}
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "shop.orders.json").write_text(json.dumps(file), encoding="utf-8")
-        made.append(tmp_path / name)
-    return made[0], made[1]
-
-
-def test_differences_of_domains_are_one_record_in_every_form(
-    offline: Bmq, folders: tuple[Path, Path]
-) -> None:
-    before, after = map(str, folders)
-    (record,) = offline("domains", "diff", before, after, "--json").json
-    (row,) = read(offline("domains", "diff", before, after, "--output", "csv").out)
-    assert tuple(row) == domains.DIFFERENCE
-    assert json.loads(row["changes"]) == record["changes"]
-    assert record["changes"][0]["before"] == 300
-    assert read(offline("domains", "diff", before, before, "--output", "csv").out) == []
-
-
-def test_a_plan_has_a_line_for_each_domain_as_csv(
-    offline: Bmq, broker: BackgroundBroker, folders: tuple[Path, Path]
-) -> None:
-    words = ["domains", "plan", str(folders[0]), "--broker", broker.uri]
-    (plan,) = offline(*words, "--json").json
-    (row,) = read(offline(*words, "--output", "csv").out)
-    assert tuple(row) == domains.FIELDS
-    assert row["action"] == plan["domains"][0]["action"]
-    words[1] = "apply"
-    ran = offline(*words, "--output", "csv", "--yes")
-    (row,) = read(ran.out)
-    assert tuple(row) == domains.APPLIED
-    assert (row["done"] == "true") == (ran.status == 0)
 
 
 @pytest.mark.parametrize(

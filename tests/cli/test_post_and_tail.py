@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,16 +38,6 @@ def test_a_last_line_without_a_line_feed_is_posted(run: Bmq, bmq_queue_uri: str,
     (tmp_path / "lines").write_bytes(b"one\r\ntwo\nthree")
     assert run("post", bmq_queue_uri, "--file", str(tmp_path / "lines"), "--lines").status == 0
     assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["one", "two", "three"]
-
-
-def test_standard_input_is_posted(
-    run: Bmq, bmq_queue_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "input").write_bytes(b"as it\nis")
-    with (tmp_path / "input").open() as file:
-        monkeypatch.setattr(sys, "stdin", file)
-        assert run("post", bmq_queue_uri).status == 0
-    assert [message["data"] for message in posted(run, bmq_queue_uri)] == ["as it\nis"]
 
 
 def test_output_of_tail_can_be_posted(
@@ -100,18 +89,6 @@ def test_a_payload_argument_that_is_not_utf8_is_named(run: Bmq, bmq_queue_uri: s
     assert ran.status == 2
     assert "is not UTF-8: give such data in a file (--file)" in ran.err
     assert "codec" not in ran.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["post", "QUEUE", "--lines", "-"], "standard input is read without a PAYLOAD"),
-    ],
-)
-def test_a_slip_of_the_hand_gets_the_right_word(offline: Bmq, arguments: list[str], words: str) -> None:
-    ran = offline(*arguments)
-    assert ran.status == 2
-    assert words in ran.err
 
 
 def test_invalid_lines_are_listed_and_valid_lines_posted(
@@ -233,27 +210,11 @@ def test_tail_selects_by_tags(run: Bmq, bmq_queue_uri: str) -> None:
     assert run("tail", bmq_queue_uri, "--tag", "express", "--fields", "data").lines == ["tagged"]
 
 
-def test_tail_of_one_application(run: Bmq, bmq_new_queue_uri: object) -> None:
-    queue = bmq_new_queue_uri(FANOUT)  # type: ignore[operator]
-    run("post", queue, "a")
-    assert run("tail", f"{queue}?id=foo", "--confirm", "--fields", "data").lines == ["a"]
-    assert run("tail", f"{queue}?id=bar", "--fields", "data").lines == ["a"]
-    assert run("tail", f"{queue}?id=foo", "--fields", "data", "--idle", "0.2").lines == []
-
-
 def test_tail_reports_a_full_window(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, *"abcde")
     ran = run("tail", bmq_queue_uri, "--max-unconfirmed", "2", "--fields", "data")
     assert ran.lines == ["a", "b"]
     assert "--max-unconfirmed" in ran.err
-
-
-def test_output_cannot_control_a_terminal(run: Bmq, bmq_queue_uri: str, tmp_path: Path) -> None:
-    (tmp_path / "evil").write_bytes(b"\x1b[2Jgone\r\n\xff")
-    run("post", bmq_queue_uri, "--file", str(tmp_path / "evil"), "-p", "s=\x1b]0;title\x07")
-    (line,) = run("tail", bmq_queue_uri).lines
-    assert "\x1b" not in line
-    assert "\\x1b[2Jgone" in line
 
 
 def test_invalid_expression_is_refused(run: Bmq, bmq_queue_uri: str) -> None:
@@ -308,9 +269,3 @@ def test_invalid_queue_uri_is_refused(run: Bmq, verb: list[str], uri: str) -> No
     assert ran.status == 2
     assert ran.out == ""
     assert "Traceback" not in ran.err
-
-
-def test_invalid_uri_is_refused(run: Bmq) -> None:
-    ran = run("tail", "orders")
-    assert ran.status == 2
-    assert "bmq://DOMAIN" in ran.err

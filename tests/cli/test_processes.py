@@ -139,23 +139,6 @@ async def test_processes_share_a_queue_and_an_address(tmp_path: Path, broker: st
     assert process.returncode == 0, errors
 
 
-async def test_a_stopped_process_is_named_before_the_prober_gives_up(
-    tmp_path: Path, broker: str, queue: str
-) -> None:
-    write(tmp_path, broker, queue, "print(f'[{number}] handled', flush=True)")
-    with running(tmp_path, "shop", "-n", "2") as process:
-        lines_until(process, 2, "begun")
-        uri = error_until(process, r"http://\S+")[0]
-        _, second = ready(uri)
-        os.kill(second, signal.SIGSTOP)
-        assert ask(uri, "/livez", timeout=5) == (503, "process 2 does not answer\n")
-        assert ask(uri, "/readyz", timeout=5)[0] == 503
-        os.kill(second, signal.SIGCONT)
-        assert ask(uri, "/livez") == (200, "alive\n")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-
-
 async def test_killed_process_starts_again_under_its_number(tmp_path: Path, broker: str, queue: str) -> None:
     write(tmp_path, broker, queue, "print(f'[{number}] handled', flush=True)")
     with running(tmp_path, "shop", "-n", "2") as process:
@@ -229,45 +212,6 @@ def test_hang_up_restarts_one_process_after_another(tmp_path: Path, broker: str,
     assert process.returncode == 0
 
 
-async def test_second_signal_cancels_the_handlers(tmp_path: Path, broker: str, queue: str) -> None:
-    handle = """
-    import asyncio
-    print("waits", flush=True)
-    try:
-        await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        print(f"[{number}] cancelled", flush=True)
-        raise
-"""
-    write(tmp_path, broker, queue, handle, grace=1000.0)
-    with running(tmp_path, "shop", "-n", "2") as process:
-        lines_until(process, 2, "begun")
-        uri = error_until(process, r"http://\S+")[0]
-        await post(broker, queue, 2)
-        lines_until(process, 2, "waits")
-        process.send_signal(signal.SIGINT)
-        while json.loads(ask(uri, "/readyz")[1])["processes"][1]["state"] != "stopping":
-            pass
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-    assert sorted(output.splitlines()) == ["[1] cancelled", "[1] ended 1", "[2] cancelled", "[2] ended 2"]
-    assert process.returncode == 0, errors
-
-
-@pytest.mark.parametrize(
-    ("target", "status", "why"),
-    [("shoop", 2, "cannot import shoop"), ("shop:ap", 2, "no bmq.App with the name 'ap'")],
-)
-def test_processes_that_cannot_start_end_the_run(
-    tmp_path: Path, broker: str, queue: str, target: str, status: int, why: str
-) -> None:
-    write(tmp_path, broker, queue)
-    ended, output, errors = run(tmp_path, target, "-n", "2")
-    assert (ended, output) == (status, "")
-    assert why in errors
-    assert f"ended with status {status}; no process could start, giving up" in errors.splitlines()[-1]
-
-
 @pytest.mark.parametrize("arguments", [["-n", "2"], ["--reload"]])
 def test_address_in_use_ends_the_run_before_a_process_starts(
     tmp_path: Path, broker: str, queue: str, arguments: list[str]
@@ -299,18 +243,6 @@ def test_address_of_the_app_in_use_ends_the_run_with_all_processes(
             os.kill(int(pid), 0)
 
 
-def test_each_process_is_reported_ready_once(tmp_path: Path, broker: str, queue: str) -> None:
-    write(tmp_path, broker, queue)
-    with running(tmp_path, "shop", "-n", "2") as process:
-        ready = [
-            error_until(process, r"process (\d) \(pid \d+\) is ready and receives messages")[1] for _ in "12"
-        ]
-        assert sorted(ready) == ["1", "2"]
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    assert "is ready" not in errors
-
-
 async def test_app_that_stops_itself_is_not_restarted(tmp_path: Path, broker: str, queue: str) -> None:
     write(tmp_path, broker, queue, "app.stop()")
     with running(tmp_path, "shop", "-n", "2") as process:
@@ -320,21 +252,6 @@ async def test_app_that_stops_itself_is_not_restarted(tmp_path: Path, broker: st
     assert sorted(output.splitlines()) == ["[1] ended 1", "[2] ended 2"]
     assert process.returncode == 0
     assert errors.count("has finished") == 2
-
-
-def test_reload_restarts_all_processes_after_a_change(tmp_path: Path, broker: str, queue: str) -> None:
-    write(tmp_path, broker, queue)
-    with running(tmp_path, "shop", "-n", "2", "--reload") as process:
-        lines_until(process, 2, "begun")
-        (tmp_path / "shop.py").write_text("no Python")
-        lines_until(process, 2, "ended")
-        for number in (1, 2):
-            assert error_until(process, r"process (\d) .*; waiting for a change")[1] in "12", number
-        write(tmp_path, broker, queue)
-        lines_until(process, 2, "begun")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    assert process.returncode == 0
 
 
 PARTS = """
@@ -359,17 +276,6 @@ def test_included_app_with_an_address_has_its_own_server(tmp_path: Path, broker:
         assert len(ready(two)) == 2
         assert ask(two, "/metrics")[1].count("part_total{") == 2
         assert "part_total" not in ask(one, "/metrics")[1]
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    assert process.returncode == 0
-
-
-def test_health_option_gives_an_app_an_address(tmp_path: Path, broker: str, queue: str) -> None:
-    text = PARTS.format(uri=broker, queue=queue).replace(', health="127.0.0.1:0"', "")
-    (tmp_path / "shop.py").write_text(text)
-    with running(tmp_path, "shop:one", "-n", "2", "--health", "127.0.0.1:0") as process:
-        uri = error_until(process, r"http://127\S+")[0]
-        assert len(ready(uri)) == 2
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0

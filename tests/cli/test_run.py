@@ -198,13 +198,3 @@ def test_run_keeps_the_programs_logging_configuration(
     (tmp_path / "shop.py").write_text(LOGS.format(uri=broker, configuration=configuration))
     errors = run(tmp_path, "shop", *arguments)[2]
     assert [line for line in errors.splitlines() if line.endswith(("informed", "warned"))] == expected
-
-
-def test_run_logs_time_level_and_logger_for_a_program_that_configures_no_logging(
-    tmp_path: Path, broker: str
-) -> None:
-    (tmp_path / "shop.py").write_text(LOGS.format(uri=broker, configuration=""))
-    errors = run(tmp_path, "shop")[2]
-    assert re.search(r"^\d{4}-\d\d-\d\d [\d:,]+ INFO shop: informed$", errors, re.MULTILINE), errors
-    assert re.search(r"^\d{4}-\d\d-\d\d [\d:,]+ WARNING shop: warned$", errors, re.MULTILINE), errors
-    assert "informed" not in run(tmp_path, "shop", "--log-level", "warning")[2]

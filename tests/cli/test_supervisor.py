@@ -88,23 +88,6 @@ async def until_ready(uri: str) -> dict[str, Any]:
     return ready
 
 
-async def test_one_address_answers_for_all_processes(log: Log) -> None:
-    async with running(log, SERVE, 3) as uri:
-        ready = await until_ready(uri)
-        assert (ready["ready"], ready["degraded"], ready["troubles"]) == (True, False, [])
-        assert [(each["process"], each["state"]) for each in ready["processes"]] == [
-            (1, "running"),
-            (2, "running"),
-            (3, "running"),
-        ]
-        assert await get(uri, "/livez") == (200, "alive\n")
-        status, metrics = await get(uri, "/metrics")
-        assert status == 200
-        assert metrics.endswith("".join(f'handled_total{{process="{each}"}} 5\n' for each in (1, 2, 3)))
-        assert 'bmq_processes{state="running"} 3\n' in metrics
-        assert (await get(uri, "/"))[0] == 404
-
-
 async def test_worst_process_decides_and_is_named(log: Log) -> None:
     code = """
 if number == "2":

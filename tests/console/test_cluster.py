@@ -86,11 +86,3 @@ async def test_contents_are_not_taken_where_readers_elsewhere_are_unknown(
     async with http.post(console.url + "api/contents", json=body) as response:
         assert response.status == 409
         assert "node1 is not the primary" in (await response.json())["error"]
-
-
-async def test_the_page_shows_that_a_proxy_answers(
-    serve: Serve, http: aiohttp.ClientSession, cluster: RecordedCluster
-) -> None:
-    console = await serve(cluster.uris("proxy"))
-    live = await _live(http, console)
-    assert "is a proxy" in live["error"] + live["gap"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import aiohttp
@@ -15,37 +14,11 @@ from bmq.admin.watch import Figures, use_of
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.console import Console
 from bmq.console.buckets import group_of
-from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, worst
-from bmq.console.source import Embedded, RemoteBroker
+from bmq.console.findings import DeadLetters, QueueFinding
+from bmq.console.source import RemoteBroker
 from bmq.console.watch import _Sight
 from tests.console.conftest import Serve
 from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
-
-
-def _kinds(**values: Any) -> list[str]:
-    expired = values.pop("expired", 0)
-    figures = Figures("bmq://d/orders", "d", "priority", values.pop("messages", 0), 0, **values)
-    return [each.kind for each in at_a_glance(figures, DeadLetters(), expired)]
-
-
-def test_an_empty_or_moving_queue_has_no_problem() -> None:
-    assert _kinds() == []
-    assert _kinds(messages=3, consumers=1) == []
-    assert _kinds(messages=3, consumers=1, quota=0.79, quota_of="queue") == []
-
-
-def test_late_statistics_do_not_show_that_nobody_reads() -> None:
-    assert _kinds(messages=3) == []
-
-
-def test_a_quota_is_reported_from_eighty_percent_on() -> None:
-    assert _kinds(consumers=1, quota=0.8, quota_of="domain") == ["near"]
-    assert _kinds(consumers=1, quota=1.01, quota_of="queue", full=True) == ["full"]
-
-
-def test_expired_messages_are_reported_of_an_empty_queue_too() -> None:
-    assert _kinds(expired=3) == ["expired"]
-    assert _kinds(expired=3, messages=1) == ["expired"]
 
 
 def test_expired_messages_are_counted_from_poll_to_poll() -> None:
@@ -76,13 +49,6 @@ def test_patterns_name_the_queues_with_dead_letters() -> None:
 def test_a_malformed_pattern_is_refused(given: Any) -> None:
     with pytest.raises(bmq.UsageError, match="dead_letters"):
         Console(RemoteBroker("tcp://localhost:1"), dead_letters=given)
-
-
-def test_the_most_severe_problem_comes_first() -> None:
-    near = QueueFinding("near", "warning", "", "", "")
-    unread = QueueFinding("unread", "critical", "", "", "")
-    assert worst([near, unread]) is unread
-    assert worst([]) is None
 
 
 @pytest.mark.parametrize(
@@ -140,18 +106,6 @@ async def test_problems_of_queues_over_the_wire(
     assert [each["title"] for each in facts["findings"]] == [
         f"No readers for application {app}" for app in ("foo", "bar", "baz")
     ]
-
-
-async def test_dead_letters_of_a_queue_with_another_name(
-    http: aiohttp.ClientSession, broker: bmq.broker.Broker, session: bmq.Session
-) -> None:
-    queue = await session.open_queue(f"{ORDERS}.failed", write=True)
-    await queue.post(b"x")
-    async with (
-        Console(Embedded(broker), interval=0.02, dead_letters=["*.failed"]) as console,
-        _live(http, console) as lines,
-    ):
-        await _until(lines, lambda line: _kinds_of(line) == {f"{ORDERS}.failed": ("dead", "warning")})
 
 
 async def test_missing_confirmations_and_a_reader_without_a_turn(
@@ -264,15 +218,6 @@ async def test_a_group_is_shown(http: aiohttp.ClientSession, serve: Serve, sessi
     assert [each["buckets"] for each in app["group"]["members"]] == [[0, 1]]
 
 
-async def test_clusters_of_the_broker(http: aiohttp.ClientSession, serve: Serve) -> None:
-    found = await _get(http, await serve(), "api/clusters")
-    (cluster,) = found["clusters"]
-    assert cluster["status"]["partitions"][0]["primary"]
-    assert cluster["status"]["nodes"]
-    assert cluster["error"] == ""
-    assert cluster["storage"]
-
-
 def _sight(asked: float, *, confirmed: float = 0.0, suspected: bool = False) -> _Sight:
     sight = _Sight(asked=asked)
     sight.confirmed.append(confirmed)
@@ -298,17 +243,3 @@ def test_suspicious_queues_are_asked_about_first_and_all_in_the_end() -> None:
     assert _sight(0, confirmed=3).urgency(read, 1000.0) > _sight(960).urgency(read, 1000.0), (
         "no queue starves"
     )
-
-
-async def test_the_age_of_the_answers_is_reported(
-    http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
-) -> None:
-    for number in range(20):
-        queue = await session.open_queue(f"{ORDERS}{number}", read=True, write=True)
-        await queue.post(b"held by its reader")
-    began = time.monotonic()
-    console = await serve()
-    async with _live(http, console) as lines:
-        state = await _until(lines, lambda state: len(state["queues"]) == 20 and not state["unasked"])
-        rounding = 0.1
-        assert 0 <= state["oldest"] <= time.monotonic() - began + rounding, "older than the console"

@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,9 +17,8 @@ import aiohttp
 import pytest
 
 import bmq
-from bmq.console import Console, Embedded, RemoteBroker, source
+from bmq.console import Console, Embedded
 from bmq.wire import compression
-from bmq.wire.message import read_beginning
 from tests.console.conftest import Serve
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -102,44 +101,7 @@ async def test_answer_has_a_budget_and_reports_omissions(
     assert len(found["messages"]) == 1, "the first message always has room"
 
 
-async def test_the_loop_turns_between_two_messages(
-    http: aiohttp.ClientSession, broker: bmq.broker.Broker, session: bmq.Session
-) -> None:
-    queue = await session.open_queue(ORDERS, write=True)
-    guids = [(await queue.post(b"x")).guid for _ in range(20)]
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    await asyncio.sleep(0)
-    seen = [turns async for _ in Embedded(broker).contents(ORDERS, "", guids)]
-    counting.cancel()
-    assert len(set(seen)) == 20
-
-
 # ---- messages that cannot be read
-
-
-def _unreadable(readable: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Unreadable application data, with the fields of its message."""
-    yield b"garbage that is no zlib", {"compression": 1}
-    yield zlib.compress(bytes(1000))[:-8], {"compression": 1}
-    yield b"x", {"compression": 5}
-    yield b"x", {"has_properties": True}
-    yield b"\xff\0\0\x0a" + b"\xff" * 36, {"has_properties": True}
-
-
-@pytest.mark.parametrize("number", range(5))
-def test_unreadable_content_is_an_error_of_its_message(number: int) -> None:
-    data, fields = list(_unreadable(b""))[number]
-    given = {"has_properties": False, "schema_id": 0, "compression": 0} | fields
-    with pytest.raises(bmq.ProtocolError):
-        read_beginning(data, most=SHOWN, **given)
 
 
 async def test_one_unreadable_message_hides_no_other(
@@ -269,11 +231,6 @@ async def test_a_defect_is_a_json_answer_and_one_log_line(
     assert "a defect\\x1b[2J" in line
 
 
-async def test_unknown_queue_is_an_error(http: aiohttp.ClientSession, console: Console) -> None:
-    for uri in (f"{DOMAIN}/never-opened", "bmq://no.such.domain/q"):
-        assert (await _ask(http, console, 409, uri=uri, guids=["0" * 32]))["error"]
-
-
 # ---- readers that follow
 
 
@@ -357,14 +314,6 @@ async def test_slow_polls_are_less_frequent_and_rarest_without_viewers(
             await asyncio.tasks.__sleep0()  # type: ignore[attr-defined]
         watch._came.set()  # a page is opened
         await waiting
-
-
-def test_the_limits_hold_together() -> None:
-    """The page requests 25 messages at once, which fit into one answer."""
-    from bmq.console import server
-
-    assert 25 * (source.MOST_SHOWN * 4 / 3) <= server._MOST_ANSWERED * 1.05
-    assert RemoteBroker("tcp://localhost").authenticates is False
 
 
 async def test_invalid_http_leaves_no_log_line(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
