@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Generic, Unpack
 
 from bmq import _checks
-from bmq._dead_letters import DeadLetter, Failure
+from bmq._dead_letters import Failure
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
@@ -30,11 +30,11 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
-from bmq.workers._consume import feed, idle_consumer_of
+from bmq.workers._consume import feed, idle_consumer_of, open_dead_letters
 from bmq.workers._dependencies import HandlerContext, S, app_dependencies, checked_state
 from bmq.workers._life import Life, LifeInput, LifeState
 from bmq.workers._middleware import Middleware
-from bmq.workers._options import HandlerOptions, OnError, member_of
+from bmq.workers._options import OnError, member_of
 from bmq.workers._registry import Registrar, Registration, RegistrationTarget, Registry, Router, Step
 from bmq.workers._retry import Clock, checked_clock
 from bmq.workers._status import Statuses, expect, status
@@ -87,7 +87,7 @@ class Running:
 
     Attributes:
         session: session of the handlers.
-        consumers: registration, consumer and open dead-letter queue of each handler.
+        consumers: registration and consumer of each handler.
         context: middlewares, state and dependencies of the app.
     """
 
@@ -95,7 +95,7 @@ class Running:
         self._settings = settings
         self._registry = registry
         self.session = session
-        self.consumers: list[tuple[Registration, Consumer, Queue | None]] = []
+        self.consumers: list[tuple[Registration, Consumer]] = []
         # Sweepers close queues, so sweepers have a separate session.
         self._sweeping: Session | None = None
         self._movers: list[Mover] = []
@@ -137,16 +137,12 @@ class Running:
             )
             grouped = any(each.uri == uri and each.group is not None for each in handlers)
             consumers[uri] = iter([idle_consumer_of(queue)] if grouped else queue.consumers)
-        for output in self._registry.published:
-            await session.open_output(output.uri.canonical)
+        for output in posted:
+            await session.open_output(output)
         for each in handlers:
-            then, dead_letters = each.options.policy.then, None
-            if isinstance(then, DeadLetter):
-                dead_letters = (
-                    await session.open_output(then.queue) if isinstance(then.queue, str) else then.queue
-                )
-            self.consumers.append((each, next(consumers[each.uri]), dead_letters))
-            expect(self.consumers[-1][1], each.plan.name)
+            consumer = next(consumers[each.uri])
+            self.consumers.append((each, consumer))
+            expect(consumer, each.plan.name)
 
     async def _make_movers(self, closing: AsyncExitStack) -> None:
         if not self._registry.waiting:
@@ -158,13 +154,11 @@ class Running:
             admin = await closing.enter_async_context(ask(self._settings.broker, **how))
         except Error as error:
             logger.info("the delay queue cannot be checked: %s", error)
-        for uri, waiting in self._registry.waiting.items():
+        for uri, given in self._registry.waiting.items():
             queue = await self.session.open_queue(str(uri), read=True, default_subscription=False)
-            options: dict[str, Any] = {}
-            if waiting is not None:
-                options = {field.name: getattr(waiting, field.name) for field in dataclasses.fields(waiting)}
-                if waiting.dead_letters is not None:
-                    options["dead_letters"] = await self.session.open_output(waiting.dead_letters)
+            options = dict(given or {})
+            if (letters := options.get("dead_letters")) is not None:
+                options["dead_letters"] = await self.session.open_output(letters)
             self._movers.append(Mover(queue, admin=admin, **options))
 
     def feeding(self) -> list[asyncio.Task[None]]:
@@ -187,14 +181,11 @@ class Running:
         """Start a task for each mover."""
         return [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
 
-    async def _feed(self, each: Registration, consumer: Consumer, dead_letters: Queue | None) -> None:
+    async def _feed(self, each: Registration, consumer: Consumer) -> None:
         """Call one handler until the app stops."""
-        settings, quarantine = self._settings, each.options.quarantine
-        if quarantine is not None and isinstance(quarantine.queue, str):
-            quarantine = DeadLetter(await self.session.open_output(quarantine.queue))
-        options: HandlerOptions = dataclasses.replace(
-            each.options, quarantine=quarantine, on_error=settings.hook(each.options.on_error)
-        )
+        settings = self._settings
+        options, dead_letters = await open_dead_letters(each.options, consumer.queue)
+        options = dataclasses.replace(options, on_error=settings.hook(options.on_error))
         grace, clock = settings.grace, settings.clock
         own, publisher = each.middlewares, self._registry.publisher_of(each)
         builtins = () if each.responder is None else (each.responder._handle,)
@@ -525,7 +516,7 @@ class App(Registrar, Generic[S]):
         ]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        chosen = [(each, consumer) for each, consumer, _ in feeding if handler is None or each.is_of(handler)]
+        chosen = [(each, consumer) for each, consumer in feeding if handler is None or each.is_of(handler)]
         for each, _ in chosen:
             if each.group is not None:
                 raise StateError(
@@ -643,7 +634,7 @@ class App(Registrar, Generic[S]):
         try:
             for each in apps:
                 each._running = await Running.start(each._settings, each._registry, closing)
-                each._consumers = [consumer for _, consumer, _ in each._running.consumers]
+                each._consumers = [consumer for _, consumer in each._running.consumers]
             for function in [function for each in apps for function in each._registry.shutdown]:
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in each._registry.startup]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack, cast
 
 from bmq import _checks
-from bmq._dead_letters import DeadLetter, check_dead_letters
+from bmq._dead_letters import DeadLetter
 from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq.client.consumer import Consumer
@@ -38,7 +38,7 @@ from bmq.workers._retry import Clock, LoopClock, check_durable, checked_clock
 from bmq.workers._sources import BatchBounds
 from bmq.workers._workers import Workers, settled
 
-__all__ = ["consume", "feed", "idle_consumer_of"]
+__all__ = ["consume", "feed", "idle_consumer_of", "open_dead_letters"]
 
 V = TypeVar("V")
 
@@ -178,14 +178,11 @@ async def consume(
             "a consumer already has a subscription and limits: give these arguments to "
             "queue.subscribe(...), or give the queue to consume(...)"
         )
-    origin = QueueUri.parse((whole if isinstance(whole, Queue) else whole.queue).uri)
+    queue: Queue = whole if isinstance(whole, Queue) else whole.queue
+    origin = QueueUri.parse(queue.uri)
     check_durable(chosen.policy, origin)
     chosen.check_quarantine(origin)
-    if chosen.quarantine is not None:
-        quarantine = DeadLetter(await _open_dead_letters(whole, chosen.quarantine))
-        chosen = replace(chosen, quarantine=quarantine)
-    then = chosen.policy.then
-    dead_letters = await _open_dead_letters(whole, then) if isinstance(then, DeadLetter) else None
+    chosen, dead_letters = await open_dead_letters(chosen, queue)
 
     async def fed() -> None:
         async with app_dependencies((plan,), context) as context.values:
@@ -314,13 +311,23 @@ def idle_consumer_of(queue: Queue) -> Consumer:
     return queue.subscribe(max_unconfirmed_messages=_LANE_MESSAGES, max_unconfirmed_bytes=_LANE_BYTES)
 
 
-async def _open_dead_letters(source: Queue | Consumer, letters: DeadLetter) -> Queue:
-    """Return the queue for dead letters, opened if the dead letters name a URI."""
-    origin = source if isinstance(source, Queue) else source.queue
-    if not isinstance(letters.queue, str):
-        return check_dead_letters(letters.queue, origin)
-    check_elsewhere(QueueUri.parse(origin.uri), QueueUri.parse(letters.uri))
-    return await origin.session.open_output(letters.queue)
+async def open_dead_letters(options: HandlerOptions, queue: Queue) -> tuple[HandlerOptions, Queue | None]:
+    """Open the queues that a handler's options name for dead letters and for the quarantine.
+
+    Returns:
+        The options with an open queue for the quarantine, and the queue for dead letters, if any.
+    """
+
+    async def opened(letters: DeadLetter) -> Queue:
+        check_elsewhere(QueueUri.parse(queue.uri), letters.queue)
+        if isinstance(letters.queue, Queue):
+            return letters.queue
+        return await queue.session.open_output(letters.queue)
+
+    if options.quarantine is not None:
+        options = replace(options, quarantine=DeadLetter(await opened(options.quarantine)))
+    then = options.policy.then
+    return options, await opened(then) if isinstance(then, DeadLetter) else None
 
 
 async def _together(*runs: Coroutine[Any, Any, None]) -> None:

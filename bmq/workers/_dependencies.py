@@ -538,26 +538,13 @@ class _Reading:
 
     def _no_source(self, each: inspect.Parameter, of: Any) -> str:
         role = self.role
-        messages = "list[bmq.Message]" if role.batch else "bmq.Message"
         said = "has no annotation" if of is EMPTY else f"is annotated with {shown_type(of)}"
-        more = "" if role.batch else "Annotated[..., bmq.Property(...)], "
-        rule = f"{role.what} has {role.takes}"
-        if not role.dependency:
-            rule = f"{role.what} takes {role.takes}. Only the first parameter takes the value"
+        message = "list[bmq.Message]" if role.batch else "bmq.Message"
         return (
-            f"{self.name}: parameter {each.name} {said}, which has no source: {rule}. Give {each.name} a "
-            f"default, or the annotation {messages}, bmq.Attempt, the class of bmq.App(state=...), {more}or "
-            f"Annotated[..., bmq.Depends(...)]{self._other_state(of)}"
+            f"{self.name}: parameter {each.name} {said}, which has no source: {role.what} takes {role.takes}."
+            f" Give {each.name} a default, or the annotation {message}, bmq.Attempt, the class of "
+            "bmq.App(state=...), Annotated[..., bmq.Property(...)] or Annotated[..., bmq.Depends(...)]"
         )
-
-    def _other_state(self, of: Any) -> str:
-        """Return the end of an error for a class that may be meant as the class of the app's state."""
-        state = self.state
-        if not inspect.isclass(state) or not inspect.isclass(of) or of.__module__ == "builtins":
-            return ""
-        has = "no state" if state is State else f"a state of the class {shown_type(state)}"
-        name = shown_type(of)
-        return f". The app has {has}: to use an object of {name} as its state, bmq.App(state={name}(...))"
 
 
 def _check_dependency(function: Callable[..., Any]) -> None:

@@ -209,12 +209,7 @@ class HandlerOptions:
             wanted = str.__str__(wanted) or None
         subscriptions_for(wanted)
         if isinstance(self.policy.then, DeadLetter):
-            dead_letters = QueueUri.parse(self.policy.then.uri)
-            if dead_letters.app_id:
-                raise UsageError(
-                    f"dead letters are posted to a queue, not to an application of it: {dead_letters}"
-                )
-            check_elsewhere(uri, dead_letters)
+            check_elsewhere(uri, self.policy.then.queue)
         self.check_quarantine(uri)
         self.definition  # noqa: B018  # raises if a limit is out of range
         return uri
@@ -229,7 +224,7 @@ class HandlerOptions:
         if self.quarantine is None:
             return
         letters = _checks.choice("quarantine", self.quarantine, DeadLetter)
-        check_elsewhere(uri, QueueUri.parse(letters.uri))
+        check_elsewhere(uri, letters.queue)
         if uri.app_id:
             raise UsageError(
                 f"quarantine posts messages again, and a post to {uri} would reach every application of the "
@@ -295,14 +290,19 @@ class HandlerOptions:
         return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
 
 
-def check_elsewhere(uri: QueueUri, letters: QueueUri) -> None:
-    """Check that dead letters of a queue go to another queue.
+def check_elsewhere(uri: QueueUri, letters: Queue | str) -> None:
+    """Check that messages of a queue can be put aside in another queue.
 
     Raises:
-        UsageError: the dead letters would return to the queue.
+        UsageError: the messages would return to the queue, or cannot be posted.
     """
-    if letters.canonical == uri.canonical:
+    other = QueueUri.parse(letters if isinstance(letters, str) else letters.uri)
+    if other.app_id:
+        raise UsageError(f"dead letters are posted to a queue, not to an application of it: {other}")
+    if other.canonical == uri.canonical:
         raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
+    if isinstance(letters, Queue) and not letters.writable:
+        raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")
 
 
 def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Final, TypeAlias, TypeVar, Unpack, cast
 
@@ -31,11 +31,10 @@ from bmq.workers._options import (
 )
 from bmq.workers._results import PUBLISHING, KeyOf, Output, Publisher, Respond, Responder, Results
 from bmq.workers._retry import is_durable
-from bmq.workers._sources import BatchBounds, checked_bounds
+from bmq.workers._sources import BatchBounds
 from bmq.workers._sweeper import Sweeper
 
 __all__ = [
-    "DelayQueue",
     "Registrar",
     "Registration",
     "RegistrationTarget",
@@ -86,25 +85,14 @@ class Registration:
         return self.handler is handler or (inspect.ismethod(handler) and self.handler == handler)
 
 
-@dataclass(frozen=True, slots=True)
-class DelayQueue:
-    """A delay queue, and the arguments of a :class:`bmq.delays.Mover`."""
-
-    allow: Allow | None
-    dead_letters: str | None
-    longest: float | None
-    lookahead: float
-    max_held: int
-    max_held_bytes: int
-
-
 class Registry:
     """The parts of an app.
 
     Attributes:
         handlers: handlers, in the order of registration.
         sweepers: sweepers.
-        waiting: delay queues, with the arguments of the mover; None for default arguments.
+        waiting: delay queues, with the arguments of a :class:`bmq.delays.Mover`; None for a queue of durable
+            retries without a mover of its own.
         published: queues for the results of handlers.
         startup: functions to call before the first message.
         shutdown: functions to call after the last message.
@@ -113,7 +101,7 @@ class Registry:
     def __init__(self) -> None:
         self.handlers: list[Registration] = []
         self.sweepers: list[Sweeper] = []
-        self.waiting: dict[QueueUri, DelayQueue | None] = {}
+        self.waiting: dict[QueueUri, dict[str, Any] | None] = {}
         self.published: list[Output] = []
         self.startup: list[Callable[[], object]] = []
         self.shutdown: list[Callable[[], object]] = []
@@ -222,7 +210,7 @@ class Registry:
             if each.middlewares is not None:
                 each.plan.check_middlewares((*outer, *each.middlewares), overrides)
 
-    def add_delay_queue(self, uri: QueueUri, waiting: DelayQueue) -> None:
+    def add_delay_queue(self, uri: QueueUri, **options: Any) -> None:
         """Add a delay queue with a mover.
 
         Raises:
@@ -230,21 +218,16 @@ class Registry:
         """
         if self.waiting.get(uri) is not None:
             raise UsageError(f"{uri} already has a mover")
-        self.waiting[uri] = waiting
+        self.waiting[uri] = options
 
-    def outputs(self) -> set[str]:
+    def outputs(self) -> list[str]:
         """Return the URIs, without application, of the queues for dead letters and for results."""
-        letters = {QueueUri.parse(uri).canonical for uri in self._letters() if isinstance(uri, str)}
-        return letters | {each.uri.canonical for each in self.published}
-
-    def _letters(self) -> Iterator[object]:
+        found: list[object] = [str(each.uri) for each in self.published]
         for each in self.handlers:
-            for letters in (each.options.policy.then, each.options.quarantine):
-                if isinstance(letters, DeadLetter):
-                    yield letters.queue
-        for waiting in self.waiting.values():
-            if waiting is not None:
-                yield waiting.dead_letters
+            letters = (each.options.policy.then, each.options.quarantine)
+            found += [aside.queue for aside in letters if isinstance(aside, DeadLetter)]
+        found += [options["dead_letters"] for options in self.waiting.values() if options is not None]
+        return list(dict.fromkeys(QueueUri.parse(uri).canonical for uri in found if isinstance(uri, str)))
 
 
 def _results_of(handler: Registration, output: Output) -> Results:
@@ -517,14 +500,22 @@ class Registrar(ABC):
                 does not fit the type of the values.
             StateError: the app is running, or the router is already a part of an app.
         """
+        bounds = BatchBounds(
+            _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
+        )
         given = options.get("max_unconfirmed_messages")
-        bounds = BatchBounds(*checked_bounds(max_messages, max_wait, given))
+        room = _checks.optional(_checks.integer, "max_unconfirmed_messages", given)
+        if room is not None and room < bounds.max_messages:
+            raise UsageError(
+                f"a batch of {bounds.max_messages} messages can never fill up with "
+                f"max_unconfirmed_messages={room}: raise max_unconfirmed_messages to max_messages or more"
+            )
         chosen = HandlerOptions(**options)
         if is_durable(chosen.policy):
             raise UsageError(
                 "durable retries are for handlers of single messages: a batch is retried in the worker"
             )
-        if given is None:
+        if room is None:
             room = max(1000, (chosen.concurrency + 1) * bounds.max_messages)
             chosen = replace(chosen, max_unconfirmed_messages=room)
         chosen.check_queue(self._uri_of(queue))
@@ -728,7 +719,7 @@ class Registrar(ABC):
             StateError: the app is running, or the router is already a part of an app.
         """
         longest = _checks.timeout(longest, "longest")
-        bounds = check_due(lookahead, None, max_held, max_held_bytes)
+        ahead, _, held, held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
 
         def step(target: RegistrationTarget) -> None:
             uri = QueueUri.parse(target.uri_of(queue))
@@ -736,10 +727,15 @@ class Registrar(ABC):
             letters = None
             if dead_letters is not None:
                 letters = target.uri_of(dead_letters)
-                check_elsewhere(uri, QueueUri.parse(letters))
-            lookahead, _, max_held, max_held_bytes = bounds
+                check_elsewhere(uri, letters)
             target.registry.add_delay_queue(
-                uri, DelayQueue(allow, letters, longest, lookahead, max_held, max_held_bytes)
+                uri,
+                allow=allow,
+                dead_letters=letters,
+                longest=longest,
+                lookahead=ahead,
+                max_held=held,
+                max_held_bytes=held_bytes,
             )
 
         self._register(step)

@@ -295,16 +295,16 @@ class Backoff:
     blocks: bool = False
 
     def __post_init__(self) -> None:
-        _set(
-            self,
-            every=_checks.seconds("every", self.every),
-            retries=_checks.optional(_checks.integer, "retries", self.retries),
-            factor=_checks.number("factor", self.factor, 1.0),
-            cap=_checks.seconds("cap", self.cap, positive=True),
-            give_up_after=_checks.timeout(self.give_up_after, "give_up_after"),
-            durable=_checks.boolean("durable", self.durable),
-            blocks=_checks.boolean("blocks", self.blocks),
-        )
+        for name, value in (
+            ("every", _checks.seconds("every", self.every)),
+            ("retries", _checks.optional(_checks.integer, "retries", self.retries)),
+            ("factor", _checks.number("factor", self.factor, 1.0)),
+            ("cap", _checks.seconds("cap", self.cap, positive=True)),
+            ("give_up_after", _checks.timeout(self.give_up_after, "give_up_after")),
+            ("durable", _checks.boolean("durable", self.durable)),
+            ("blocks", _checks.boolean("blocks", self.blocks)),
+        ):
+            object.__setattr__(self, name, value)
         if self.durable and self.blocks:
             raise UsageError("a durable retry waits in the delay queue and blocks nothing: omit blocks")
         check_give_up(self.then)
@@ -323,12 +323,6 @@ class Backoff:
             left -= min(self.give_up_after * _PART_BEFORE, _SECONDS_BEFORE)
             pause = min(pause, left)
         return pause if left > 0 and pause <= left else None
-
-
-def _set(policy: object, **values: object) -> None:
-    """Set the checked values of a frozen policy."""
-    for name, value in values.items():
-        object.__setattr__(policy, name, value)
 
 
 def check_give_up(then: GiveUp) -> None:

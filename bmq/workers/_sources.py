@@ -11,12 +11,10 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from bmq import _checks
 from bmq.client.internals import buffer_of, driver_of, take_from
 from bmq.client.message import Message
-from bmq.errors import UsageError
 
 if TYPE_CHECKING:
     from bmq.workers._workers import Workers
@@ -26,13 +24,9 @@ __all__ = [
     "BatchBounds",
     "BatchedMessages",
     "KeyedMessages",
-    "Lanes",
     "MessageSource",
     "Work",
-    "checked_bounds",
 ]
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -195,26 +189,8 @@ class BatchBounds:
     max_wait: float
 
 
-def checked_bounds(
-    max_messages: object, max_wait: object, max_unconfirmed_messages: object
-) -> tuple[int, float]:
-    """Return the checked bounds of batches.
-
-    Raises:
-        UsageError: a bound is out of range, or a batch could never be full.
-    """
-    most, wait = _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
-    room = _checks.optional(_checks.integer, "max_unconfirmed_messages", max_unconfirmed_messages)
-    if room is not None and room < most:
-        raise UsageError(
-            f"a batch of {most} messages can never fill up with max_unconfirmed_messages={room}: raise "
-            "max_unconfirmed_messages to max_messages or more"
-        )
-    return most, wait
-
-
 class BatchedMessages(MessageSource):
-    """BatchedMessages of messages in the order of arrival. Failed messages wait in the hands of their worker.
+    """Batches of messages in the order of arrival. Failed messages wait in the hands of their worker.
 
     Args:
         workers: the workers.
@@ -232,81 +208,12 @@ class BatchedMessages(MessageSource):
             return None
 
 
-class Lanes(Generic[T]):
-    """Items in lanes, one lane for each key with items. Empty lanes are forgotten.
-
-    A lane is ready when its first item may be taken: the item is neither in progress nor waiting for a retry.
-    Lanes take turns: after each turn the lane moves to the end of the line, regardless of the number of
-    items.
-
-    A lane is a deque of items, each behind its number: a pair for each item would take more memory than the
-    number and the place in the deque.
-
-    Attributes:
-        ready: keys of the ready lanes.
-    """
-
-    __slots__ = ("_lanes", "ready")
-
-    def __init__(self) -> None:
-        self._lanes: dict[Hashable, deque[Any]] = {}
-        self.ready: deque[Hashable] = deque()
-
-    def __len__(self) -> int:
-        return len(self._lanes)
-
-    def add(self, key: Hashable, number: int, item: T) -> None:
-        """Append an item to a lane; ``number`` is the position of the item among all items."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            self._lanes[key] = deque((number, item))
-            self.ready.append(key)
-        else:
-            lane.append(number)
-            lane.append(item)
-
-    def take(self) -> tuple[Hashable, T]:
-        """Return the first item of the next ready lane. The lane is no longer ready.
-
-        At least one lane must be ready.
-        """
-        key = self.ready.popleft()
-        return key, self._lanes[key][1]
-
-    def done(self, key: Hashable) -> None:
-        """Finish the taken item of a lane: the lane's next item may be taken."""
-        lane = self._lanes[key]
-        lane.popleft()
-        lane.popleft()
-        if lane:
-            self.ready.append(key)
-        else:
-            del self._lanes[key]
-
-    def keep(self, key: Hashable, item: T) -> None:
-        """Replace the taken item of a lane."""
-        self._lanes[key][1] = item
-
-    def again(self, key: Hashable) -> None:
-        """Return the taken item of a lane, to be taken again."""
-        self.ready.append(key)
-
-    def clear(self) -> list[T]:
-        """Forget every lane; return all items by their numbers."""
-        lanes, self._lanes = self._lanes, {}
-        self.ready.clear()
-        left: list[tuple[int, T]] = []
-        for lane in lanes.values():
-            items = iter(lane)
-            left += zip(items, items, strict=True)
-        left.sort(key=itemgetter(0))
-        return [item for _, item in left]
-
-
 class KeyedMessages(MessageSource):
     """Single messages by key: those with equal keys in sequence, those with different keys concurrently.
 
-    A message waiting for a retry keeps its lane, but no worker. One task sorts arriving messages into lanes.
+    One task sorts arriving messages into lanes, one lane for each key with messages. A lane is ready when its
+    first message may be taken: no worker has the message, and the message does not wait for a retry. Lanes
+    take turns: after each turn the lane moves to the end of the line, regardless of its number of messages.
 
     Args:
         workers: the workers.
@@ -327,9 +234,10 @@ class KeyedMessages(MessageSource):
         self._key = key
         self._arriving = arriving
         self._returns = returns
-        # Messages without an attempt so far, and the state of messages after an attempt.
-        self._lanes: Lanes[Message | Work] = Lanes()
-        self.ready = self._lanes.ready
+        # For each key, messages without an attempt so far, and the state of messages after an attempt, each
+        # behind its number among all messages: a pair for each would take more memory.
+        self._lanes: dict[Hashable, deque[Any]] = {}
+        self.ready: deque[Hashable] = deque()
         # Number and bytes of the messages in lanes.
         self._messages = self._bytes = 0
         # The filling task waits for this future while the lanes are full.
@@ -351,7 +259,12 @@ class KeyedMessages(MessageSource):
             self._messages += 1
             self._bytes += len(message.raw)
             placed += 1
-            self._lanes.add(key, placed, item)
+            if (lane := self._lanes.get(key)) is not None:
+                lane.append(placed)
+                lane.append(item)
+            else:
+                self._lanes[key] = deque((placed, item))
+                self.ready.append(key)
             self.wake()
             while self._full:
                 self._room = asyncio.get_running_loop().create_future()
@@ -376,10 +289,11 @@ class KeyedMessages(MessageSource):
                 return
 
     def pop(self) -> Work:
-        key, item = self._lanes.take()
-        work = item if isinstance(item, Work) else self._workers.new(item)
+        key = self.ready.popleft()
+        lane = self._lanes[key]
+        item: Message | Work = lane[1]
+        lane[1] = work = item if isinstance(item, Work) else self._workers.new(item)
         work.key, work.parked = key, False
-        self._lanes.keep(key, work)
         return work
 
     async def take(self) -> Work:
@@ -405,7 +319,7 @@ class KeyedMessages(MessageSource):
 
     async def _rest(self, work: Work, seconds: float) -> None:
         await self._workers.clock.sleep(seconds)
-        self._lanes.again(work.key)
+        self.ready.append(work.key)
         self.wake()
 
     def _rested(self, failing: int, resting: asyncio.Task[None]) -> None:
@@ -415,7 +329,13 @@ class KeyedMessages(MessageSource):
     def done(self, work: Work) -> None:
         if self._workers.stopping:
             return  # the lanes are cleared already
-        self._lanes.done(work.key)
+        lane = self._lanes[work.key]
+        lane.popleft()
+        lane.popleft()
+        if lane:
+            self.ready.append(work.key)
+        else:
+            del self._lanes[work.key]
         self._messages -= 1
         self._bytes -= len(work.taken[0].raw)
         if self._room is not None and not self._room.done() and not self._full:
@@ -427,8 +347,15 @@ class KeyedMessages(MessageSource):
     def hand_back(self, at_work: set[Message]) -> None:
         for resting in self._waiting:
             resting.cancel()
+        waiting: list[tuple[int, Message | Work]] = []
+        for lane in self._lanes.values():
+            items = iter(lane)
+            waiting += zip(items, items, strict=True)
+        waiting.sort(key=itemgetter(0))
+        self._lanes.clear()
+        self.ready.clear()
         left: list[Message] = []
-        for item in self._lanes.clear():
+        for _, item in waiting:
             if not isinstance(item, Work):
                 left.append(item)
             elif at_work.isdisjoint(item.messages):

@@ -20,8 +20,9 @@ from bmq.client.in_hand import Feeding
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import Error, TimedOut, UsageError
+from bmq.errors import Error, TimedOut
 from bmq.wire.uri import QueueUri
+from bmq.workers._options import check_elsewhere
 
 __all__ = ["Sweeper", "SweeperStats"]
 
@@ -100,7 +101,8 @@ class Sweeper:
         hand_back_every = _checks.timeout(hand_back_every, "hand_back_every", positive=True)
         self._uri = QueueUri.parse(queue)
         if put_aside is not None:
-            _check_aside(self._uri, put_aside)
+            _checks.instance("put_aside", put_aside, (str, Queue), "the URI of a queue or an open bmq.Queue")
+            check_elsewhere(self._uri, put_aside)
         self._put_aside = put_aside
         self._every = hand_back_every
         self._subscription = Subscription(
@@ -251,19 +253,3 @@ class Sweeper:
                 extra={"queue": self.queue},
             )
             self._keep(kept, consumer)
-
-
-def _check_aside(uri: QueueUri, aside: Queue | str) -> None:
-    """Check the destination of messages put aside.
-
-    Raises:
-        UsageError: messages cannot be put aside in this queue.
-    """
-    _checks.instance("put_aside", aside, (str, Queue), "the URI of a queue or an open bmq.Queue")
-    other = QueueUri.parse(aside if isinstance(aside, str) else aside.uri)
-    if other.app_id:
-        raise UsageError(f"messages are put aside in a queue, not in an application of a queue: {other}")
-    if other.canonical == uri.canonical:
-        raise UsageError(f"messages put aside in {uri} would return to the sweeper; name another queue")
-    if isinstance(aside, Queue) and not aside.writable:
-        raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")
