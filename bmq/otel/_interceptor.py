@@ -40,16 +40,9 @@ if TYPE_CHECKING:
     from bmq.client.message import Message
     from bmq.client.posts import OutgoingMessage
     from bmq.client.queue import Queue
-    from bmq.errors import PostError
 
 __all__ = ["OpenTelemetry"]
 
-_KINDS = {
-    "post": SpanKind.PRODUCER,
-    "receive": SpanKind.CLIENT,
-    "process": SpanKind.CONSUMER,
-    "confirm": SpanKind.CLIENT,
-}
 #: The context of the message that a task took last, and the previous current context.
 _attached: ContextVar[tuple[Context, Context] | None] = ContextVar("bmq.otel", default=None)
 _QUEUES_CACHED = 1024
@@ -76,16 +69,6 @@ def _server(address: str) -> dict[str, str | int]:
     if not (broker.hostname and broker.port):
         return {}
     return {names.SERVER_ADDRESS: broker.hostname, names.SERVER_PORT: broker.port}
-
-
-class _Posting:
-    """State from :meth:`OpenTelemetry.on_post` for ``on_ack``."""
-
-    __slots__ = ("began", "span")
-
-    def __init__(self, span: Span, began: float) -> None:
-        self.span = span
-        self.began = began
 
 
 class _Delivery:
@@ -147,15 +130,14 @@ class OpenTelemetry(Interceptor):
         codecs: Iterable[ContextCodec] | None = None,
         attach: bool = True,
     ) -> None:
-        if tracer_provider is not None and not callable(getattr(type(tracer_provider), "get_tracer", None)):
-            raise UsageError(
-                f"tracer_provider must have the method get_tracer, and {_checks.shown(tracer_provider)} "
-                "does not"
-            )
-        if meter_provider is not None and not callable(getattr(type(meter_provider), "get_meter", None)):
-            raise UsageError(
-                f"meter_provider must have the method get_meter, and {_checks.shown(meter_provider)} does not"
-            )
+        for name, provider, method in (
+            ("tracer_provider", tracer_provider, "get_tracer"),
+            ("meter_provider", meter_provider, "get_meter"),
+        ):
+            if provider is not None and not callable(getattr(type(provider), method, None)):
+                raise UsageError(
+                    f"{name} must have the method {method}, and {_checks.shown(provider)} does not"
+                )
         attach = _checks.boolean("attach", attach)
         if codecs is not None:
             codecs = _checks.items("codecs", codecs, "codecs")
@@ -195,7 +177,7 @@ class OpenTelemetry(Interceptor):
         own = {id(post): origin for post in posts if (origin := self._origin(post.properties)) is not None}
         origins = {(origin.trace_id, origin.span_id): origin for origin in own.values()}
         links = [Link(origin) for origin in origins.values()]
-        span = self._tracer.start_span(name, current, _KINDS["post"], attributes, links)
+        span = self._tracer.start_span(name, current, SpanKind.PRODUCER, attributes, links)
         if span.is_recording():
             if len(posts) == 1:
                 span.set_attribute(names.MESSAGE_ID, posts[0].guid)
@@ -210,16 +192,17 @@ class OpenTelemetry(Interceptor):
             # A message with the maximum number of properties is posted without a context.
             if id(post) not in own and len(post.properties) + len(added) <= MAX_PROPERTIES:
                 post.properties.update(added)
-        return _Posting(span, _world.monotonic())
+        return span, _world.monotonic()
 
-    def on_ack(self, context: _Posting | None, outcome: PostOutcome) -> None:
+    def on_ack(self, context: tuple[Span, float] | None, outcome: PostOutcome) -> None:
         """End the span."""
         if context is None:
             return
-        span, seconds = context.span, _world.monotonic() - context.began
+        span, began = context
+        seconds = _world.monotonic() - began
         _, attributes = _describe("post", outcome.queue.uri, outcome.queue.session.address)
         errors = [failure.error for failure in outcome.failures]
-        reason = _reason(errors[0]) if errors else None
+        reason = errors[0].status.name if errors else None
         if reason is None and outcome.error is not None:
             reason = type(outcome.error).__name__
         if reason is not None:
@@ -230,7 +213,7 @@ class OpenTelemetry(Interceptor):
         if outcome.acknowledged:
             self._sent.add(outcome.acknowledged, attributes)
         for error in errors:
-            self._sent.add(1, _failed(attributes, _reason(error)))
+            self._sent.add(1, _failed(attributes, error.status.name))
 
     # operations on sessions and queues
 
@@ -267,7 +250,7 @@ class OpenTelemetry(Interceptor):
             parent, links = self._continued(before, messages[0])
         else:
             parent, links = before, self._links(messages)
-        span = self._tracer.start_span(name, parent, _KINDS["receive"], attributes, links, start_time=arrived)
+        span = self._tracer.start_span(name, parent, SpanKind.CLIENT, attributes, links, start_time=arrived)
         if span.is_recording():
             _tell(span, consumer, messages)
         span.end()
@@ -295,7 +278,7 @@ class OpenTelemetry(Interceptor):
     def _confirmed(self, consumer: Consumer, message: Message, delivery: _Delivery) -> None:
         name, attributes = _describe("confirm", consumer.queue.uri, consumer.queue.session.address)
         span = self._tracer.start_span(
-            name, delivery.context, _KINDS["confirm"], attributes, delivery.links, start_time=delivery.arrived
+            name, delivery.context, SpanKind.CLIENT, attributes, delivery.links, start_time=delivery.arrived
         )
         if span.is_recording() and len(delivery.links) == 1:
             span.set_attribute(names.MESSAGE_ID, message.guid)
@@ -317,7 +300,7 @@ class OpenTelemetry(Interceptor):
         context = delivery.context if delivery is not None else contexts.get_current()
         links = delivery.links if delivery is not None else self._links(messages)
         more: dict[str, str | int] = {names.FUNCTION_NAME: attempt.handler, names.ATTEMPT: attempt.number}
-        span = self._tracer.start_span(name, context, _KINDS["process"], {**attributes, **more}, links)
+        span = self._tracer.start_span(name, context, SpanKind.CONSUMER, {**attributes, **more}, links)
         if span.is_recording():
             _tell(span, consumer, messages)
         token = contexts.attach(trace.set_span_in_context(span, context))
@@ -404,10 +387,6 @@ def _tell(span: Span, consumer: Consumer, messages: Sequence[Message]) -> None:
     expressions = consumer.expressions
     if len(expressions) == 1 and expressions[0]:
         span.set_attribute(names.SUBSCRIPTION_NAME, expressions[0])
-
-
-def _reason(error: PostError) -> str:
-    return error.status.name
 
 
 def _failed(attributes: dict[str, str | int], reason: str | None) -> dict[str, str | int]:
