@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bmq
@@ -112,6 +112,7 @@ def test_messagepack_encodes_all_types_of_msgspec(of: Any) -> None:
     assert shape.decode(Received(data, properties)) == value
 
 
+@settings(max_examples=25)
 @given(
     st.builds(
         Order,

@@ -63,8 +63,7 @@ async def output(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return queue
 
 
-@pytest.mark.parametrize("session", [False, True])
-@pytest.mark.parametrize("kind", ["gone", "cancelled"])
+@pytest.mark.parametrize(("kind", "session"), [("gone", False), ("cancelled", True)])
 async def test_trouble_at_any_step_leaves_one_effect(
     kind: str, session: bool, queue: bmq.Queue, output: bmq.Queue, tmp_path: Path
 ) -> None:

@@ -188,7 +188,7 @@ async def test_sweeper_needs_its_own_session(bmq_session: bmq.Session, bmq_queue
     ("wrong", "says"),
     [
         ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would return"),
-        ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not in an application"),
+        ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not to an application"),
         ({"hand_back_every": 0}, "more than 0"),
     ],
 )

@@ -325,6 +325,7 @@ async def test_app_can_run_again(broker_uri: str, session: bmq.Session, uri: str
         await post(session, uri, payload)
         await app.run()
     assert handled == [b"0", b"1"]
+    app.stop()  # without effect
     with pytest.raises(bmq.StateError, match="only while it runs"):
         _ = app.session
 

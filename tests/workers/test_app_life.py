@@ -137,27 +137,6 @@ async def test_first_connection_is_retried_with_the_option(uri: str) -> None:
             await app.__aexit__(None, None, None)
 
 
-async def test_handler_may_post_to_its_own_queue(broker_uri: str, uri: str) -> None:
-    app = bmq.App(broker_uri)
-    seen: list[int] = []
-
-    @app.on_startup
-    async def begin() -> None:
-        await (await app.queue(uri)).post(b"0")
-
-    @app.consumer(uri)
-    async def handle(message: bmq.Message) -> None:
-        number = int(message.data)
-        seen.append(number)
-        if number == 3:
-            app.stop()
-        else:
-            await (await app.queue(uri)).post(b"%d" % (number + 1))
-
-    await app.run(signals=False)
-    assert seen == [0, 1, 2, 3]
-
-
 async def test_cancelled_entry_ends_the_app(uri: str) -> None:
     app = bmq.App("tcp://127.0.0.1:1", retry_first_connect=True)
     app.consumer(uri)(print)

@@ -114,18 +114,3 @@ async def test_a_failing_or_swallowing_interceptor_does_not_affect_the_handler(
     logged = [record for record in caplog.records if record.name == "bmq.interceptors"]
     assert len(logged) == (when != "never")
     assert all("failed in handle" in record.getMessage() for record in logged)
-
-
-async def test_an_app_gives_its_interceptors_to_its_session(broker_uri: str, fresh: Fresh) -> None:
-    around, uri = Around(), fresh()
-    app = bmq.App(broker_uri, interceptors=[around])
-
-    @app.consumer(uri)
-    async def ship(message: bmq.Message) -> None:
-        app.stop()
-
-    async with bmq.connect(broker_uri) as session:
-        await post(await session.open_queue(uri, write=True), b"1")
-    async with asyncio.timeout(10):
-        await app.run(signals=False)
-    assert around.log == [(b"1", "ship", 1, None)]

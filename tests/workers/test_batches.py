@@ -335,31 +335,6 @@ async def test_closing_the_queue_ends_receivers_of_a_paused_consumer(stage: Stag
         await consumer.resume()
 
 
-async def test_app_pauses_and_resumes_a_handler(broker_uri: str, uri: str, session: bmq.Session) -> None:
-    app = bmq.App(broker_uri)
-    seen: asyncio.Queue[bytes] = asyncio.Queue()
-
-    @app.consumer(uri)
-    async def handle(message: bmq.Message) -> None:
-        seen.put_nowait(message.data)
-
-    with pytest.raises(bmq.StateError, match="only while it runs"):
-        await app.pause()
-    queue = await session.open_queue(uri, write=True)
-    async with app:
-        await queue.post(b"1")
-        assert await seen.get() == b"1"
-        await app.pause(handle)
-        await queue.post(b"2")
-        other = await session.open_queue(uri, read=True)
-        assert (await other.receive(timeout=10)).data == b"2"
-        await other.close()
-        await app.resume()
-        assert await seen.get() == b"2"
-        with pytest.raises(bmq.StateError, match="not a handler of this app"):
-            await app.pause(lambda message: None)
-
-
 async def test_messages_put_back_come_first_and_in_order(stage: Stage) -> None:
     async with stage.queue.subscribe() as consumer:
         await post(stage.queue, *numbered(6))

@@ -147,20 +147,6 @@ async def test_concurrency_limits_the_running_handlers(stage: Stage) -> None:
     assert most == 4
 
 
-async def test_there_is_no_task_per_message(stage: Stage) -> None:
-    most = 0
-
-    async def handle(message: bmq.Message) -> None:
-        nonlocal most
-        most = max(most, len(asyncio.all_tasks()))
-        await stage.handle(message)
-
-    async with consuming(stage.queue, handle, concurrency=3):
-        await post(stage.queue, *numbered(200))
-        await stage.next(200)
-    assert most <= len(asyncio.all_tasks()) + 5  # three workers, consume, post_many
-
-
 # ---- sync handlers
 
 
@@ -198,49 +184,7 @@ async def test_plain_functions_have_concurrency_threads(stage: Stage) -> None:
         await stage.next(24)
 
 
-async def test_plain_function_returning_a_coroutine_is_an_error_with_a_remedy(stage: Stage) -> None:
-    failures: asyncio.Queue[Failure] = asyncio.Queue()
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, lambda message: stage.handle(message), on_error=failures.put_nowait):
-        assert "make it 'async def'" in str((await failures.get()).error)
-
-
-async def test_an_object_with_an_async_call_is_an_async_handler(stage: Stage) -> None:
-    class Handler:
-        async def __call__(self, message: bmq.Message) -> None:
-            await stage.handle(message)
-
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, Handler()):
-        assert await stage.next(1) == [b"x"]
-
-
 # ---- reports
-
-
-async def test_a_failure_is_logged_once_with_guid_and_queue(
-    stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def handle(message: bmq.Message) -> None:
-        await stage.handle(message)
-        if message.data == b"bad":
-            raise ValueError("the reason")
-
-    ack = await stage.queue.post(b"bad")
-    await stage.queue.post(b"good")
-    retry = bmq.Backoff(7, retries=1, then="discard")
-    async with consuming(stage.queue, handle, retry=retry, clock=clock):
-        assert await stage.next(3) == [b"bad", b"bad", b"good"]
-    first, last = (record for record in caplog.records if record.name == "bmq.workers")
-    for record in (first, last):
-        assert ack.guid in record.getMessage()
-        assert stage.queue.uri in record.getMessage()
-    assert (first.levelname, first.exc_info) == ("WARNING", None)
-    assert "next attempt in 7 s: ValueError: the reason" in first.getMessage()
-    assert last.levelname == "ERROR"
-    assert last.exc_info
-    assert "attempt 2; discarded: ValueError: the reason (test_consume.py:" in last.getMessage()
-    assert "\n" not in last.getMessage()
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -316,50 +315,6 @@ async def test_dead_letter_has_origin_and_error(
     assert await seen_by(other_session, stage.queue.uri) == []
 
 
-async def test_dead_letters_can_be_subscribed_to_by_their_properties(
-    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock
-) -> None:
-    async def handle(message: bmq.Message) -> None:
-        raise ValueError("no")
-
-    dead = await session.open_queue(fresh(), read=True, write=True, default_subscription=False)
-    await stage.queue.post(b"x")
-    retry = bmq.Backoff(every=1, retries=1, then=bmq.DeadLetter(dead))
-    async with (
-        dead.subscribe(bmq.P("bmq_dead_attempts") >= 2) as letters,
-        consuming(stage.queue, handle, retry=retry, clock=clock),
-    ):
-        (await letters.receive(timeout=10)).confirm()
-
-
-async def test_the_original_is_confirmed_only_after_the_dead_letter_is_acknowledged(
-    session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
-) -> None:
-    refused: asyncio.Queue[logging.LogRecord] = asyncio.Queue()
-
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "could not be put aside" in record.getMessage():
-                refused.put_nowait(record)
-
-    async def handle(message: bmq.Message) -> None:
-        raise ValueError("no")
-
-    dead = await session.open_queue(fresh(), write=True)
-    retry = bmq.NoRetry(then=bmq.DeadLetter(dead))
-    told = Told()
-    logging.getLogger("bmq.workers").addHandler(told)
-    try:
-        async with consuming(stage.queue, handle, retry=retry):
-            await dead.close()
-            await stage.queue.post(b"x")
-            await refused.get()
-    finally:
-        logging.getLogger("bmq.workers").removeHandler(told)
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
-
-
 async def test_a_full_queue_for_dead_letters_is_waited_for(
     session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
 ) -> None:
@@ -409,33 +364,6 @@ async def test_a_dead_letter_without_a_reason_for_its_refusal_is_posted_again(
     async with consuming(stage.queue, handle, retry=bmq.NoRetry(then=bmq.DeadLetter(dead)), clock=clock):
         assert (await dead.receive(timeout=10)).data == b"x"
     assert clock.slept == [1, 2]
-
-
-@pytest.mark.statement("6.14")
-async def test_growing_backoff_retries_concurrency_messages_at_once(stage: Stage) -> None:
-    waiting: list[float] = []
-    seen: list[bytes] = []
-    both = asyncio.Event()
-
-    class Standstill(FakeClock):
-        async def sleep(self, seconds: float) -> None:
-            waiting.append(seconds)
-            if len(waiting) == 2:
-                both.set()
-            await asyncio.Event().wait()
-
-    async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
-        raise ValueError("never")
-
-    await post(stage.queue, *numbered(3))
-    retry = bmq.Backoff(1, retries=None, factor=2, cap=60, give_up_after=10)
-    async with consuming(stage.queue, handle, retry=retry, clock=Standstill(), concurrency=2):
-        await both.wait()
-        for _ in range(100):
-            await asyncio.sleep(0)
-        # Both wait for their next attempts, and the newer one waits behind them.
-        assert (seen, waiting) == ([b"0", b"1"], [1, 1])
 
 
 @pytest.mark.parametrize("shape", ["plain", "suspends", "middleware", "batch"])

@@ -76,27 +76,6 @@ async def test_bad_messages_do_not_block_a_good_message_by_default(
     assert await seen_by(other_session, stage.queue.uri) == bad
 
 
-async def test_skipped_messages_need_few_requests(stage: Stage, clock: FakeClock) -> None:
-    requests = 0
-
-    def count(consumer: bmq.Consumer) -> bmq.Consumer:
-        configure = consumer.configure
-
-        async def counted(*args: Any, **kwargs: Any) -> None:
-            nonlocal requests
-            requests += 1
-            await configure(*args, **kwargs)
-
-        consumer.configure = counted  # type: ignore[method-assign]
-        return consumer
-
-    consumer = count(stage.queue.subscribe(max_unconfirmed_messages=4))
-    await post(stage.queue, *numbered(500), b"good")
-    async with consuming(consumer, failing(stage), retry=bmq.NoRetry("skip"), clock=clock):
-        assert (await stage.next(501))[-1] == b"good"
-    assert 0 < requests <= 10
-
-
 @pytest.mark.parametrize(
     "error",
     [

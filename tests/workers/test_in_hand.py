@@ -19,7 +19,6 @@ import pytest
 
 import bmq
 from bmq.conventions import delay_queue_of
-from tests.poison import test_every_consumer
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/held"
@@ -269,31 +268,6 @@ async def test_no_message_is_handled_beside_itself_or_once_more(
             assert held.effects == {b"%d" % number: 1 for number in range(COUNT)}
             assert held.most <= 1
             await eventually(lambda: session.stats().unconfirmed == 0)
-
-
-#: Loops of programs receive unconfirmed messages again after a reconnect, as documented.
-LOOPS = {
-    *("Queue.__aiter__", "Queue.receive", "Queue.receive_many", "Queue.batches", "Queue.tables"),
-    *("Queue.group", "Consumer.__aiter__", "Consumer.receive", "Consumer.receive_many", "Consumer.batches"),
-    *("TypedQueue.__aiter__", "TypedQueue.receive", "TypedQueue.receive_many", "TypedQueue.batches"),
-    *("TypedQueue.group", "TypedConsumer.__aiter__", "TypedConsumer.receive", "TypedConsumer.receive_many"),
-    *("TypedConsumer.batches", "TypedGroup.__aiter__", "TypedGroup.receive"),
-    *("Tables.__aiter__", "Tables.__anext__", "Tables.receive"),
-    *("Group.__aiter__", "Group.__anext__", "Group.receive"),
-    *("DueMessages.__aiter__", "DueMessages.__anext__", "DueMessages.batch"),
-}
-#: Callers of handlers, among the ways above.
-HANDLING = {
-    *("App.consumer", "App.batch_consumer", "App.responder", "App.run"),
-    *("Router.consumer", "Router.batch_consumer", "Router.responder"),
-    *("BmqBroker.listen", "consume", "Responder.__call__"),
-}
-#: Services that post messages under derived GUIDs.
-SERVICES = {"App.mover", "App.sweeper", "Mover.run", "Router.mover", "Sweeper.run"}
-
-
-def test_each_public_way_to_receive_is_a_loop_or_calls_handlers() -> None:
-    assert set(test_every_consumer.ROWS) == LOOPS | HANDLING | SERVICES
 
 
 @pytest.mark.parametrize("service", ["mover", "sweeper"])

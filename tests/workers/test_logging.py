@@ -8,7 +8,6 @@ import logging
 import pytest
 
 import bmq
-from bmq.testing import TestApp
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post
 
@@ -61,78 +60,22 @@ async def test_a_flood_of_failures_is_not_logged(
 
 
 class NoSuchArticle(bmq.RequestFailed, type="test-logging-no-such-article"):
-    """The deliberate failure of a responder."""
+    """The answer of another service."""
 
 
-@pytest.mark.parametrize("batch", [False, True])
-async def test_deliberate_failures_are_logged_in_a_line_each(
-    caplog: pytest.LogCaptureFixture, batch: bool
+@pytest.mark.parametrize("error", [NoSuchArticle("no article 7"), bmq.Reject("no order"), OSError("away")])
+async def test_only_unexpected_errors_have_a_traceback(
+    stage: Stage, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    caplog.set_level(logging.INFO, "bmq.workers")
-    app, domain = bmq.App(), "bmq://bmq.test.mem.priority/"
-    failed: list[bmq.workers.Failure] = []
-
-    @app.responder(domain + "articles")
-    async def article(message: bmq.Message) -> bytes:
-        raise NoSuchArticle("no article 7")
-
-    async def ask() -> None:
-        await (await app.queue(domain + "articles")).request(b"7", timeout=30)
-
-    if batch:
-
-        @app.batch_consumer(
-            domain + "orders",
-            retry=bmq.NoRetry("discard"),
-            on_error=failed.append,
-            max_messages=2,
-            max_wait=60,
-        )
-        async def order_all(messages: list[bmq.Message]) -> None:
-            await ask()
-
-    else:
-
-        @app.consumer(domain + "orders", retry=bmq.NoRetry("discard"), on_error=failed.append)
-        async def order(message: bmq.Message) -> None:
-            await ask()
-
-    @app.consumer(domain + "rejected", retry=bmq.NoRetry("discard"))
-    async def reject(message: bmq.Message) -> None:
-        raise bmq.Reject("no order")
-
-    async with TestApp(app) as test:
-        await test.post(domain + "orders", b"1")
-        await test.post(domain + "orders", b"2")
-        await test.post(domain + "rejected", b"1")
-        await test.drained(domain + "orders", domain + "rejected", domain + "articles")
-    assert [type(each.error) for each in failed] == [NoSuchArticle] * 2
-    records = failures(caplog)
-    assert sorted({(each.levelname, each.getMessage().split()[0]) for each in records}) == [
-        ("ERROR", "order_all" if batch else "order"),
-        ("INFO", "article"),
-        ("WARNING", "reject"),
-    ]
-    assert not any(each.exc_info for each in records)
-    assert not any("\n" in each.getMessage() for each in records)
-    (text, *_) = [each.getMessage() for each in records if each.levelname == "ERROR"]
-    assert "NoSuchArticle: " in text
-    assert "no article 7 (test_logging.py:" in text
-
-
-async def test_the_traceback_of_a_failed_request_is_a_detail(
-    stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "bmq.workers")
-
     async def handle(message: bmq.Message) -> None:
         await stage.handle(message)
-        raise NoSuchArticle("no article 7")
+        raise error
 
     await post(stage.queue, b"1")
-    async with consuming(stage.queue, handle, retry=bmq.NoRetry("discard"), clock=clock) as task:
+    async with consuming(stage.queue, handle, retry=bmq.NoRetry("discard")) as task:
         await stage.next(1)
         await stage.queue.close()
         await task
-    (record,) = [each for each in failures(caplog) if each.levelname == "ERROR"]
-    assert record.exc_info
+    (record,) = failures(caplog)
+    assert bool(record.exc_info) is isinstance(error, OSError)
+    assert str(error) in record.getMessage()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import urllib.error
 import urllib.request
 from collections.abc import AsyncGenerator
@@ -233,27 +232,3 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
         with pytest.raises(bmq.UsageError, match="not part"):
             test.of(bmq.App())
     assert [app._settings.broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]
-
-
-async def test_first_connection_logs_its_reason_for_waiting(
-    uri: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One line when the wait begins, with the reason, and one after the success."""
-    broker = Broker(port=0)
-    await broker.start()
-    port = broker.port
-    await broker.stop()
-    app = bmq.App(
-        f"tcp://127.0.0.1:{port}", retry_first_connect=True, reconnect_delays=lambda: iter([0.01] * 1000)
-    )
-    app.consumer(uri)(print)
-    with caplog.at_level(logging.INFO, "bmq"):
-        entering = asyncio.create_task(app.__aenter__())
-        await eventually(lambda: caplog.records)
-        async with Broker(port=port):
-            await asyncio.wait_for(entering, 30)
-            await app.__aexit__(None, None, None)
-    told = [record.getMessage() for record in caplog.records if record.name == "bmq.client"]
-    assert len([line for line in told if "trying again" in line]) == 1
-    assert f"could not connect to tcp://127.0.0.1:{port}" in told[0]
-    assert any("was made after" in line for line in told[1:]), told

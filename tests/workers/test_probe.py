@@ -212,14 +212,6 @@ async def test_endless_request_delays_no_other_request(broker_uri: str, fresh: F
     idle[1].close()
 
 
-async def test_a_host_that_is_no_name_is_named() -> None:
-    host = "x" * 70  # a label of a name has at most 63 characters
-    app = bmq.App(health=f"{host}:80")
-    app.consumer("bmq://bmq.test.mem.priority/no-name")(handle)
-    with pytest.raises(OSError, match=f"^the address for health, {host}:80, cannot be used: not the name of"):
-        await app.run()
-
-
 @pytest.mark.parametrize(
     "address",
     [

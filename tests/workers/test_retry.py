@@ -25,26 +25,6 @@ def pauses(policy: RetryPolicy, limit: int = 1000) -> list[float]:
     raise AssertionError
 
 
-def test_no_retry_means_one_attempt() -> None:
-    assert pauses(bmq.NoRetry()) == []
-    assert bmq.NoRetry().then == "skip"
-
-
-@pytest.mark.statement("6.6")
-def test_backoff_is_every_n_seconds_three_times() -> None:
-    """CMQ discards the message afterwards; a policy without ``then`` leaves the message in the queue."""
-    assert pauses(bmq.Backoff(10)) == [10, 10, 10]
-    assert bmq.Backoff(10).then == "skip"
-    assert pauses(bmq.Backoff(every=0.5, retries=0)) == []
-    assert pauses(bmq.Backoff(7200, retries=1)) == [7200]
-
-
-def test_backoff_with_a_factor_grows_up_to_its_cap() -> None:
-    assert pauses(bmq.Backoff(2, retries=4, factor=3)) == [2, 6, 18, 54]
-    assert pauses(bmq.Backoff(2, retries=4, factor=3, cap=20)) == [2, 6, 18, 20]
-    assert bmq.Backoff(1, retries=10**9, factor=10).delay(10**8, 0, OSError()) == 3600
-
-
 def test_no_retry_lists_errors_that_can_never_succeed() -> None:
     for no_retry in (LookupError, (TypeError, LookupError), lambda error: isinstance(error, LookupError)):
         policy = bmq.Backoff(5.0, no_retry=no_retry)

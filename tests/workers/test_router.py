@@ -303,22 +303,16 @@ async def test_the_state_is_checked_when_a_router_is_included() -> None:
     async def ship(message: bmq.Message, shared: Shared) -> None:
         shared.shipped += 1
 
-    with pytest.raises(
-        bmq.UsageError, match=r"ship.*shared.*The app has no state: .* bmq.App\(state=Shared\(\.\.\.\)\)"
-    ):
+    with pytest.raises(bmq.UsageError, match=r"ship.*shared is annotated with Shared, which has no source"):
         bmq.App().include(router)
-    with pytest.raises(
-        bmq.UsageError, match=r"The app has a state of the class Other: .* bmq.App\(state=Shared\("
-    ):
+    with pytest.raises(bmq.UsageError, match="shared is annotated with Shared, which has no source"):
         bmq.App(state=Other()).include(router)
     dependent = bmq.Router(DOMAIN)
 
     @dependent.consumer("others")
     async def count(message: bmq.Message, shipped: Annotated[int, bmq.Depends(count_of)]) -> None: ...
 
-    with pytest.raises(
-        bmq.UsageError, match=r"dependency count_of: parameter shared .*The app has no state: "
-    ):
+    with pytest.raises(bmq.UsageError, match=r"dependency count_of: parameter shared .* no source"):
         bmq.App().include(dependent)
     app = bmq.App(state=Shared())
     app.include(router)

@@ -294,7 +294,7 @@ async def test_work_cut_off_by_the_grace_is_one_warning_with_the_guids(
 
 
 @pytest.mark.parametrize("shape", ["async", "inside the message", "lanes", "batch", "group", "responder"])
-@pytest.mark.parametrize("way", ["app", "app in the background", "consume"])
+@pytest.mark.parametrize("way", ["app", "consume"])
 async def test_a_handler_that_ignores_its_cancellation_is_left_and_named(
     broker_uri: str,
     session: bmq.Session,
@@ -350,14 +350,8 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_and_named(
             "responder": lambda: app.responder(uri)(stubborn),
         }[shape]()
         async with asyncio.timeout(10):
-            if way == "app":
-                working = asyncio.create_task(app.run(signals=False))
+            async with app:
                 await begun.wait()
-                app.stop()
-                await working
-            else:
-                async with app:
-                    await begun.wait()
     assert cancellations == 2
     [line] = [each for each in caplog.records if "ignores its cancellation" in each.getMessage()]
     assert line.levelno == logging.ERROR
@@ -368,22 +362,3 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_and_named(
     await asyncio.wait(left)
     await stage.queue.close()
     assert await seen_by(session, uri) == [b"0"], "the outcome counts no longer"
-
-
-async def test_handlers_that_end_in_time_are_no_warning(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: bmq.Message) -> None:
-        begun.set()
-        await go_on.wait()
-
-    await post(stage.queue, b"0")
-    async with consuming(stage.queue, handle, grace=30) as task:
-        await begun.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        go_on.set()
-        await asyncio.wait([task])
-    assert not [each for each in caplog.records if "cut off" in each.getMessage()]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, seen_by
 
 if TYPE_CHECKING:
-    from bmq import Message
+    pass
 
 DEAD = "bmq://bmq.test.mem.priority/dead"
 
@@ -38,15 +37,6 @@ async def post(stage: Stage, *numbers: int) -> None:
 # ---- what a handler is given
 
 
-async def test_a_handler_receives_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
-    async def handle(order: Order) -> None:
-        seen.put_nowait(order)
-
-    await post(stage, 1)
-    async with consuming(stage.queue, handle):
-        assert await seen.get() == Order(1)
-
-
 async def test_a_handler_receives_a_value_and_its_message(stage: Stage, seen: asyncio.Queue[Any]) -> None:
     async def handle(order: Order, message: bmq.Message) -> None:
         seen.put_nowait((order, message.properties["number"]))
@@ -54,58 +44,6 @@ async def test_a_handler_receives_a_value_and_its_message(stage: Stage, seen: as
     await post(stage, 1)
     async with consuming(stage.queue, handle, expression="number > 0"):
         assert await seen.get() == (Order(1), 1)
-
-
-async def test_a_handler_receives_a_typed_message(stage: Stage, seen: asyncio.Queue[Any]) -> None:
-    async def handle(message: bmq.TypedMessage[Order]) -> None:
-        seen.put_nowait((message.value, message.guid))
-
-    ack = await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, handle):
-        assert await seen.get() == (Order(1), ack.guid)
-
-
-async def test_a_handler_in_a_thread_receives_a_value(stage: Stage, seen: asyncio.Queue[Any]) -> None:
-    loop = asyncio.get_running_loop()
-
-    def handle(order: Order, message: bmq.Message) -> None:
-        loop.call_soon_threadsafe(seen.put_nowait, (order, message.data))
-
-    await post(stage, 1)
-    async with consuming(stage.queue, handle):
-        assert await seen.get() == (Order(1), b'{"number":1,"address":""}')
-
-
-async def test_types_of_methods_partials_and_callable_objects_are_found(
-    stage: Stage, seen: asyncio.Queue[Any]
-) -> None:
-    class Service:
-        async def handle(self, order: Order) -> None:
-            seen.put_nowait(("method", order))
-
-        async def __call__(self, order: Order, message: bmq.Message) -> None:
-            seen.put_nowait(("object", order))
-
-    async def named(name: str, order: Order) -> None:
-        seen.put_nowait((name, order))
-
-    for handler, name in (
-        (Service().handle, "method"),
-        (Service(), "object"),
-        (functools.partial(named, "partial"), "partial"),
-    ):
-        await post(stage, 1)
-        async with consuming(stage.queue, handler):
-            assert await seen.get() == (name, Order(1))
-
-
-async def test_a_handler_of_messages_may_import_the_name_for_type_checkers_alone(stage: Stage) -> None:
-    async def handle(message: Message) -> None:
-        await stage.handle(message)
-
-    await stage.queue.post(b"x")
-    async with consuming(stage.queue, handle):
-        assert await stage.next(1) == [b"x"]
 
 
 async def test_a_handler_uses_another_codec(stage: Stage, seen: asyncio.Queue[Any]) -> None:
@@ -200,20 +138,6 @@ async def test_undecodable_message_goes_to_its_handler(
 
 
 # ---- an app, and what it refuses before it starts
-
-
-async def test_an_app_decodes_values(broker_uri: str, uri: str, seen: asyncio.Queue[Any]) -> None:
-    app = bmq.App(broker_uri)
-
-    @app.consumer(uri, expression="number == 1")
-    async def handle(order: Order, message: bmq.Message) -> None:
-        seen.put_nowait(order)
-        app.stop()
-
-    async with bmq.connect(broker_uri) as session:
-        await (await session.open_queue(uri, write=True)).typed(Order).post_many([Order(2), Order(1)])
-    await app.run(signals=False)
-    assert seen.get_nowait() == Order(1)
 
 
 def test_a_filter_that_does_not_fit_is_refused_when_the_handler_is_registered() -> None:
