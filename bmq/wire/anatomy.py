@@ -28,6 +28,7 @@ from bmq.wire.control_event import codec_of, decode_event
 from bmq.wire.crc import crc32c
 from bmq.wire.event import MIN_HEADER_SIZE, Event, read_event
 from bmq.wire.guid import guid_to_text
+from bmq.wire.layout import LAYOUTS
 from bmq.wire.message import split_application_data
 from bmq.wire.padding import unpadded_length
 
@@ -121,21 +122,11 @@ def _structure(
     if size is None and len(raw) < whole:
         parts.append(Part(start, depth + 1, name, f"cut: {len(raw)} of {whole} bytes present", error=True))
         return {}, parts
-    bits = int.from_bytes(raw.ljust(whole, b"\0"), "big")
-    values: dict[str, Any] = {}
-    bit, left = 0, whole * 8
+    values = LAYOUTS[name].parse(raw.ljust(whole, b"\0"))
     for member, field in CODECS[name].fields.items():
-        width = field.bits
-        left -= width
-        value: Any = bits >> left & (1 << width) - 1
-        if field.raw:
-            value = value.to_bytes(width // 8, "big")
-        elif field.signed and value >> width - 1:
-            value -= 1 << width
-        values[member] = value
-        if bit // 8 < len(raw):
-            parts.append(Part(start + bit // 8, depth + 1, member, _value(value, meanings.get(member))))
-        bit += width
+        at = field.start // 8
+        if at < len(raw):
+            parts.append(Part(start + at, depth + 1, member, _value(values[member], meanings.get(member))))
     return values, parts
 
 

@@ -80,6 +80,12 @@ _FORMS: dict[PropertyType, tuple[str, Callable[[str], PlainValue]]] = {
 _INT_SIZES = {PropertyType.SHORT: 2, PropertyType.INT32: 4, PropertyType.INT64: 8}
 _FIXED_SIZES = {PropertyType.BOOL: 1, PropertyType.CHAR: 1, **_INT_SIZES}
 _TYPES: dict[int, PropertyType] = {int(t): t for t in PropertyType}
+_KINDS: tuple[tuple[type | tuple[type, ...], PropertyType], ...] = (
+    (bool, PropertyType.BOOL),
+    (int, PropertyType.INT64),
+    (str, PropertyType.STRING),
+    ((bytes, bytearray, memoryview), PropertyType.BINARY),
+)
 _TRUE, _FALSE = b"\1", b"\0"
 
 _TYPE_SHIFT = PROPERTY_WORDS.shift("type")
@@ -192,8 +198,6 @@ def _typed_value(name: str, kind: PropertyType, value: Any) -> bytes:
 def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
     """Return the wire type and the bytes of a value of any supported kind."""
     value = _plain(value)
-    if isinstance(value, bool):
-        return PropertyType.BOOL, _TRUE if value else _FALSE
     if isinstance(value, PropertyValue):
         given: Any = value.type
         kind = _TYPES.get(given) if isinstance(given, int) else None
@@ -203,12 +207,9 @@ def _encode_value(name: str, value: Any) -> tuple[int, bytes]:
                 f"{', '.join(PropertyType.__members__)}"
             )
         return kind, _typed_value(name, kind, value.value)
-    if isinstance(value, int):
-        return PropertyType.INT64, _integer(name, PropertyType.INT64, value, 8)
-    if isinstance(value, str):
-        return PropertyType.STRING, _typed_value(name, PropertyType.STRING, value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return PropertyType.BINARY, bytes(cast("bytes", value))
+    for python, kind in _KINDS:
+        if isinstance(value, python):
+            return kind, _typed_value(name, kind, value)
     raise InvalidProperty(
         f"property {name!r}: a value must be bool, int, str, bytes or bmq.PropertyValue, not "
         f"{type(value).__name__}"
@@ -512,7 +513,7 @@ class Properties(Mapping[str, PlainValue]):
         ProtocolError: on first access, if the area is malformed.
     """
 
-    __slots__ = ("_area", "_end", "_index", "_new", "_values", "length", "plain")
+    __slots__ = ("_area", "_index", "_new", "_values", "length", "plain")
 
     def __init__(
         self, area: bytes = b"", new: bool = True, length: int = 0, values: dict[str, Any] | None = None
@@ -520,10 +521,9 @@ class Properties(Mapping[str, PlainValue]):
         self._area = area
         self._new = new
         self.length = length
-        # The positions of values once the area is indexed, and the end of the last one; or the values
+        # The positions of values once the area is indexed; or the values
         # themselves.
         self._index: dict[str, tuple[int, int, int]] | None = None if area else {}
-        self._end = 0
         self._values = values
         self.plain: Mapping[str, Any] | None = None if area else {}
 
@@ -536,16 +536,10 @@ class Properties(Mapping[str, PlainValue]):
             if not 1 <= pad <= 4 or pad > total:
                 unpadded_length(area, 0, total, field="message properties padding")
             end = total - pad
+            index = _parse(area, end, self._new)
             if area[0] == _STANDARD_SIZES:
-                layouts = LAYOUTS[self._new]
-                index = layouts.find(area, end)
-                if index is None:
-                    index = _parse(area, end, self._new)
-                    layouts.learn(area, end, index)
-                layouts.prepare(area, end, index)
-            else:
-                index = _parse(area, end, self._new)
-            self.length, self._end, self._index = total, end, index
+                LAYOUTS[self._new].prepare(area, end, index)
+            self.length, self._index = total, index
         return index
 
     def __getitem__(self, name: str) -> PlainValue:
@@ -557,7 +551,7 @@ class Properties(Mapping[str, PlainValue]):
         if index is None:
             index = self._entries()
         kind, start, stop = index[name]
-        raw = self._area[start : stop or self._end]
+        raw = self._area[start:stop]
         if kind == 6:
             return raw.decode("utf-8", "surrogateescape")
         if 3 <= kind <= 5:

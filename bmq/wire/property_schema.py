@@ -10,11 +10,11 @@ The solution: code generated for each schema.
 
 - Encoding: :func:`make_encoder` generates a function for a sequence of names and types. The function packs
   headers, names and values of fixed size with one precompiled struct, and joins the values of any length.
-- Decoding: :class:`Layouts` keeps the layout of each sequence of property headers, by the bytes of the
-  headers. Areas with few, short values also get a generated :class:`Reader`, which decodes all values with
-  one ``struct`` call. The reader for the headers and length of the latest areas is the first guess
-  (``usual``); the second of two equal areas replaces the guess.
-- Columns: :class:`_Columns` reads one property of many areas with a few passes over all bytes.
+- Decoding: :class:`Layouts` keeps a generated :class:`Reader` for each sequence of property headers with few,
+  short values, by the bytes of the headers. A reader decodes all values with one ``struct`` call. The reader
+  for the headers of the latest areas is the first guess (``usual``); the second of two equal areas replaces
+  the guess.
+- Columns: :meth:`_Shape.column` reads one property of many areas with a few passes over all bytes.
 
 Invariants:
 
@@ -22,18 +22,18 @@ Invariants:
   in ``UNREADABLE``) leaves the area to that module, which raises the precise errors.
 - Equal headers do not imply equal names: names of equal length have equal headers. Every reader compares the
   name bytes before returning values.
-- Caches are bounded, in entries and in bytes per entry. A peer that never repeats a schema fills some
-  megabytes at most: without the limit on the length of names, such a peer could fill hundreds of megabytes.
+- Caches are bounded, in entries and in bytes per entry: a peer that never repeats a schema fills some
+  megabytes at most.
 
 Replaced designs: a key of all names and types, built for each message (encoders now compare the properties
 themselves); an index of positions for each message, read value by value (still used for large areas); a
-column read area by area (a slice across all areas costs a nanosecond an area, a slice of each area fifty).
+reader for each length of an area (1.1 times as fast); a column read area by area (a slice across all areas
+costs a nanosecond an area, a slice of each area fifty).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from operator import itemgetter
 from struct import Struct, calcsize, error, unpack
 from typing import Any, NamedTuple
@@ -223,13 +223,19 @@ class Reader(NamedTuple):
             for an area of another shape.
         properties: returns a ``Properties`` object, built inline because this runs for every message whose
             properties are read; None for an area of another shape.
+        column: reads one property of many areas, see :meth:`_Shape.column`.
     """
 
     read: Callable[[bytes], _Read | None]
     values: Callable[[bytes], dict[str, Any] | None]
     properties: Callable[[bytes], Any]
+    column: Callable[[Sequence[bytes], str], list[Any] | None]
 
 
+#: The functions of a reader.
+_Functions = tuple[
+    Callable[[bytes], "_Read | None"], Callable[[bytes], "dict[str, Any] | None"], Callable[[bytes], Any]
+]
 #: Errors of a reader for an area of another shape.
 UNREADABLE = (IndexError, UnicodeDecodeError, error)
 
@@ -245,11 +251,11 @@ _MANY = 64
 _SHORT = 128
 _NARROW = 24
 # Decode all values at once only if that is cheap: few and short values.
-_READ_PROPERTIES = 8
-_READ_BYTES = 512
+_READ_PROPERTIES = 32
+_READ_BYTES = 2048
 # The source of a reader depends on the types, and on whether the last value has variable length. Compile it
 # once for each combination.
-_reader_makers: Cache[tuple[tuple[int, ...], bool], Callable[..., Reader]] = Cache(
+_reader_makers: Cache[tuple[tuple[int, ...], bool], Callable[..., _Functions]] = Cache(
     "readers of properties", 512
 )
 
@@ -272,47 +278,32 @@ def alike(data: Sequence[bytes]) -> Iterable[list[int]]:
     return places.values()
 
 
-class Layout(NamedTuple):
-    """The positions in areas with the same property headers.
-
-    Attributes:
-        entries: (type, start, stop) of each value by name. In the new encoding the last value of variable
-            length has the stop 0: the area's end is its end.
-        names: (start, stop, bytes) of each name, compared before the entries are used.
-        minimum: smallest legal length without padding.
-        exact: whether ``minimum`` is the only legal length.
-    """
-
-    entries: dict[str, tuple[int, int, int]]
-    names: tuple[tuple[int, int, bytes], ...]
-    minimum: int
-    exact: bool
-
-
 def _nothing(_: bytes) -> None:
     return None
 
 
-_NOTHING = Reader(_nothing, _nothing, _nothing)
+def _no_column(_: Sequence[bytes], _name: str) -> None:
+    return None
+
+
+_NOTHING = Reader(_nothing, _nothing, _nothing, _no_column)
 
 
 class Layouts:
-    """The layouts of one encoding, by the bytes of the headers.
+    """The readers of one encoding, by the bytes of the headers.
 
     Args:
         new: whether this is the new encoding.
         cls: the class of the objects to create: :class:`bmq.wire.properties.Properties`.
 
     Attributes:
-        usual: reader for the headers and the length of the latest areas.
+        usual: reader for the headers of the latest areas.
     """
 
-    __slots__ = ("_cls", "_columns", "_exact", "_known", "_new", "_readers", "_unusual", "usual")
+    __slots__ = ("_cls", "_new", "_readers", "_unusual", "usual")
 
-    # Limits, so that a peer that never repeats a schema fills some megabytes at most.
-    _MAX = 1024
-    _MAX_KEY = 512
-    _MAX_NAMES = 1024
+    # Limit, so that a peer that never repeats a schema fills some megabytes at most.
+    _MAX = 512
 
     def __init__(self, cls: type, *, new: bool) -> None:
         self._cls = cls
@@ -320,39 +311,16 @@ class Layouts:
         self.empty()
 
     def empty(self) -> None:
-        """Forget all layouts."""
-        self._known: dict[bytes, Layout] = {}
-        # For areas with few, short values: readers of one area, and readers of a column of many areas.
+        """Forget all readers."""
         self._readers: dict[bytes, Reader] = {}
-        self._columns: dict[bytes, _Columns] = {}
-        # The fastest readers, for areas of one length; and the key of the last area that differed from the
-        # usual.
-        self._exact: dict[tuple[bytes, int], Reader | None] = {}
-        self._unusual: tuple[bytes, int] = b"", 0
+        # The headers of the last area that differed from the usual.
+        self._unusual = b""
         self.usual = _NOTHING
-
-    def find(self, area: bytes, end: int) -> dict[str, tuple[int, int, int]] | None:
-        """Return the index of an area with known headers and names; None for other areas.
-
-        Args:
-            area: the area; its headers have the declared sizes.
-            end: the area's length without padding.
-        """
-        layout = self._known.get(headers_of(area))
-        if layout is None:
-            return None
-        entries, names, minimum, exact = layout
-        if end != minimum if exact else end < minimum:
-            return None
-        for start, stop, name in names:
-            if area[start:stop] != name:
-                return None
-        return entries
 
     def read(self, data: bytes) -> _Read | None:
         """Read an area that differs from the usual ones; None if no reader fits.
 
-        If two such areas in a row have equal headers and lengths, their reader becomes the usual one.
+        If two such areas in a row have equal headers, their reader becomes the usual one.
         """
         key = headers_of(data)
         reader = self._readers.get(key)
@@ -363,15 +331,9 @@ class Layouts:
         except UNREADABLE:
             return None
         if found is not None:
-            unusual = key, found[0] - data[found[0] - 1]
-            if unusual == self._unusual:
-                exact = self._exact.get(unusual)
-                if exact is None and len(self._exact) < self._MAX:
-                    exact = self._exact[unusual] = (
-                        self._columns[key].shape.ending(unusual[1]).reader(self._cls)
-                    )
-                self.usual = exact or reader
-            self._unusual = unusual
+            if key == self._unusual:
+                self.usual = reader
+            self._unusual = key
         return found
 
     def column(self, data: Sequence[bytes], name: str) -> list[Any] | None:
@@ -386,51 +348,25 @@ class Layouts:
             this way.
         """
         try:
-            columns = self._columns.get(headers_of(data[0]))
-            return columns.read(data, name) if columns is not None else None
+            reader = self._readers.get(headers_of(data[0]))
+            return reader.column(data, name) if reader is not None else None
         except UNREADABLE:
             return None
 
     def prepare(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
-        """Create the readers for areas with the headers of a legal area, if the values are few and short.
+        """Create the reader for areas with the headers of a legal area, if the values are few and short.
 
-        Names of equal lengths have equal headers; the first names get the readers. When the cache is full,
+        Names of equal lengths have equal headers; the first names get the reader. When the cache is full,
         other areas are read by their index.
         """
         key = headers_of(area)
         if (
-            len(index) > _READ_PROPERTIES
-            or end > _READ_BYTES
-            or key in self._readers
-            or len(self._readers) >= self._MAX
+            len(index) <= _READ_PROPERTIES
+            and end <= _READ_BYTES
+            and key not in self._readers
+            and len(self._readers) < self._MAX
         ):
-            return
-        shape = _Shape(area, end, index, new=self._new)
-        reader = shape.reader(self._cls)
-        if reader is not None:
-            self._columns[key] = _Columns(shape)
-            self._readers[key] = reader  # last: a thread that finds the reader looks for the columns too
-
-    def learn(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]]) -> None:
-        """Keep the positions of names and values in a legal area."""
-        key = headers_of(area)
-        if len(key) > self._MAX_KEY:
-            return
-        entries = list(index.items())
-        position = PROPERTIES_HEADER.size + PROPERTY_HEADER.size * len(entries)
-        names: list[tuple[int, int, bytes]] = []
-        for _, (_, start, stop) in entries:
-            names.append((position, start, area[position:start]))
-            position = stop
-        if sum(len(name) for _, _, name in names) > self._MAX_NAMES:
-            return
-        if len(self._known) >= self._MAX:
-            self._known.clear()
-        last, (kind, start, _) = entries[-1]
-        open_ended = self._new and kind in _OPEN
-        if open_ended:
-            index = {**index, last: (kind, start, 0)}
-        self._known[key] = Layout(index, tuple(names), start if open_ended else end, not open_ended)
+            self._readers[key] = _Shape(area, end, index, new=self._new).reader(self._cls)
 
 
 class _Shape:
@@ -442,13 +378,14 @@ class _Shape:
         constants: for each property, the constant bytes in front of its value: all headers and the first
             name, or only the name.
         formats: the ``struct`` format of each value; "" for a last value of variable length.
+        places: start, stop and format of each value.
         start: start of a last value of variable length; 0 if all areas have one length.
         last: the last byte of the padding, if all areas have one length.
         words: the smallest and the largest first word of an area.
         new: whether this is the new encoding.
     """
 
-    __slots__ = ("constants", "formats", "kinds", "last", "names", "new", "start", "words")
+    __slots__ = ("constants", "formats", "kinds", "last", "names", "new", "places", "start", "words")
 
     def __init__(self, area: bytes, end: int, index: dict[str, tuple[int, int, int]], *, new: bool) -> None:
         self.new = new
@@ -460,29 +397,22 @@ class _Shape:
         position = _WORD
         for kind, start, stop in index.values():
             self.constants.append(area[position:start])
-            position = stop or end
+            position = stop
             self.formats.append(_UNPACKED.get(PropertyType(kind)) or f"{position - start}s")
             if new and len(self.formats) == len(index) and kind in _OPEN:
                 self.start, self.formats[-1] = start, ""
+        self.places: list[tuple[int, int, str]] = []
+        at = _WORD
+        for constant, number in zip(self.constants, self.formats, strict=True):
+            begin = at + len(constant)
+            at = begin + calcsize(f">{number}")
+            self.places.append((begin, at, number))
         word = EMPTY + (end >> 2) + 1
         self.words = word, word
         if self.start:
             self.words = EMPTY + (self.start >> 2) + 1, EMPTY + _READ_BYTES // 4
 
-    def ending(self, end: int) -> _Shape:
-        """Return a shape for areas of one fixed length, which are faster to decode.
-
-        ``end`` excludes the padding.
-        """
-        if not self.start:
-            return self
-        shape = copy(self)
-        shape.formats = [*self.formats[:-1], f"{end - self.start}s"]
-        shape.start, shape.last = 0, 4 - end % 4
-        shape.words = (EMPTY + (end >> 2) + 1,) * 2
-        return shape
-
-    def reader(self, cls: type) -> Reader | None:
+    def reader(self, cls: type) -> Reader:
         """Return a reader of all values of an area, which creates objects of a class."""
         kinds = self.kinds, bool(self.start)
         maker = _reader_makers.get(kinds)
@@ -495,10 +425,71 @@ class _Shape:
             word, end = "", f"{self.last - 1}xB"
         items = [f"{len(each)}s{value}" for each, value in zip(constants, self.formats, strict=True)]
         unpack = Struct(f">{word}{''.join(items)}{end}").unpack_from
-        return maker(unpack, constants, self.names, *self.words, self.start, self.last, cls, self.new)
+        functions = maker(unpack, constants, self.names, *self.words, self.start, self.last, cls, self.new)
+        return Reader(*functions, self.column)
+
+    def column(self, data: Sequence[bytes], name: str) -> list[Any] | None:
+        """Return the values of a property; None unless all areas have this shape, and one length in words.
+
+        Raises:
+            IndexError, UnicodeDecodeError: an area cannot be read.
+        """
+        count, every = len(data), tuple(data)
+        first = data[0][:_WORD] + self.constants[0]
+        word = int.from_bytes(first[:_WORD], "big")
+        if not self.words[0] <= word <= self.words[1]:
+            return None
+        # Compare all headers and the first name at once. "%.9b" takes the first nine bytes.
+        if b"%%.%db" % len(first) * count % every != first * count:
+            return None
+        length = word - EMPTY << 2
+        table: _Table | None = None
+        if count >= _MANY and length <= _SHORT:
+            table = _Table(b"%%.%db" % length * count % every, length)
+            if len(table.areas) != length * count:
+                return None
+            pads = table.areas[length - 1 :: length]
+        else:
+            pads = bytes(map(itemgetter(length - 1), data))
+        legal = _PADS[: length - self.start] if self.start else bytes((self.last,))
+        if pads.translate(None, legal):
+            return None
+
+        def cut(start: int, stop: int) -> bytes | bytearray:
+            if table is not None:
+                return table.cut(start, stop)
+            return b"".join(map(itemgetter(slice(start, stop)), data))
+
+        size = len(name.encode("utf-8", "surrogateescape"))
+        for constant, (start, _, _) in zip(self.constants[1:], self.places[1:], strict=True):
+            # A name of another length cannot be the requested one.
+            if len(constant) == size and cut(start - size, start) != constant * count:
+                return None
+        try:
+            wanted = self.names.index(name)
+        except ValueError:
+            return [None] * count
+        kind, (start, stop, number) = self.kinds[wanted], self.places[wanted]
+        if kind in _UNPACKED:
+            return list(unpack(f">{count}{number}", cut(start, stop)))
+        if kind == PropertyType.BOOL:
+            return [byte == 1 for byte in cut(start, stop)]
+        if not number:
+            stop = length - pads[0] if pads.count(pads[0]) == count else 0
+        if table is not None and kind == PropertyType.STRING and 0 < stop <= start + _NARROW:
+            # With a zero after each text, one call decodes all texts, and another splits them.
+            texts = table.cut(start, stop, 1).decode().split("\0")
+            texts.pop()
+            if len(texts) == count:
+                return texts
+        if stop:
+            values = list(map(itemgetter(slice(start, stop)), data))
+        else:
+            values = [each[start : length - pad] for each, pad in zip(data, pads, strict=True)]
+        return list(map(bytes.decode, values)) if kind == PropertyType.STRING else values
 
 
-def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reader]:
+def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., _Functions]:
     count = range(len(kinds))
     fixed = [i for i in count if not any_length or i != count[-1]]
     values = [f"v{i}" for i in fixed] + (["area[start:stop]"] if any_length else [])
@@ -548,97 +539,16 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., Reade
         *(f"      {line}" for line in found),
         *(f"      {inner}{line}" for line in objects),
         "    except UNREADABLE: pass",
-        f"  return Reader(read, {'none' if again == 'None' else 'values'}, properties)",
+        f"  return read, {'none' if again == 'None' else 'values'}, properties",
     ]
     namespace: dict[str, Any] = {
         "object_of": object.__new__,
         "UNREADABLE": UNREADABLE,
-        "Reader": Reader,
         "none": _nothing,
     }
     exec(compile("\n".join(lines), "<message properties>", "exec"), namespace)
-    maker: Callable[..., Reader] = namespace["make"]
+    maker: Callable[..., _Functions] = namespace["make"]
     return maker
-
-
-class _Columns:
-    """Reads one property of many areas with a few passes over all of them, each pass in C.
-
-    Attributes:
-        shape: the required shape of all areas.
-    """
-
-    __slots__ = ("_places", "shape")
-
-    def __init__(self, shape: _Shape) -> None:
-        self.shape = shape
-        # Start, stop and ``struct`` format of each value.
-        self._places: list[tuple[int, int, str]] = []
-        at = _WORD
-        for constant, number in zip(shape.constants, shape.formats, strict=True):
-            start = at + len(constant)
-            at = start + calcsize(f">{number}")
-            self._places.append((start, at, number))
-
-    def read(self, data: Sequence[bytes], name: str) -> list[Any] | None:
-        """Return the values of a property; None unless all areas have this shape, and one length in words.
-
-        Raises:
-            IndexError, UnicodeDecodeError: an area cannot be read.
-        """
-        shape, count, every = self.shape, len(data), tuple(data)
-        first = data[0][:_WORD] + shape.constants[0]
-        word = int.from_bytes(first[:_WORD], "big")
-        if not shape.words[0] <= word <= shape.words[1]:
-            return None
-        # Compare all headers and the first name at once. "%.9b" takes the first nine bytes.
-        if b"%%.%db" % len(first) * count % every != first * count:
-            return None
-        length = word - EMPTY << 2
-        table: _Table | None = None
-        if count >= _MANY and length <= _SHORT:
-            table = _Table(b"%%.%db" % length * count % every, length)
-            if len(table.areas) != length * count:
-                return None
-            pads = table.areas[length - 1 :: length]
-        else:
-            pads = bytes(map(itemgetter(length - 1), data))
-        legal = _PADS[: length - shape.start] if shape.start else bytes((shape.last,))
-        if pads.translate(None, legal):
-            return None
-
-        def cut(start: int, stop: int) -> bytes | bytearray:
-            if table is not None:
-                return table.cut(start, stop)
-            return b"".join(map(itemgetter(slice(start, stop)), data))
-
-        size = len(name.encode("utf-8", "surrogateescape"))
-        for constant, (start, _, _) in zip(shape.constants[1:], self._places[1:], strict=True):
-            # A name of another length cannot be the requested one.
-            if len(constant) == size and cut(start - size, start) != constant * count:
-                return None
-        try:
-            wanted = shape.names.index(name)
-        except ValueError:
-            return [None] * count
-        kind, (start, stop, number) = shape.kinds[wanted], self._places[wanted]
-        if kind in _UNPACKED:
-            return list(unpack(f">{count}{number}", cut(start, stop)))
-        if kind == PropertyType.BOOL:
-            return [byte == 1 for byte in cut(start, stop)]
-        if not number:
-            stop = length - pads[0] if pads.count(pads[0]) == count else 0
-        if table is not None and kind == PropertyType.STRING and 0 < stop <= start + _NARROW:
-            # With a zero after each text, one call decodes all texts, and another splits them.
-            texts = table.cut(start, stop, 1).decode().split("\0")
-            texts.pop()
-            if len(texts) == count:
-                return texts
-        if stop:
-            values = list(map(itemgetter(slice(start, stop)), data))
-        else:
-            values = [each[start : length - pad] for each, pad in zip(data, pads, strict=True)]
-        return list(map(bytes.decode, values)) if kind == PropertyType.STRING else values
 
 
 class _Table(NamedTuple):

@@ -13,7 +13,7 @@ from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
 from bmq.wire.event import HEADER_SIZE, TWO_WORDS, second_word
 from bmq.wire.padding import PADDING
-from bmq.wire.shape import SHAPE, check_compression, read_shape, too_short, wrong_data, wrong_length
+from bmq.wire.shape import SHAPE, read_shape, wrong_length
 
 #: A message to encode: GUID, application data, flags, schema id, compression.
 Outgoing = tuple[bytes, bytes, int, int, int]
@@ -218,8 +218,17 @@ def decode_put_runs(
         if shape != last_shape:
             compression, header, header_and_options = read_shape(shape)
             if header < _MIN_HEADER:
-                raise too_short(header, "Put", offset)
-            check_compression(compression, "Put", offset)
+                raise ProtocolError(
+                    f"{header // 4} words are too few",
+                    field="PutHeader.headerWords",
+                    offset=offset + PUT_HEADER.offset_of("headerWords"),
+                )
+            if compression > Compression.ZLIB:
+                raise ProtocolError(
+                    f"{compression} is not a compression",
+                    field="PutHeader.compressionAlgorithmType",
+                    offset=offset + PUT_HEADER.offset_of("compressionAlgorithmType"),
+                )
             short = header < _WITH_SCHEMA_ID
             last_shape = shape
         if short:
@@ -232,7 +241,11 @@ def decode_put_runs(
         pad = data[-1]
         length = stop - start - pad
         if length <= 0 or not 1 <= pad <= 4:
-            raise wrong_data(pad, "Put", offset, stop)
+            if 1 <= pad <= 4:
+                raise ProtocolError("no application data", field="PutHeader.messageWords", offset=offset)
+            raise ProtocolError(
+                f"the padding byte is {pad}; it must be 1 to 4", field="PUT padding", offset=stop - 1
+            )
         flags = first >> _FLAGS_SHIFT
         cat = compression
         if checks_area and flags & _PROPERTIES and (schema_id or not cat):

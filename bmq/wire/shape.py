@@ -7,8 +7,7 @@ from enum import IntEnum
 
 from bmq._caches import Cache
 from bmq.errors import ProtocolError
-from bmq.wire.codec import CODECS, PUT_HEADER
-from bmq.wire.constants import Compression
+from bmq.wire.codec import PUT_HEADER
 
 #: The header word with the sizes of a message's parts, in the form of
 #: :meth:`bmq.wire.codec.StructureCodec.words`.
@@ -63,31 +62,6 @@ def read_shape(shape: int) -> tuple[int, int, int]:
     return found
 
 
-def too_short(header: int, kind: str, offset: int) -> ProtocolError:
-    """Return the error of a header that is too short for the required fields."""
-    name = f"{kind}Header"
-    return ProtocolError(
-        f"{header // 4} words are too few",
-        field=f"{name}.headerWords",
-        offset=offset + CODECS[name].offset_of("headerWords"),
-    )
-
-
-def check_compression(compression: int, kind: str, offset: int) -> None:
-    """Refuse a compression unknown to this version.
-
-    Raises:
-        ProtocolError: the compression is unknown.
-    """
-    if compression > Compression.ZLIB:
-        name = f"{kind}Header"
-        raise ProtocolError(
-            f"{compression} is not a compression",
-            field=f"{name}.compressionAlgorithmType",
-            offset=offset + CODECS[name].offset_of("compressionAlgorithmType"),
-        )
-
-
 def wrong_length(
     words: int, header: int, header_and_options: int, kind: str, offset: int, end: int
 ) -> ProtocolError:
@@ -98,12 +72,3 @@ def wrong_length(
         field=f"{kind}Header.messageWords",
         offset=offset,
     )
-
-
-def wrong_data(pad: int, kind: str, offset: int, stop: int) -> ProtocolError:
-    """Return the error of a message with wrong padding, or with padding only."""
-    if not 1 <= pad <= 4:
-        return ProtocolError(
-            f"the padding byte is {pad}; it must be 1 to 4", field=f"{kind.upper()} padding", offset=stop - 1
-        )
-    return ProtocolError("no application data", field=f"{kind}Header.messageWords", offset=offset)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -67,17 +65,6 @@ async def test_every_row_is_a_message(broker: bmq.broker.Broker, make: Any) -> N
     ]
 
 
-async def test_rows_are_counted_as_messages(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post_table(pa.table(ROWS), properties=PROPERTIES)
-        size = sum(len(m.raw) for m in await receive(queue, COUNT))
-        stats = queue.stats()
-    assert (stats.posted, stats.acknowledged, stats.unacked_messages) == (COUNT, COUNT, 0)
-    assert (stats.posted_bytes, stats.unacked_bytes) == (size, 0)
-    assert stats.ack_seconds.count == COUNT
-
-
 async def test_interceptors_see_every_row(broker: bmq.broker.Broker) -> None:
     seen: list[tuple[bytes, dict[str, Any]]] = []
 
@@ -120,13 +107,6 @@ async def test_brokers_select_rows_as_they_select_messages(broker: bmq.broker.Br
                 batch.confirm()
                 messages += [m.data.decode() for m in batch]
     assert messages == ["first", *expected, "last"]
-
-
-async def test_empty_table_posts_no_message(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        report = await queue.post_table(pa.table({"value": pa.array([], pa.string())}))
-    assert report == bmq.PostReport()
 
 
 async def test_guids_come_from_a_column(broker: bmq.broker.Broker) -> None:
@@ -226,43 +206,3 @@ async def test_cancelled_post_table_takes_no_more_rows(peer: Peer) -> None:
         peer.answer("PUT")
         await queue.flush(timeout=30)
         assert len(peer.posted) == taken
-
-
-async def test_one_thread_encodes_and_the_loop_posts(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        slices = await asyncio.to_thread(
-            lambda: list(queue.encode_table(pa.table(ROWS), properties=PROPERTIES))
-        )
-        assert sum(map(len, slices)) == COUNT
-        report = await queue.post_encoded([*slices, slices[0].select([1, 2])])
-        assert report.acknowledged == COUNT + 2
-        got = [m.data.decode() for m in await receive(queue, COUNT + 2)]
-    assert got == [*ROWS["value"], "order 1", "order 2"]
-
-
-async def test_a_reader_cannot_post_tables(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        with pytest.raises(bmq.UsageError, match="not opened for writing"):
-            await queue.post_table(pa.table(ROWS))
-
-
-@pytest.mark.parametrize("call", ["await queue.post_table([])", "queue.tables()"])
-@pytest.mark.parametrize("missing", ["numpy", "pyarrow"])
-def test_a_missing_extra_is_named(missing: str, call: str) -> None:
-    code = f"""
-import asyncio, sys
-sys.modules["{missing}"] = None
-import bmq
-
-async def main():
-    async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue("{URI}", read=True, write=True)
-        {call}
-
-asyncio.run(main())
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    expected = f"ModuleNotFoundError: tables need {missing}, which is not installed: pip install 'bmq[arrow]'"
-    assert run.stderr.splitlines()[-1] == expected

@@ -17,7 +17,6 @@ from bmq.wire.options import LimitedIds, encode_sub_queue_ids
 from bmq.wire.push import decode_pushes
 from bmq.wire.shape import Flaw
 from tests.hostile import attempt, damaged
-from tests.performance.server import counted
 from tests.transcripts import recorded
 from tests.wire.test_put_push import push
 
@@ -98,33 +97,6 @@ def test_push_columns_equal_the_decoder_even_for_damaged_input(event: bytes) -> 
     found, other = attempt(lambda: list(columns_of(event).pushes()))
     assert str(other) == str(error)
     assert found == expected
-
-
-def test_events_of_usual_messages_need_no_message_by_message() -> None:
-    options = encode_sub_queue_ids((4,))
-    same = push(b"x" * 256, options=options, flags=2, schemaId=4) * 3000
-    mixed = b"".join(push(b"x" * (n % 17 + 1), options=options) for n in range(3000))
-    other = push(b"y", options=encode_sub_queue_ids((5,)), queueId=8)
-    for body, count in ((same, 3000), (mixed, 3000), (same + other * 5 + mixed, 6005)):
-        columns = read_push_columns(EVENT_HEADER + body, AT)
-        assert columns is not None
-        assert columns.count == count
-        assert list(columns.pushes()) == decode_pushes(EVENT_HEADER + body, AT)
-
-
-def test_columns_are_read_only_for_enough_messages() -> None:
-    event = EVENT_HEADER + push() * 15
-    assert read_push_columns(event, AT, 16) is None
-    assert read_push_columns(event, AT, 15) is not None
-    assert read_push_columns(EVENT_HEADER, AT) is None
-
-
-def test_a_peer_cannot_cause_endless_comparisons() -> None:
-    """Short runs of equal lengths: the search for runs costs no more than the messages."""
-    body = (push(b"x") * 9 + push(b"x" * 6)) * 20_000
-    with counted() as counter:
-        assert columns_of(EVENT_HEADER + body).count == 200_000
-    assert counter.calls < 200_000 * 4.5
 
 
 def test_the_messages_of_each_subscription_keep_their_order() -> None:

@@ -189,35 +189,11 @@ def test_malformed_message_is_named_and_affects_no_other(
     checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
 
-def test_usual_messages_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"CustomerId": pa.int64(), "OrderType": pa.string(), "missing": pa.bool_()}
-    types = ["EXPRESS", "NORMAL", ""]
-    pushes = (
-        [
-            push({"CustomerId": n, "OrderType": types[n % 3]}, b"x" * (n % 50 + 1), schema_id=4)
-            for n in range(999)
-        ]
-        + [push({}, b"without")] * 20
-        + [push({"OrderType": "old", "CustomerId": 1}, new=False)] * 20
-    )
-    monkeypatch.setattr(decoding, "split_application_data", None)
-    decoded = TableDecoder(kinds).decode(PushColumns.of(pushes))
-    assert decoded.properties[0].to_pylist() == [*range(999), *[None] * 20, *[1] * 20]
-    assert decoded.properties[1].to_pylist()[997:1000] == ["NORMAL", "", None]
-    assert decoded.payload[1000].as_py() == b"without"
-
-
 def test_a_schema_id_is_verified_against_the_bytes() -> None:
     """A redelivered message may have an id that has been reused for other names."""
     pushes = [push({"a" if n % 2 else "b": n, "same": "x"}, schema_id=6) for n in range(100)]
     decoded = TableDecoder({"a": pa.int64()}).decode(PushColumns.of(pushes))
     assert decoded.properties[0].to_pylist() == [n if n % 2 else None for n in range(100)]
-
-
-def test_many_kinds_of_messages_are_read() -> None:
-    pushes = [push({f"p{n % 100}": n, "q": n}) for n in range(2000)]
-    kinds = {"p7": pa.int64(), "q": pa.int64()}
-    checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
 
 def test_compressed_messages_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +216,6 @@ def test_a_message_that_inflates_beyond_the_limit_is_an_error() -> None:
     decoded = TableDecoder({}, limit=1000).decode(columns)
     assert decoded.payload.to_pylist() == [b"small", None]
     assert list(decoded.errors) == [1]
-
-
-def test_messages_without_properties_or_payload_are_read() -> None:
-    columns = PushColumns.of([push({"a": 1}), push()])
-    decoded = TableDecoder({}).decode(columns)
-    assert (decoded.payload.to_pylist(), decoded.properties) == ([b"payload"] * 2, [])
-    assert TableDecoder({"a": pa.int8()}, payload=False).decode(columns).payload is None
-    assert TableDecoder({"a": pa.int8()}).decode(columns.part(0, 0)).properties[0].to_pylist() == []
 
 
 def test_an_unsupported_property_type_is_refused_by_name() -> None:

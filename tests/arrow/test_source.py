@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -100,26 +98,6 @@ def test_program_chooses_the_confirmed_messages(broker: BackgroundBroker) -> Non
         source.confirm()
 
 
-def test_no_message_arrives_after_closing(broker: BackgroundBroker) -> None:
-    with Source(broker.uri, URI, **OPTIONS) as source:
-        stream = source.reader
-        stream.read_next_batch()
-    with pytest.raises(bmq.StateError, match="the source is closed"):
-        stream.read_next_batch()
-
-
-def test_failing_program_confirms_no_message(broker: BackgroundBroker) -> None:
-    def handle() -> None:
-        with Source(broker.uri, URI, **OPTIONS) as source:
-            next(iter(source.reader))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        handle()
-    assert threads() == []
-    assert left(broker.uri) == list(range(COUNT))
-
-
 def test_stream_ends_with_the_messages_of_its_start_although_producers_go_on(
     broker: BackgroundBroker,
 ) -> None:
@@ -156,21 +134,6 @@ def test_source_ends_after_max_messages(broker: BackgroundBroker) -> None:
     assert sum(sizes) == 2500
     assert max(sizes) <= 1000
     assert left(broker.uri) == list(range(2500, COUNT))
-
-
-def test_the_broker_selects(broker: BackgroundBroker) -> None:
-    table = reader(broker.uri, URI, expression="n >= 4990", **OPTIONS).read_all()
-    assert table["n"].to_pylist() == list(range(4990, 5000))
-    assert left(broker.uri) == list(range(4990))
-
-
-def test_unread_source_ends_when_dropped(broker: BackgroundBroker) -> None:
-    stream = reader(broker.uri, URI, **OPTIONS)
-    assert threads() == ["bmq.arrow"]
-    del stream
-    gc.collect()
-    assert threads() == []
-    assert len(left(broker.uri)) == COUNT
 
 
 def test_errors_are_raised_while_reading(broker: BackgroundBroker) -> None:
@@ -218,13 +181,3 @@ def test_a_missing_extra_is_named(missing: str) -> None:
         f"ModuleNotFoundError: bmq.arrow needs {missing}, which is not installed: pip install 'bmq[arrow]'"
     )
     assert run.stderr.splitlines()[-1] == expected
-
-
-def test_pandas_reads_types_as_they_are(broker: BackgroundBroker) -> None:
-    frame = reader(broker.uri, URI, metadata=["received_at"], **OPTIONS).read_pandas()
-    assert isinstance(frame, pd.DataFrame)
-    assert frame.dtypes.astype(str).to_dict() == {
-        "value": "object",
-        "n": "int64",
-        "received_at": "datetime64[us, UTC]",
-    }

@@ -55,21 +55,6 @@ async def test_every_message_is_a_row(broker: bmq.broker.Broker, queue: bmq.Queu
     await eventually(lambda: len(broker.queues[URI]) == 0, 30)
 
 
-async def test_slowly_arriving_messages_become_rows(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        async with queue.tables(properties={"n": pa.int8()}) as tables:
-            got: list[Any] = []
-            for n in range(5):
-                await queue.post(b"one", properties={"n": n})
-                got += (await tables.receive(timeout=30)).to_pylist()
-            for n in range(5, 9):
-                await queue.post(b"some", properties={"n": n})
-            await eventually(lambda: tables.buffered == 4)
-            got += (await tables.receive(timeout=30)).to_pylist()
-    assert got == [{"value": b"one" if n < 5 else b"some", "n": n} for n in range(9)]
-
-
 async def test_a_loop_ends_when_the_queue_is_closed(queue: bmq.Queue) -> None:
     rows = 0
     tables = queue.tables()
@@ -134,37 +119,6 @@ async def test_rows_are_confirmed_by_guid_through_the_queue(
     await eventually(lambda: len(broker.queues[URI]) == COUNT - 100, 30)
 
 
-async def test_messages_of_tables_are_counted(queue: bmq.Queue) -> None:
-    async with queue.tables(max_rows=5000) as tables:
-        await tables.receive(timeout=30)
-        await eventually(lambda: tables.buffered == COUNT - 5000, 30)
-        stats = queue.stats()
-        assert (stats.received, stats.buffered_messages) == (COUNT, COUNT - 5000)
-        assert (stats.unconfirmed, stats.confirmed) == (COUNT, 0)
-        assert 0 < stats.buffered_bytes < stats.received_bytes == stats.posted_bytes
-        tables.confirm()
-        await read(tables, COUNT - 5000)
-    stats = queue.stats()
-    assert (stats.buffered_messages, stats.buffered_bytes) == (0, 0)
-    assert (stats.confirmed, stats.unconfirmed, stats.confirm_seconds.count) == (COUNT, 0, COUNT)
-
-
-async def test_the_broker_selects(queue: bmq.Queue) -> None:
-    async with (
-        queue.tables("CustomerId == 3", properties=PROPERTIES) as three,
-        queue.tables("CustomerId == 4", properties=PROPERTIES) as four,
-        queue.subscribe("CustomerId == 5", max_unconfirmed_messages=COUNT) as five,
-    ):
-        for tables, customer in ((three, 3), (four, 4)):
-            table = await read(tables, CUSTOMERS.count(customer))
-            expected = [each.encode() for each, n in zip(VALUES, CUSTOMERS, strict=True) if n == customer]
-            assert table["value"].to_pylist() == expected
-        seen: list[int] = []
-        while len(seen) < CUSTOMERS.count(5):
-            seen += [int(m.properties["CustomerId"]) for m in await five.receive_many(timeout=30)]
-    assert set(seen) == {5}
-
-
 async def test_waiting_messages_go_to_other_consumers_on_close(queue: bmq.Queue) -> None:
     """In the order of delivery, and in front of what comes later."""
     tables = await queue.tables()
@@ -190,16 +144,6 @@ async def test_messages_of_a_closed_consumer_follow_the_rows_that_wait(queue: bm
             await eventually(lambda: consumer.buffered == len(later))
         table = await read(tables, COUNT + len(later))
     assert table["value"].to_pylist() == [*(each.encode() for each in VALUES), *later]
-
-
-async def test_other_consumers_leave_their_messages_to_the_table(queue: bmq.Queue) -> None:
-    async with queue.subscribe(max_unconfirmed_messages=COUNT) as consumer:
-        await eventually(lambda: consumer.buffered == COUNT, 30)
-        tables = await queue.tables(properties=PROPERTIES, max_rows=700)
-    await queue.post(b"later")
-    table = await read(tables, COUNT + 1)
-    assert table["value"].to_pylist() == [*(each.encode() for each in VALUES), b"later"]
-    assert table["CustomerId"].to_pylist() == [*CUSTOMERS, None]
 
 
 async def test_interceptors_see_every_message(broker: bmq.broker.Broker, queue: bmq.Queue) -> None:
@@ -291,13 +235,6 @@ async def test_illegal_values_are_refused(peer: Any, options: Any, text: str) ->
         queue = await session.open_queue(URI, read=True)
         with pytest.raises(bmq.UsageError, match=text):
             queue.tables(**options)
-
-
-async def test_a_writer_cannot_receive_tables(peer: Any) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
-        with pytest.raises(bmq.UsageError, match="not opened for reading"):
-            queue.tables()
 
 
 def test_pandas_is_not_imported() -> None:

@@ -125,12 +125,6 @@ def test_doubtful_domains_have_warnings(given: dict[str, Any], where: str, messa
     assert message in finding.message
 
 
-def test_the_error_of_an_expression_points_at_the_column() -> None:
-    (finding,) = check_domain(domain("fanout", entry("foo", "x = 1")))
-    assert "\n    x = 1\n      ^ column 3\nEquality is written `==`." in str(finding)
-    assert finding.app_id == "foo"
-
-
 def test_an_application_subscription_matches_as_at_a_real_broker() -> None:
     # x > 0 on a priority domain: x = 1 is called "pos"; x = -1 and a message without properties never came.
     posted: dict[str, dict[str, Any] | None] = {"pos": {"x": 1}, "neg": {"x": -1}, "none": None}
@@ -145,10 +139,3 @@ def test_finding_describes_a_real_broker_with_several_entries() -> None:
         (finding,) = check_domain({"mode": {mode: {}}, "subscriptions": [entry, entry]})
         assert finding.severity == "error"
         assert "its process ends" in finding.message
-
-
-def test_an_expression_with_an_unintended_meaning_is_a_warning() -> None:
-    entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1 && x == 2"}}
-    (finding,) = check_domain({"mode": {"priority": {}}, "subscriptions": [entry]})
-    assert (finding.severity, finding.where) == ("warning", "subscriptions[0].expression.text")
-    assert "never matches" in finding.message

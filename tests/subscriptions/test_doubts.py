@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from typing import Any
 
@@ -104,14 +103,6 @@ def test_a_doubt_about_a_whole_expression_is_true_of_every_message(
                 assert not isinstance(outcome, bool)
 
 
-def test_warning_points_at_the_callers_line() -> None:
-    filters: list[Any] = [lambda: Expression("x < x"), lambda: ((P.x == 1) & (P.x == 2)).expression()]
-    for write in filters:
-        with pytest.warns(bmq.ExpressionWarning) as caught:
-            write()
-        assert caught[0].filename == __file__
-
-
 def test_expression_warning_names_the_subscribing_line() -> None:
     async def main() -> None:
         async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
@@ -121,16 +112,6 @@ def test_expression_warning_names_the_subscribing_line() -> None:
     with pytest.warns(bmq.ExpressionWarning, match="never matches") as caught:
         bmq.run(main())
     assert caught[0].filename == __file__
-
-
-def test_no_warning_is_repeated_or_about_generated_text() -> None:
-    with pytest.warns(bmq.ExpressionWarning):
-        expression = Expression("x < x")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert pickle.loads(pickle.dumps(expression)) == expression
-        assert Expression("x < x", strict=False).doubts == expression.doubts
-        assert Expression("x <", strict=False).doubts == ()
 
 
 def test_a_filter_built_from_properties_compares_them_without_a_warning() -> None:

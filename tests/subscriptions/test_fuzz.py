@@ -15,7 +15,6 @@ from bmq.subscriptions import EvaluationFailure, Expression, lookup, parse, plan
 from bmq.subscriptions._evaluator import compile_matcher, compile_tree
 from bmq.subscriptions._planner import is_total, simplest
 from bmq.subscriptions._syntax import (
-    MAX_OPERATORS,
     Binary,
     Boolean,
     Exists,
@@ -71,29 +70,6 @@ def test_the_shortest_text_means_the_same(node: Node, message: dict[str, Any]) -
     assert unparse(again) == text
 
 
-@given(st.one_of(trees, conditions))
-def test_no_character_of_the_shortest_text_is_needless(node: Node) -> None:
-    text = unparse(node)
-    tree = parse(text)
-    for i, character in enumerate(text):
-        if character == " ":
-            assert not same(text[:i] + text[i + 1 :], tree)
-        elif character == "(" and not text[:i].endswith("exists"):
-            shorter = text[:i] + text[i + 1 :]
-            assert not any(
-                same(shorter[:j] + shorter[j + 1 :], tree)
-                for j in range(i, len(shorter))
-                if shorter[j] == ")"
-            )
-
-
-def same(text: str, tree: Node) -> bool:
-    try:
-        return parse(text) == tree
-    except InvalidExpression:
-        return False
-
-
 @given(st.one_of(trees, conditions), messages)
 def test_the_simplest_form_means_the_same_and_costs_no_more(node: Node, message: dict[str, Any]) -> None:
     simple = simplest(node)
@@ -108,24 +84,6 @@ def test_the_simplest_form_means_the_same_and_costs_no_more(node: Node, message:
 def test_total_expressions_never_fail(node: Node, message: dict[str, Any]) -> None:
     if is_total(node):
         assert outcome(node, message) in (True, False)
-
-
-@given(conditions, messages)
-def test_expressions_evaluate_as_their_trees(node: Node, message: dict[str, Any]) -> None:
-    text = unparse(node)
-    if operator_count(node) > MAX_OPERATORS:
-        return
-    if len(text.encode("utf-8", "surrogateescape")) > 128 or not property_names(node):
-        return
-    expression = Expression(text)
-    expected = outcome(node, message)
-    evaluation = expression.evaluate(message)
-    assert evaluation.value is (expected if isinstance(expected, bool) else None)
-    assert (evaluation.error.name if evaluation.error else None) == (
-        expected if isinstance(expected, str) else None
-    )
-    assert evaluation.offset is None or 0 <= evaluation.offset < len(text)
-    assert expression.matches(message) is (expected is True)
 
 
 #: Pieces of texts that are nearly expressions.

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bmq.errors import InvalidExpression, UsageError
-from bmq.subscriptions import Expression, P, Route, RoutingTable
+from bmq.subscriptions import Expression, Route, RoutingTable
 from tests.transcripts import probes
 
 
@@ -35,53 +34,12 @@ def test_overlapping_subscriptions_are_tried_by_priority() -> None:
     assert routed == probe["sids"]
 
 
-def test_without_a_match_the_message_stays() -> None:
-    decision = ORDERS.route({"CustomerId": -1})
-    assert decision.candidates == ()
-    assert decision.route is None
-    assert not decision.waits
-    assert [step.verdict for step in decision.steps] == ["no match", "no match"]
-    assert "NAME error" in ORDERS.route(None).steps[0].verdict
-
-
-def test_no_expression_receives_all_messages() -> None:
-    table = RoutingTable([("x == 1", 1, "one"), (None, 0, "rest")])
-    assert names(table, {"x": 1}) == ("one",)
-    assert names(table, {"x": 2}) == ("rest",)
-    assert names(table, None) == ("rest",)
-
-
-def test_equal_texts_merge_and_share() -> None:
-    table = RoutingTable([("x == 1", 0, "first"), ("x == 1", 0, "second"), ("x==1", 0, "third")])
-    decision = table.route({"x": 1})
-    assert decision.names == ("first", "second")
-    assert [route.name for route in decision.also] == ["third"]
-    assert decision.route is not None
-    assert decision.route.name == "first"
-    # Measured: the first two alternated, and the third, a different text, received no message.
-    first, second, third = probes()["order_of_evaluation_and_merge"]
-    assert (len(first), len(second), len(third)) == (6, 6, 0)
-
-
 @pytest.mark.statement("1.15")
 def test_of_equal_texts_only_the_highest_priority_is_active() -> None:
     table = RoutingTable([("x == 1", 1, "low"), ("x == 1", 2, "high"), ("x == 1", 2, "high too")])
     assert names(table, {"x": 1}) == ("high", "high too")
     (step,) = table.route({"x": 1}).steps
     assert [route.name for route in step.dormant] == ["low"]
-
-
-@pytest.mark.parametrize(
-    ("low", "probe"), [("x >= 0", "different expression"), ("x >= 1", "same expression")]
-)
-def test_no_message_spills_over_between_two_priorities(low: str, probe: str) -> None:
-    table = RoutingTable([Route(Expression("x >= 1"), 2, "high", full=True), (low, 1, "low")])
-    decision = table.route({"x": 1})
-    assert decision.waits
-    assert decision.stops
-    assert decision.names == ()
-    assert decision.spills == ()
-    assert probes()["spillover"][probe]["low"] == []
 
 
 # A real broker, after A received 0 and was full (limit of one message): the receivers of 2 and the rest.
@@ -146,22 +104,6 @@ def test_a_match_of_the_same_priority_receives_at_once() -> None:
     assert names(RoutingTable([FULL, Route(Expression("x > -1"), 10, "B")]), {"x": 1}) == ("B",)
 
 
-def test_a_full_consumer_is_passed_over_for_an_equal_one() -> None:
-    busy = Route(Expression("x >= 1"), 1, "busy", full=True)
-    assert names(RoutingTable([busy, ("x >= 1", 1, "idle")]), {"x": 1}) == ("idle",)
-    assert names(RoutingTable([busy, ("x >= 0", 1, "other text")]), {"x": 1}) == ("other text",)
-    # A group without a match does not stop the descent.
-    assert names(RoutingTable([busy, ("x < 1", 0, "low")]), {"x": 0}) == ("low",)
-
-
-def test_expression_the_broker_cannot_compile_takes_all_messages() -> None:
-    with pytest.raises(InvalidExpression):
-        RoutingTable([("x = 1", 1, "typo")])
-    table = RoutingTable([(Expression("x = 1", strict=False), 1, "typo"), ("x == 2", 0, "two")])
-    assert names(table, {"x": 2}) == ("typo",)
-    assert "the broker cannot compile this expression" in table.route({"x": 2}).steps[0].verdict
-
-
 def test_broadcast_gives_each_consumer_one_copy() -> None:
     table = RoutingTable(
         [
@@ -177,14 +119,6 @@ def test_broadcast_gives_each_consumer_one_copy() -> None:
     assert names(table, {"x": 5}) == ("a.positive", "b.positive", "d")
     assert names(table, {"x": 0}) == ("d",)
     assert "A copy goes to each of: a.large, b.positive, d." in table.explain({"x": 20})
-
-
-def test_routes_may_be_built_and_unnamed() -> None:
-    table = RoutingTable([(P.x == 1, 0), Route(Expression("x == 2")), ("x == 3", 0)])
-    assert [names(table, {"x": x}) for x in (1, 2, 3)] == [("#1",), ("#2",), ("#3",)]
-    assert RoutingTable([]).route({}).names == ()
-    with pytest.raises(UsageError, match="two routes have the name 'a'"):
-        RoutingTable([("x", 0, "a"), ("y", 0, "a")])
 
 
 def test_the_explanation_is_a_table_to_read() -> None:
@@ -207,25 +141,3 @@ def test_the_explanation_is_a_table_to_read() -> None:
         "\n"
         "The message goes to one of zero, nil, in turn."
     )
-
-
-@pytest.mark.parametrize(
-    ("routes", "properties", "summary"),
-    [
-        ([("x == 1", 0, "one")], {"x": 1}, "The message goes to one."),
-        ([("x == 1", 0, "one")], {"x": 2}, "No subscription matches: the message stays in the queue"),
-        ([Route(None, 0, "busy", full=True)], {}, "The message waits: the matching consumers are full"),
-        (
-            [("x == 1", 0, "one"), ("x > 0", 0, "some")],
-            {"x": 1},
-            "The message goes to one. some match at the same priority: the order of their expressions is not",
-        ),
-    ],
-)
-def test_the_explanation_ends_with_the_outcome(routes: Any, properties: dict[str, Any], summary: str) -> None:
-    assert RoutingTable(routes).explain(properties).split("\n\n")[1].startswith(summary)
-
-
-def test_unmatched_broadcast_message_is_dropped() -> None:
-    table = RoutingTable([("x == 1", 0, "one")], broadcast=True)
-    assert table.explain({}).endswith("No subscription matches: the message is dropped.")

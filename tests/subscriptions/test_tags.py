@@ -20,16 +20,13 @@ from bmq.subscriptions import (
     complement,
     plan,
     pulsar_properties,
-    pulsar_tags,
     tag,
     tag_name,
     tag_properties,
     tags_of,
     with_pulsar_tags,
 )
-from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, PropertyValue, encode_properties, first_properties
-from tests.transcripts import probes
+from bmq.wire.properties import encode_properties, first_properties
 
 
 def properties_of(tags: set[str]) -> dict[str, Any]:
@@ -77,10 +74,6 @@ class TestEncoding:
         assert Expression(f"exists({name})").matches(tag_properties([text]))
         encode_properties(tag_properties([text]), new=True)
 
-    @given(st.text("a_-5f2d.", max_size=12), st.text("a_-5f2d.", max_size=12))
-    def test_different_tags_have_different_names(self, first: str, second: str) -> None:
-        assert (tag_name(first) == tag_name(second)) == (first == second)
-
     @given(st.text("abz_25f.", max_size=12))
     @example("__.w6Q")
     @example("__.w6R")  # not the only way to write ä in base 64, but the wrong one
@@ -90,19 +83,6 @@ class TestEncoding:
     def test_foreign_name_is_a_tag_only_if_a_filter_could_select_it(self, rest: str) -> None:
         found = tags_of({f"t.{rest}": True})
         assert [tag_name(each) for each in found] == ([f"t.{rest}"] if found else [])
-
-    def test_properties(self) -> None:
-        assert tag_properties({"urgent", "eu"}) == {"t.eu": True, "t.urgent": True}
-        assert tag_properties([]) == {}
-
-    def test_only_prefixed_properties_are_tags(self) -> None:
-        message = {"t.a": True, "t.b": 0, "t.c": "", "t.d": b"x", "tag": True, "T.e": True, "x": 1}
-        assert tags_of(message) == {"a", "b", "c"}
-        assert tags_of(None) == frozenset()
-        area = encode_properties(
-            {"t.a": True, "t.d": PropertyValue(PropertyType.CHAR, b"x"), "t.e": b""}, new=True
-        )
-        assert tags_of(Properties(area)) == {"a", "d"}
 
     @pytest.mark.parametrize("count", [0, 20], ids=["few", "many"])
     @given(
@@ -138,11 +118,6 @@ class TestEncoding:
             TagFilter(any_of=["-" * 87])
         with pytest.raises(InvalidProperty, match="half of a surrogate pair"):
             tag_name("\ud800")
-
-    def test_the_longest_tag_can_be_selected_and_discarded(self) -> None:
-        wanted = TagFilter(any_of=["x" * 117])
-        assert takes(wanted, {"x" * 117})
-        assert [len(each.text) for each in wanted.complement().expressions] == [128]
 
 
 U, C, E = "urgent", "compressed", "eu"
@@ -210,19 +185,6 @@ class TestPulsar:
         assert not wanted.matches(with_pulsar_tags({"Tag": U}))
         assert wanted.matches(with_pulsar_tags({"tag_color": U}))
 
-    def test_expressions_of_the_rows(self) -> None:
-        assert texts(TagFilter(any_of=[U], all_of=[E])) == ["exists(t.urgent)&&exists(t.eu)"]
-        assert texts(TagFilter(any_of=[U, C])) == ["exists(t.compressed)||exists(t.urgent)"]
-        assert texts(TagFilter(any_of=[E], all_of=[E])) == ["exists(t.eu)"]
-        assert TagFilter().subscriptions() == [None]
-
-    def test_properties_in_pulsars_form(self) -> None:
-        assert pulsar_properties(["urgent", "eu"]) == {"tag0": "eu", "tag1": "urgent"}
-        message = {"tag0": "eu", "tagX": "urgent", "tag2": 5, "color": "red"}
-        assert pulsar_tags(message) == {"eu", "urgent"}
-        assert pulsar_tags({"tag0": PropertyValue(PropertyType.STRING, "eu"), "tag1": b"x"}) == {"eu"}
-        assert with_pulsar_tags(message) == {**message, "t.eu": True, "t.urgent": True}
-
     @pytest.mark.statement("5.6")
     def test_consumer_metadata_that_is_no_filter_is_ignored(self) -> None:
         metadata = {"anytag": "a", "anytag2": "b", "alltagX": "c", "tag": "d", "name": "e"}
@@ -266,17 +228,6 @@ class TestPulsarAsItIs:
         wanted = PulsarTags(any_of=any_of, all_of=all_of, keys=[f"tag{i}" for i in range(4)])
         assert any(each is None or each.matches(message) for each in wanted.subscriptions()) is expected
 
-    def test_number_of_subscriptions_of_tag_filters(self) -> None:
-        def count(**tags: Any) -> int:
-            return len(PulsarTags(**tags, keys=KEYS).subscriptions())
-
-        assert count(any_of={"a"}) == 4
-        assert count(any_of={"a", "b", "c", "d"}) == 8
-        assert count(all_of={"a", "b"}) == 12
-        assert count(all_of={"a", "b", "c"}) == 24
-        texts = PulsarTags(any_of={"a", "b"}, keys=["tag0", "tag1"]).subscriptions()
-        assert [str(each) for each in texts] == ['tag0=="a"||tag0=="b"', 'tag1=="a"||tag1=="b"']
-
     @pytest.mark.statement("5.4")
     def test_mismatch_is_reported_with_a_remedy(self) -> None:
         with pytest.raises(InvalidExpression, match=r"too many operators.*\n.*with_pulsar_tags"):
@@ -292,27 +243,6 @@ class TestPulsarAsItIs:
         with pytest.raises(InvalidExpression, match="escapes"):
             PulsarTags(any_of={'a"b'}, keys=KEYS)
 
-    def test_more_values_than_names_match_no_message(self) -> None:
-        (never,) = PulsarTags(all_of={"a", "b"}, keys=["tag0"]).subscriptions()
-        assert never is not None
-        assert not never.matches({"tag0": "a", "tag1": "b", "tag": "a"})
-
-    def test_the_rest_is_a_catch_all(self) -> None:
-        wanted = PulsarTags(any_of=["urgent"], keys=KEYS)
-        assert wanted.keys == KEYS
-        rest = complement(wanted)
-        assert rest == wanted.complement()
-        assert rest.catch_all
-        assert rest.may_discard({"tag0": "late"})
-        assert not rest.may_discard({"tag1": "urgent"})
-        assert complement(PulsarTags(keys=KEYS)).subscriptions() == []
-
-    def test_a_filter_is_a_value(self) -> None:
-        wanted = PulsarTags(any_of={"a"}, all_of={"b"}, keys=["tag1", "tag0"])
-        assert pickle.loads(pickle.dumps(wanted)) == wanted == eval(repr(wanted))
-        assert hash(wanted) == hash(PulsarTags(any_of={"a"}, all_of={"b"}, keys=["tag0", "tag1"]))
-        assert wanted != TagFilter(any_of={"a"}, all_of={"b"})
-
 
 class TestCmq:
     @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
@@ -323,41 +253,12 @@ class TestCmq:
         assert wanted.matches_tags(tags) is match
         assert takes(wanted, tags) is match
 
-    def test_six_tags_take_two_subscriptions(self) -> None:
-        assert len(CmqTags(*CMQ[-1][1]).subscriptions()) == 2
-
-    def test_cmq_tags_are_a_tag_filter(self) -> None:
-        assert CmqTags("b", "a") == TagFilter(any_of=["a", "b"])
-        assert CmqTags("b", "a").any_of == {"a", "b"}
-        assert repr(CmqTags("b", "a")) == "CmqTags('a', 'b')"
-        assert CmqTags({"b", "a"}) == CmqTags("a", "b") == CmqTags(["a"], "b")
-        with pytest.raises(TypeError, match="a tag must be a str, not 1"):
-            CmqTags({1})  # type: ignore[arg-type]
-
-
-def texts(wanted: TagFilter) -> list[str]:
-    return ["" if each is None else each.text for each in wanted.subscriptions()]
-
 
 class TestBudget:
-    def test_five_tags_fit_in_any_form(self) -> None:
-        five = {"a", "b", "c", "d", "e"}
-        assert len(texts(TagFilter(any_of=five))) == 1
-        assert len(texts(TagFilter(all_of=five))) == 1
-        assert texts(TagFilter(any_of={"a", "b", "c"}, all_of={"x", "y"})) == [
-            "(exists(t.a)||exists(t.b)||exists(t.c))&&exists(t.x)&&exists(t.y)"
-        ]
-        assert [each.operators for each in TagFilter(any_of=five).complement().expressions] == [10]
-
     def test_many_any_tags_are_several_subscriptions(self) -> None:
         parts = TagFilter(any_of=[f"tag{i:03}" for i in range(100)], all_of=["x"]).subscriptions()
         assert len(parts) == 25
         assert all(part is not None and part.operators <= 10 for part in parts)
-
-    def test_long_tags_take_more_subscriptions(self) -> None:
-        wanted = TagFilter(any_of=[letter * 60 for letter in "abc"])
-        assert len(wanted.subscriptions()) == 3
-        assert takes(wanted, {"c" * 60})
 
     @pytest.mark.statement("5.4")
     def test_more_than_five_all_tags_are_an_error_with_alternatives(self) -> None:
@@ -377,12 +278,6 @@ class TestBudget:
         assert wanted.matches_tags({"a", "b", "c", "d", "e", "f", "g"})
         with pytest.raises(InvalidExpression, match="expression is too long"):
             TagFilter(any_of=["c" * 60], all_of=["a" * 60]).subscriptions()
-
-    def test_the_alternative_with_primes_works(self) -> None:
-        primes = {"a": 2, "b": 3, "c": 5, "d": 7, "e": 11, "f": 13}
-        everything = Expression("tp % 30030 == 0")
-        assert everything.matches({"tp": 30030 * 17})
-        assert not everything.matches({"tp": 30030 // primes["f"]})
 
     def test_equal_filters_have_equal_texts_whatever_the_order(self) -> None:
         first = TagFilter(any_of=["b", "a", "b"], all_of=("y", "x"))
@@ -419,19 +314,6 @@ class TestComplement:
         else:
             assert any(each.matches(message) for each in rest.expressions) is not taken
 
-    def test_complement_of_all_messages_is_empty(self) -> None:
-        for everything in (TagFilter().complement(), CmqTags().complement(), complement(None)):
-            assert everything.subscriptions() == []
-            assert not everything.catch_all
-            assert not everything.may_discard({})
-        assert complement(Expression("x =", strict=False)).subscriptions() == []
-
-    def test_the_probe_of_a_real_broker(self) -> None:
-        wanted = TagFilter(any_of=["a", "b"])
-        assert [each.text for each in wanted.complement().expressions] == ["!(exists(t.a)||exists(t.b))"]
-        # There, subscription 1 was the filter and 2 its negation.
-        assert probes()["tags"]["sids"] == [[1], [2], [2], [1]]
-
     def test_too_many_any_tags_leave_a_catch_all(self) -> None:
         wanted = TagFilter(any_of=["a", "b", "c", "d", "e", "f"])
         rest = wanted.complement()
@@ -441,13 +323,6 @@ class TestComplement:
         assert not rest.may_discard(properties_of({"f", "z"}))
         assert rest.may_discard(properties_of({"z"}))
         assert rest.may_discard(None)
-
-    def test_missing_tags_are_split_where_one_expression_is_too_long(self) -> None:
-        wanted = TagFilter(all_of=["x" * 54, "y" * 52])
-        rest = wanted.complement()
-        assert not rest.catch_all
-        assert len(rest.expressions) == 2
-        assert [len(each.text) for each in wanted.subscriptions() if each] == [128]
 
     @pytest.mark.parametrize(
         ("selector", "expressions"),

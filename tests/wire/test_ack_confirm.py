@@ -175,8 +175,3 @@ def test_inconsistent_headers_are_refused(
     with pytest.raises(ProtocolError) as caught:
         decode(bytes(start) + raw, start)
     assert (caught.value.field, caught.value.offset) == (kind + field, start + at)
-
-
-@kinds
-def test_an_event_without_items(kind: str, decode: Decoder) -> None:
-    assert list(decode(EVENT_HEADER + header(kind), AT)) == []

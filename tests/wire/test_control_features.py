@@ -8,7 +8,6 @@ from bmq.wire.control import (
     MESSAGE_PROPERTIES_EX,
     BrokerResponse,
     Codec,
-    MessageKind,
     parse_features,
 )
 from bmq.wire.control_event import decode_event
@@ -49,29 +48,3 @@ def test_features_of_a_recorded_broker_are_read():
 )
 def test_features_are_looked_up_by_name(text: str, found: bool):
     assert parse_features(text).has("MPS", "MESSAGE_PROPERTIES_EX") is found
-
-
-@pytest.mark.parametrize(
-    ("text", "codec"),
-    [
-        (CLIENT, Codec.JSON),
-        ("PROTOCOL_ENCODING:JSON", Codec.JSON),
-        ("PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX", Codec.BER),
-        ("PROTOCOL_ENCODING:JSON,BER", Codec.BER),
-        ("PROTOCOL_ENCODING:BER", Codec.BER),
-        ("PROTOCOL_ENCODING:XML", Codec.BER),
-        ("PROTOCOL_ENCODING:json", Codec.BER),
-        ("MPS:MESSAGE_PROPERTIES_EX", Codec.BER),
-        ("", Codec.BER),
-    ],
-)
-def test_features_of_a_broker_are_parsed(text: str, codec: Codec):
-    assert parse_features(text).codec is codec
-
-
-def test_recorded_brokers_chose_as_we_would():
-    for codec in Codec:
-        for r in recorded_in(codec):
-            if r.kind is MessageKind.NEGOTIATION and not r.from_broker and b"E_PYTHON" not in r.body:
-                identity = decode_event(r.event, MessageKind.NEGOTIATION)
-                assert parse_features(identity.features).codec is codec  # type: ignore[union-attr]

@@ -10,14 +10,11 @@ from bmq.wire.control import (
     ClientIdentity,
     ClientLanguage,
     ClientType,
-    CloseQueue,
     Codec,
     ConfigureStream,
     ControlMessage,
     Disconnect,
     DisconnectResponse,
-    Expression,
-    ExpressionVersion,
     MessageKind,
     OpenQueue,
     OpenQueueResponse,
@@ -28,22 +25,13 @@ from bmq.wire.control import (
     StatusCategory,
     StreamParameters,
     SubQueueIdInfo,
-    Subscription,
     decode_json,
     encode_json,
 )
-from bmq.wire.control_event import codec_of, decode_event, encode_event
+from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import read_event
 
 CONTROL = MessageKind.CONTROL
-
-
-def test_a_disconnect_event_has_the_expected_bytes():
-    data = bytes.fromhex("00000024 41022000 7b227249 64223a33 2c226469 73636f6e 6e656374 223a7b7d 7d030303")
-    assert encode_event(ControlMessage(3, Disconnect()), Codec.JSON) == data
-    event = read_event(data)
-    assert codec_of(event) is Codec.JSON
-    assert decode_event(event, CONTROL) == ControlMessage(3, Disconnect())
 
 
 def test_an_authentication_event_has_its_own_type():
@@ -226,23 +214,6 @@ def test_malformed_json_is_refused(body: bytes, field: str, problem: str):
     assert caught.value.field == field
 
 
-def test_the_place_of_a_syntax_error_is_named():
-    with pytest.raises(ProtocolError) as caught:
-        decode_json('{"é":nul}'.encode(), CONTROL)
-    assert caught.value.offset in range(8 + 6, 8 + 11)
-
-
-@pytest.mark.parametrize(
-    "body", [b"{}", b'{"placeHolder":{}}', b'{"rId":1,"disconnect":{}}', b'{"clientidentity":{}}']
-)
-@pytest.mark.parametrize("kind", [MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION])
-def test_negotiation_and_authentication_need_their_selection(body: bytes, kind: MessageKind):
-    with pytest.raises(
-        ProtocolError, match=r"expected one of (client|auth)\w+, (broker|auth)\w+, got neither"
-    ):
-        decode_json(body, kind)
-
-
 SECRET = "hunter2"
 
 
@@ -278,27 +249,6 @@ def test_bytes_are_base64():
         request = AuthenticationRequest("ANONYMOUS", data)
         assert decode_json(encode_json(request), MessageKind.AUTHENTICATION) == request
     assert encode_json(AuthenticationRequest("X")) == b'{"authenticationRequest":{"mechanism":"X"}}'
-
-
-def test_expressions_are_written_by_name():
-    message = ControlMessage(
-        1,
-        ConfigureStream(
-            0,
-            StreamParameters(
-                subscriptions=(Subscription(1, Expression(ExpressionVersion.E_VERSION_1, 'a == "/"')),)
-            ),
-        ),
-    )
-    written = encode_json(message)
-    assert rb'"expression":{"version":"E_VERSION_1","text":"a == \"/\""}' in written
-    assert decode_json(written, CONTROL) == message
-
-
-def test_final_closes():
-    assert decode_json(b'{"rId":4,"closeQueue":{"isFinal":true}}', CONTROL) == ControlMessage(
-        4, CloseQueue(is_final=True)
-    )
 
 
 def test_text_without_a_form_in_utf_8_is_refused_by_name() -> None:

@@ -22,7 +22,6 @@ from bmq.wire.control import (
     MessageKind,
     Structure,
     decode_json,
-    encode_json,
     kind_of,
     members,
 )
@@ -70,28 +69,6 @@ def messages(text: st.SearchStrategy[str]) -> st.SearchStrategy[Message]:
 text = st.text(max_size=200)
 #: Strings in BER: arbitrary bytes.
 raw_text = st.binary(max_size=200).map(lambda octets: octets.decode("utf-8", "surrogateescape"))
-
-
-@given(messages(text), st.booleans(), st.booleans())
-def test_messages_survive_a_round_trip_in_json(message: Message, escape: bool, omit: bool):
-    body = encode_json(message, escape_solidus=escape, omit_empty_arrays=omit)
-    assert decode_json(body, kind_of(message)) == message
-
-
-@given(messages(raw_text))
-def test_messages_survive_a_round_trip_in_ber(message: Message):
-    body = encode_ber(message)
-    again = decode_ber(body, kind_of(message))
-    assert again == message
-    assert encode_ber(again) == body
-
-
-@given(messages(text))
-def test_both_encodings_carry_the_same(message: Message):
-    kind = kind_of(message)
-    from_json = decode_json(encode_json(message), kind)
-    from_ber = decode_ber(encode_ber(from_json), kind)
-    assert from_ber == from_json == message
 
 
 @given(messages(text), st.sampled_from(Codec))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import InvalidPayload, ProtocolError
-from bmq.wire.compression import compress, decompress
+from bmq.wire.compression import decompress
 from bmq.wire.constants import Compression
 from bmq.wire.crc import crc32c
 from bmq.wire.message import join_application_data, split_application_data
@@ -84,12 +84,6 @@ def test_the_old_encoding_counts_the_properties_too(total: int, expected: Compre
     assert (zlib.decompress(data) if compression else data) == area + payload
 
 
-def test_the_old_encoding_without_properties_is_like_the_new_one() -> None:
-    payload = b"a" * 1024
-    old, new = (join_application_data(payload, new=new, compression=ZLIB) for new in (False, True))
-    assert old == new == (compress(payload), ZLIB)
-
-
 @ENCODINGS
 def test_data_that_does_not_shrink_stays_plain(new: bool) -> None:
     data, compression = join_application_data(NOISE, AREA[new], new=new, compression=ZLIB)
@@ -114,12 +108,6 @@ def test_properties_and_payload_take_at_most_64_mib() -> None:
     assert len(join_application_data(most, area)[0]) == 64 * MIB
     with pytest.raises(InvalidPayload, match=r"take 67,108,865 bytes; a message has at most 67,108,864"):
         join_application_data(most + b"1", area)
-
-
-def test_compression_does_not_raise_the_limit() -> None:
-    # A reader refuses what decompresses to more, so nothing of the kind is sent.
-    with pytest.raises(InvalidPayload, match="67,108,865 bytes"):
-        join_application_data(bytes(64 * MIB + 1), compression=ZLIB)
 
 
 @ENCODINGS
@@ -199,20 +187,6 @@ def test_an_unknown_compression_is_refused(compression: int) -> None:
     with pytest.raises(ProtocolError, match=f"{compression} is not a compression") as caught:
         split(b"data", properties=False, compression=compression)
     assert caught.value.field == "compressionAlgorithmType"
-
-
-@ENCODINGS
-def test_properties_longer_than_the_data_are_refused(new: bool) -> None:
-    area = AREA[new]
-    for data in (area[:-1], area[:1] + b"\0\0\1" + area[4:], area[:1] + b"\xff\xff\xff" + area[4:]):
-        with pytest.raises(ProtocolError) as caught:
-            split(data, new=new, compression=0)
-        assert (caught.value.field, caught.value.offset) == ("MessagePropertiesHeader.areaWords", 1)
-
-
-@ENCODINGS
-def test_properties_and_no_payload(new: bool) -> None:
-    assert split(AREA[new], new=new, compression=0) == ({"alpha": 7, "beta": "hi"}, b"")
 
 
 @pytest.mark.parametrize("schema_id", [1, 2, 3, 65534, 65535])

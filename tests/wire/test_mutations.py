@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from bmq.errors import ProtocolError
 from bmq.wire.ack import decode_acks, iter_acks
@@ -15,7 +14,6 @@ from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import read_event
 from bmq.wire.message import split_application_data
-from bmq.wire.options import read_sub_queue_ids
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, decode_puts
 from tests.hostile import attempt, damaged
@@ -84,33 +82,10 @@ def check_event(data: bytes) -> None:
                 check_application_data(message)
 
 
-@settings(max_examples=settings().max_examples * 4)
-@given(damaged(recorded(*BINARY)))
-def test_a_damaged_event_is_values_or_an_error(data: bytes) -> None:
-    check_event(data)
-
-
 @given(damaged(recorded(EventType.PUT, EventType.PUSH)))
 def test_damaged_application_data_is_values_or_an_error(data: bytes) -> None:
     # The headers are right and the rest is not: the damage is behind the first message's header.
     check_application_data(DecodedPut(0, bytes(16), 3, 1, len(data) & 1, 0, data[44:]))
-
-
-@given(damaged(recorded(EventType.PUSH)))
-def test_damaged_options_are_ids_or_an_error(data: bytes) -> None:
-    ids, error = attempt(read_sub_queue_ids, data[40:], 40)
-    if error:
-        check_error(error, len(data))
-    else:
-        assert 1 <= len(ids) <= max(1, len(data) // 4)
-
-
-@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
-@given(data=st.binary(max_size=300))
-def test_noise_is_values_or_an_error(decode: Any, data: bytes) -> None:
-    _, error = attempt(decode, bytes(8) + data, 8)
-    if error:
-        check_error(error, 8 + len(data))
 
 
 @pytest.mark.parametrize("event_type", BINARY, ids=lambda t: t.name)

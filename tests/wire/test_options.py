@@ -51,22 +51,12 @@ def test_infos(ids: tuple[int, ...]) -> None:
     assert read_sub_queue_ids(expected) == ids
 
 
-@pytest.mark.parametrize("rda", [0x80, 0x00, 0x3F, 0x40, 0x45, 0xFF])
-def test_the_delivery_attempts_do_not_matter(rda: int) -> None:
-    assert read_sub_queue_ids(option(3, info(9, rda) + info(10, rda), specific=2)) == (9, 10)
-    assert read_sub_queue_ids(option(3, packed=1, words=rda)) == (0,)
-
-
 @pytest.mark.parametrize("item_words", [1, 2, 3, 15])
 def test_the_senders_item_size_is_honoured(item_words: int) -> None:
     body = b"".join(u32(identifier).ljust(item_words * 4, b"\xee") for identifier in (5, 6, 7))
     infos = option(3, body, specific=item_words)
     assert read_sub_queue_ids(infos) == (5, 6, 7)
     assert read_sub_queue_ids(option(40, u32(1, 2, 3)) + infos) == (5, 6, 7)
-
-
-def test_no_option_means_id_0() -> None:
-    assert read_sub_queue_ids(b"") == (0,)
 
 
 MSG_GROUP = option(2, b"group\3\3\3")
@@ -109,11 +99,6 @@ def test_malformed_options_are_refused(area: bytes, field: str, at: int) -> None
         with pytest.raises(ProtocolError) as caught:
             read_sub_queue_ids(area, start)
         assert (caught.value.field, caught.value.offset) == (field, start + at)
-
-
-def test_offsets_count_from_the_area_unless_placed() -> None:
-    with pytest.raises(ProtocolError, match="at byte 0 of the event"):
-        read_sub_queue_ids(option(1, words=1))
 
 
 @given(st.lists(st.one_of(st.binary(max_size=12), some.map(encode_sub_queue_ids)), max_size=4).map(b"".join))

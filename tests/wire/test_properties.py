@@ -23,7 +23,6 @@ from bmq.wire.properties import (
     encode_properties,
     properties_length,
 )
-from tests.hostile import attempt
 from tests.sweeps import sweep
 
 BOOL, CHAR, SHORT, INT32, INT64, STRING, BINARY = PropertyType
@@ -183,25 +182,6 @@ def test_every_type_has_its_bytes(new: bool) -> None:
     assert [(n, decoded.types[n], v) for n, v in decoded.items()] == [row[:3] for row in expected]
 
 
-def test_the_python_type_determines_the_wire_type() -> None:
-    given_properties = {"b": True, "n": 7, "s": "x", "x": b"y", "ba": bytearray(b"z"), "mv": memoryview(b"w")}
-    decoded = Properties(encode_properties(given_properties, new=True))
-    assert decoded.types == {"b": BOOL, "n": INT64, "s": STRING, "x": BINARY, "ba": BINARY, "mv": BINARY}
-    assert decoded == {"b": True, "n": 7, "s": "x", "x": b"y", "ba": b"z", "mv": b"w"}
-
-
-def test_only_one_is_true() -> None:
-    area = build([(1, b"two", b"\2"), (1, b"one", b"\1"), (1, b"zero", b"\0")], new=True)
-    assert dict(Properties(area)) == {"two": False, "one": True, "zero": False}
-
-
-def test_no_properties() -> None:
-    assert encode_properties({}, new=True) == encode_properties(Properties(), new=False) == b""
-    assert dict(Properties()) == {}
-    assert len(Properties()) == 0
-    assert "x" not in Properties()
-
-
 def test_bytes_that_are_no_utf_8_survive() -> None:
     area = build([(6, b"latin\xe9", b"caf\xe9"), (6, b"utf", "café".encode())], new=True)
     decoded = Properties(area)
@@ -243,11 +223,6 @@ def test_a_message_has_at_most_255_properties(new: bool) -> None:
     assert Properties(encode_properties(most, new=new), new=new) == most
     with pytest.raises(InvalidProperty, match="256 properties; a message has at most 255"):
         encode_properties(most | {"one": "more"}, new=new)
-
-
-@pytest.mark.parametrize("name", ["n" * 4095, "n" + "é" * 2047, "7", "Z"])
-def test_names_of_1_to_4095_bytes(name: str) -> None:
-    assert dict(Properties(encode_properties({name: "v", "next": 1}, new=True))) == {name: "v", "next": 1}
 
 
 @pytest.mark.parametrize(
@@ -410,34 +385,8 @@ def test_malformed_areas_are_refused(area: bytes, new: bool, field: str, offset:
     assert (error.field, error.offset) == (field, offset)
 
 
-def test_area_is_parsed_on_first_access() -> None:
-    assert isinstance(Properties(b"garbage"), Properties)
-
-
 @pytest.mark.parametrize("data", [b"", b"\x1b", b"\x1b\0\0\2\0"])
 def test_an_area_shorter_than_its_header_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         properties_length(b"ab" + data, 2)
     assert (caught.value.field, caught.value.offset) == ("MessagePropertiesHeader", 2)
-
-
-@ENCODINGS
-@given(
-    area=mappings.filter(bool),
-    edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
-)
-def test_a_damaged_area_is_an_error_or_an_area(
-    area: dict[str, PropertyInput], edits: list[tuple[int, int]], new: bool
-) -> None:
-    damaged = bytearray(encode_properties(area, new=new))
-    for at, value in edits:
-        damaged[at % len(damaged)] = value
-    decoded = Properties(bytes(damaged), new=new)
-    values, error = attempt(lambda: list(decoded.values()))
-    if error:
-        assert error.field
-        assert error.offset is not None
-        assert 0 <= error.offset < len(damaged)
-    else:
-        assert len(values) <= 255
-        assert sum(len(v) if isinstance(v, str | bytes) else 1 for v in values) <= len(damaged)

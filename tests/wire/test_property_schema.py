@@ -29,7 +29,6 @@ from bmq.wire.property_schema import Layouts, make_encoder
 from tests.hostile import attempt
 
 ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
-BYTES = {bool: 1, int: 8}
 
 
 @contextmanager
@@ -99,30 +98,6 @@ def test_generated_encoders_equal_the_general_encoder(message: dict[str, Any], n
         assert encoder(message, b"") == encode_properties(message, new=new), "the first time"
 
 
-@pytest.mark.parametrize("kind", [float, bytearray, memoryview, PropertyValue, PropertyType, type(None)])
-def test_other_types_have_no_encoder(kind: type) -> None:
-    assert make_encoder(["n", "other"], [b"n", b"other"], [int, kind], new=True) is None
-
-
-@ENCODINGS
-def test_equal_names_in_another_order_or_of_other_types_are_other_schemas(new: bool) -> None:
-    messages: list[dict[str, Any]] = [
-        {"a": 1, "b": 2},
-        {"b": 2, "a": 1},
-        {"a": True, "b": 2},
-        {"a": "1", "b": 2},
-        {"a": b"1", "b": 2},
-        {"a": 1},
-        {"a": 1, "b": 2, "c": 3},
-    ]
-    for _ in range(3):
-        for message in messages:
-            decoded = Properties(encode_properties(message, new=new), new=new)
-            expected = sorted(message.items()) if new else list(message.items())
-            assert list(decoded.items()) == expected
-            assert [type(v) for v in decoded.values()] == [type(v) for _, v in expected]
-
-
 @ENCODINGS
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
@@ -144,28 +119,12 @@ def test_a_value_that_does_not_fit_is_refused_when_the_schema_is_known(
             encode_properties(bad, new=new)
 
 
-def test_a_value_that_is_too_large_is_refused_when_the_schema_is_known() -> None:
-    for _ in range(2):
-        encode_properties({"huge": b""}, new=True)
-    with pytest.raises(InvalidProperty, match="'huge' has 67104746 bytes; at most 67104745"):
-        encode_properties({"huge": bytes(67_104_746)}, new=True)
-
-
 @pytest.mark.parametrize("count", [31, 32, 33, 255])
 def test_many_properties(count: int) -> None:
     message = {f"p{i}": [i, str(i), bool(i & 1), b"x" * i][i % 4] for i in range(count)}
     for _ in range(3):
         decoded = Properties(encode_properties(message, new=True))
         assert decoded == message
-
-
-def test_subclasses_of_the_plain_types_are_posted_like_them() -> None:
-    class Text(str):
-        __slots__ = ()
-
-    for _ in range(3):
-        area = encode_properties({Text("name"): Text("value"), "kind": PropertyType.BOOL}, new=True)
-        assert area == encode_properties({"name": "value", "kind": 1}, new=True)
 
 
 # Decoding
@@ -210,20 +169,6 @@ def test_values_read_together_equal_values_read_singly(
             assert same(read_first(one, new), read_cold(one, new))
 
 
-@ENCODINGS
-@given(
-    messages=st.lists(st.sampled_from(["", "a", "bc", "def", "ghij", "klmno", "pqrstuvwx", "ä"]), max_size=9)
-)
-def test_texts_of_all_lengths_are_read_together(messages: list[str], new: bool) -> None:
-    data = [encode_properties({"id": 1, "text": text}, new=new) + b"payload" for text in messages]
-    with forgotten():
-        for _ in range(3):
-            for each, text in zip(data, messages, strict=True):
-                properties, length = split_properties(each, new)
-                assert properties == {"id": 1, "text": text}
-                assert each[length:] == b"payload"
-
-
 # Columns
 
 
@@ -242,26 +187,6 @@ def check_column(data: list[bytes], name: str, new: bool, times: int) -> None:
             if error is None:
                 assert values == expected[0]
                 assert [type(value) for value in values] == [type(value) for value in expected[0]]
-
-
-@ENCODINGS
-@given(
-    messages=st.lists(mappings, min_size=1, max_size=3),
-    change=st.one_of(st.just([]), edits),
-    name=names,
-    data=st.data(),
-)
-def test_column_equals_the_values_of_the_messages(
-    messages: list[dict[str, Any]], change: list[tuple[int, int]], name: str, data: st.DataObject, new: bool
-) -> None:
-    area = bytearray(encode_properties(messages[0], new=new))
-    areas = [encode_properties(m, new=new) + b"payload" for m in messages]
-    for at, value in change:
-        area[at % len(area)] = value
-    areas.append(bytes(area))
-    drawn = data.draw(st.lists(st.sampled_from(areas), max_size=12))
-    name = data.draw(st.sampled_from([name, *messages[0]]))
-    check_column(drawn, name, new, times=3)
 
 
 characters = st.sampled_from(["a", "z", "7", "\0", "\1", "\4", "\n", "ä", "€", "𝄞"])
@@ -357,17 +282,6 @@ def test_a_column_of_messages_that_are_cut_short(size: int, new: bool) -> None:
                 property_column([area] * many + [area[:size]] + [area] * many, new, name)
 
 
-@ENCODINGS
-def test_a_column_of_many_messages(new: bool) -> None:
-    orders = [
-        {"id": number, "paid": number % 3 == 0, "kind": "x" * (number % 13), "raw": b"y" * (number % 5)}
-        for number in range(500)
-    ]
-    data = [encode_properties(order, new=new) + b"payload" for order in orders]
-    for name in (*orders[0], "missing"):
-        assert property_column(data, new, name) == [order.get(name) for order in orders]
-
-
 # Posting
 
 
@@ -381,15 +295,6 @@ def test_areas_with_a_payload_are_areas_and_the_payload(
             data, schema_id = ids.encode(message, payload)
             assert data == encode_properties(message, new=True) + payload
             assert schema_id >> 1 == ids.number(message) >> 1
-
-
-@ENCODINGS
-@given(messages=st.lists(mappings, min_size=2, max_size=6))
-def test_messages_of_many_schemas(messages: list[dict[str, Any]], new: bool) -> None:
-    areas = [encode_properties(m, new=new) for m in messages]
-    with forgotten():
-        for _ in range(2):
-            assert [dict(Properties(area, new=new)) for area in areas] == messages
 
 
 @ENCODINGS

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -179,20 +178,11 @@ def test_pushes_arrive_as_they_were_sent(messages: list[PushMessage]) -> None:
 
 
 @kinds
-def test_an_event_without_messages(build: Any, decode: Decoder, kind: str) -> None:
-    assert decode(EVENT_HEADER, AT) == []
-
-
-@kinds
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 1023, 1024, 70_000])
 @pytest.mark.statement("3.4")
 def test_every_padding(build: Any, decode: Decoder, kind: str, length: int) -> None:
     event = EVENT_HEADER + build(b"x" * length) + build(b"next")
     assert [m.data for m in decode(event, AT)] == [b"x" * length, b"next"]
-
-
-def test_a_push_without_options_is_for_subscription_0() -> None:
-    assert [m.sub_ids for m in decode_pushes(EVENT_HEADER + push(), AT)] == [(0,)]
 
 
 @pytest.mark.statement("3.5")
@@ -211,21 +201,10 @@ def test_the_options_of_each_push_are_its_own(monkeypatch: pytest.MonkeyPatch) -
     assert len(push_module._options) <= 4
 
 
-def test_options_are_only_remembered_while_they_are_small() -> None:
-    ids = tuple(range(1000))
-    assert decode_pushes(EVENT_HEADER + push(options=encode_sub_queue_ids(ids)), AT)[0].sub_ids == ids
-    assert max(map(len, push_module._options)) <= 64
-
-
 def test_implicit_payload_has_no_data() -> None:
     implicit = push(b"", raw=True, flags=1)
     event = EVENT_HEADER + implicit + push(b"next") + implicit
     assert [(m.flags, m.data) for m in decode_pushes(event, AT)] == [(1, b""), (0, b"next"), (1, b"")]
-
-
-def test_encoding_defaults() -> None:
-    assert encode_put(3, GUID, b"x") == put(b"x", flags=1, crc32c=crc32c(b"x")), "an ack is asked for"
-    assert push_message(3, GUID, b"x") == push(b"x")
 
 
 # Peers of other versions
@@ -246,14 +225,6 @@ def test_the_header_of_an_old_producer_has_no_schema_id() -> None:
     old = put(b"x", header_words=8, flags=2) + put(b"y", header_words=8)
     messages = decode_puts(EVENT_HEADER + old, AT)
     assert [(m.data, m.schema_id, m.crc) for m in messages] == [(b"x", 0, 0xDEADBEEF), (b"y", 0, 0xDEADBEEF)]
-
-
-@kinds
-def test_the_shortest_message_of_an_old_peer(build: Any, decode: Decoder, kind: str) -> None:
-    # As long as our own header alone.
-    shortest = build(b"x", header_words=8 if kind == "Put" else 7)
-    assert len(shortest) == (36 if kind == "Put" else 32)
-    assert [m.data for m in decode(EVENT_HEADER + shortest, AT)] == [b"x"]
 
 
 @kinds
@@ -390,12 +361,6 @@ SIMILAR = [
 ]
 
 
-@given(st.lists(st.tuples(st.sampled_from(SIMILAR), st.integers(1, 5)), max_size=10))
-def test_equal_messages_in_a_row_are_read_as_if_alone(parts: list[tuple[bytes, int]]) -> None:
-    expected = [m for part, count in parts for m in decode_pushes(EVENT_HEADER + part, AT) * count]
-    assert decode_pushes(EVENT_HEADER + b"".join(part * count for part, count in parts), AT) == expected
-
-
 @given(
     st.lists(st.tuples(st.sampled_from([*SIMILAR, push(b"large" * 2000)]), st.integers(1, 5)), max_size=10),
     st.integers(0, 40),
@@ -409,45 +374,6 @@ def test_a_memoryview_is_read_like_bytes(parts: list[tuple[bytes, int]], left: i
     messages, same = attempt(decode_pushes, memoryview(bytearray(event)), AT)
     assert (messages, str(same)) == (expected, str(error))
     assert all(type(message.data) is bytes for message in messages or ())
-
-
-@pytest.mark.parametrize("left", [1, 4, 16, len(push(b"one one")) - 1])
-def test_equal_messages_before_an_incomplete_one(left: int) -> None:
-    one = push(b"one one")
-    with pytest.raises(ProtocolError) as caught:
-        decode_pushes(EVENT_HEADER + one * 5 + one[:left], AT)
-    assert caught.value.offset is not None
-    assert caught.value.offset >= AT + 5 * len(one)
-
-
-def test_short_series_of_equal_messages_are_copied_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A hostile peer changes the length as soon as the decoder has begun to cut several messages.
-
-    The copies cannot be seen from outside but by their time, so the test counts them.
-    """
-    copied, cut = 0, push_module._cut
-
-    def counting(messages: bytes, length: int, prefix: int, pad: int) -> Iterator[tuple[bytes, ...]]:
-        nonlocal copied
-        copied += len(messages)
-        return cut(messages, length, prefix, pad)
-
-    monkeypatch.setattr(push_module, "_cut", counting)
-    event = EVENT_HEADER + (push(b"one one") * 3 + push(b"one and two") * 3) * 500
-    assert len(decode_pushes(event, AT)) == 3000
-    assert 0 < copied < 8 * len(event)
-
-
-def test_an_error_after_equal_messages_can_be_collected() -> None:
-    """Collecting an iterator over a memoryview, and the memoryview with it, crashes CPython."""
-    one = push(b"one one")
-    with pytest.raises(ProtocolError) as caught:
-        decode_pushes(EVENT_HEADER + one * 4 + push(b"one one", queueId=4) + one[:16], AT)
-    caught.value.args += (caught.value,)  # a cycle: only the garbage collector frees the frames
-    del caught
-    gc.collect()
 
 
 def test_unknown_flags_of_a_push_are_ignored() -> None:

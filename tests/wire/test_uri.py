@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,22 +82,6 @@ def test_the_error_names_the_invalid_part(text: str, message: str) -> None:
         QueueUri.parse(text)
     assert repr(text) in str(caught.value)
     assert "The form is bmq://DOMAIN[.~TIER]/QUEUE[?id=APPID]" in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [None, b"bmq://d/q", 7, ["bmq://d/q"]])
-def test_a_uri_is_text(value: Any) -> None:
-    with pytest.raises(InvalidURI, match=f"a queue URI must be a str, not {type(value).__name__}"):
-        QueueUri.parse(value)
-
-
-def test_tier_and_app_id_are_optional() -> None:
-    assert str(QueueUri("d", "q")) == "bmq://d/q"
-
-
-def test_equal_uris_are_one_key() -> None:
-    one, two = QueueUri.parse("bmq://d/q?id=a"), QueueUri.parse("bmq://d/q?id=a")
-    assert one == two
-    assert len({one, two, QueueUri.parse("bmq://d/q")}) == 2
 
 
 @given(st.text(max_size=30) | st.text(alphabet="bmq:/.~?id=aZ-_", max_size=30).map(lambda t: "bmq://" + t))

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any
 
 import pytest
 
 import bmq
 from tests.subscriptions.through_broker.scene import Scene, names, nothing
-from tests.waiting import eventually
 
 
 class Counting:
@@ -36,23 +34,6 @@ def refuse(consumer: bmq.Consumer) -> None:
         core.options = core.options._replace(priority=-(2**31))
 
 
-async def test_changes_of_one_turn_of_the_loop_are_one_request(scene: Scene) -> None:
-    queue = await scene.reader()
-    requests = Counting(queue)
-    consumers = [queue.subscribe(f"x == {n}") for n in range(20)]
-    await asyncio.gather(*[each.open() for each in consumers])
-    assert requests.count == 1
-    assert queue.consumers == consumers
-    await asyncio.gather(*[each.configure(f"x == {n + 100}") for n, each in enumerate(consumers)])
-    assert requests.count == 2
-    await scene.post(**{str(n): {"x": n} for n in (100, 119, 107)})
-    assert await names(consumers[0], 1) == ["100"]
-    assert await names(consumers[19], 1) == ["119"]
-    await asyncio.gather(*[each.close() for each in consumers])
-    assert requests.count == 3
-    assert queue.consumers == []
-
-
 async def test_opening_closing_and_changing_together_are_one_request(scene: Scene) -> None:
     queue = await scene.reader()
     leaving, changing = await queue.subscribe("x == 1"), await queue.subscribe("x == 2")
@@ -65,22 +46,6 @@ async def test_opening_closing_and_changing_together_are_one_request(scene: Scen
     assert await names(coming, 1) == ["d"]
     await queue.close()
     assert await scene.left() == ["a", "b"]
-
-
-async def test_a_refused_subscription_leaves_other_subscriptions_unchanged(scene: Scene) -> None:
-    queue = await scene.reader()
-    async with queue.subscribe("x == 1") as good:
-        bad = queue.subscribe("x == 2")
-        refuse(bad)
-        with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
-            await bad.open()
-        assert queue.consumers == [good]
-        assert not bad.closed
-        await scene.post(b={"x": 2}, a={"x": 1})
-        assert await names(good, 1) == ["a"]
-        async with queue.subscribe("x == 2") as again:
-            assert await names(again, 1) == ["b"]
-            assert queue.consumers == [good, again]
 
 
 async def test_refused_change_restores_the_broker_state(
@@ -108,17 +73,6 @@ async def test_refused_change_restores_the_broker_state(
         assert await names(consumer, 1) == ["b"]
 
 
-async def test_message_names_its_subscription(scene: Scene) -> None:
-    queue = await scene.reader(default_subscription=True)
-    async with queue.subscribe("x == 1", priority=1) as one, queue.subscribe("x == 2", priority=1) as two:
-        await scene.post(a={"x": 1}, b={"x": 2})
-        for consumer in (one, two):
-            message = await consumer.receive(20)
-            assert message.consumer is consumer
-            assert message.consumer.expressions == consumer.expressions
-            message.confirm()
-
-
 async def test_messages_routed_before_a_change_still_arrive(scene: Scene) -> None:
     queue = await scene.reader()
     async with queue.subscribe("x == 1") as one, queue.subscribe("x == 2") as two:
@@ -131,21 +85,6 @@ async def test_messages_routed_before_a_change_still_arrive(scene: Scene) -> Non
         assert await names(one, 500) == [str(n) for n in range(0, 1000, 2)]
         assert await names(two, 500) == [str(n) for n in range(1, 1000, 2)]
         assert nothing(one, two)
-
-
-async def test_receiving_requests_messages_and_opening_does_not(scene: Scene) -> None:
-    queue = await scene.reader(default_subscription=None)
-    await scene.post(first={"x": 2}, second={"x": 1})
-    await scene.round_trip(queue)
-    assert queue.consumers == []
-    assert scene.sessions[queue].stats().buffered_messages == 0
-    async with queue.subscribe("x == 1") as consumer:
-        assert queue.consumers == [consumer]
-        assert await names(consumer, 1) == ["second"]
-        assert await names(queue, 1) == ["first"]
-        assert len(queue.consumers) == 2
-    await scene.post(after={"x": 1})
-    assert await names(queue, 1) == ["after"]  # once begun, the subscription stays
 
 
 @pytest.mark.parametrize("way", ["iterating", "receive", "receive_many", "batches", "receive_nowait"])
@@ -166,17 +105,6 @@ async def test_every_way_to_receive_begins_the_default_subscription(scene: Scene
                 await asyncio.sleep(0)
         message = found
     assert message.data == b"a"
-
-
-async def test_a_receive_may_time_out_before_the_brokers_answer(scene: Scene) -> None:
-    """A cancelled wait has nevertheless begun the subscription, for further receivers."""
-    queue = await scene.reader(default_subscription=None)
-    await scene.post(a={}, b={})
-    patient = asyncio.create_task(queue.receive(20))
-    with pytest.raises(TimeoutError):
-        await queue.receive(timeout=0)
-    assert (await patient).data == b"a"
-    assert (await queue.receive(20)).data == b"b"
 
 
 async def test_the_default_subscription_starts_at_once_or_never_on_request(scene: Scene) -> None:
@@ -227,54 +155,6 @@ async def test_unclaimed_messages_stay_until_a_consumer_matches(scene: Scene) ->
     await queue.close()
     await elsewhere.close()
     assert await scene.left() == []
-
-
-async def test_unclaimed_messages_go_to_other_sessions_when_the_queue_closes(scene: Scene) -> None:
-    queue = await scene.reader()
-    leaving = await queue.subscribe("x == 1")
-    await scene.post(**{str(n): {"x": 1} for n in range(10)})
-    assert await names(leaving, 1) == ["0"]
-    await leaving.close()
-    await queue.close()
-    assert queue.unclaimed == 0
-    assert await scene.left() == [str(n) for n in range(1, 10)]
-
-
-async def test_changed_consumer_receives_unclaimed_messages(scene: Scene) -> None:
-    queue = await scene.reader()
-    async with queue.subscribe("x == 2") as staying:
-        leaving = await queue.subscribe("x == 1")
-        await scene.post(a={"x": 1}, b={"x": 1}, end={"x": 2})
-        assert await names(staying, 1) == ["end"]
-        await leaving.close()
-        assert queue.unclaimed == 2
-        await scene.post(c={"x": 2})
-        await staying.configure("x <= 2")
-        assert sorted(await names(staying, 3)) == ["a", "b", "c"]
-
-
-def holds(consumer: bmq.Consumer, count: int) -> bool:
-    return consumer.buffered == count
-
-
-async def test_unclaimed_messages_are_reported_once(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
-    queue = await scene.reader()
-    events = aiter(scene.sessions[queue].events())
-    for _ in range(2):
-        leaving = await queue.subscribe("x == 1")
-        await scene.post(a={"x": 1}, b={"x": 1})
-        await eventually(partial(holds, leaving, 2), timeout=20)
-        await leaving.close()
-        assert await anext(events) == bmq.events.UnclaimedMessages(queue.uri, 2)
-        lines = [record.message for record in caplog.records if "unconfirmed" in record.message]
-        assert len(lines) == 1
-        assert queue.uri in lines[0]
-        caplog.clear()
-        async with queue.subscribe() as everything:
-            assert await names(everything, 2) == ["a", "b"]
 
 
 async def test_changing_consumers_neither_lose_nor_duplicate_messages(scene: Scene) -> None:
@@ -346,28 +226,6 @@ async def test_cancelled_subscribe_withdraws_the_subscription(scene: Scene) -> N
         elsewhere = await scene.reader()
         async with elsewhere.subscribe("x == 2") as taking:
             assert await names(taking, 10) == [str(n) for n in range(10)]
-
-
-async def test_refusal_keeps_the_default_subscription(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = await scene.reader(default_subscription=True, priority=3)
-    [default] = queue.consumers
-    redefine = queue._subscriptions.redefine
-
-    def broken(line: Any, definition: Any) -> Any:
-        for each in definition.subscriptions:
-            each.options = each.options._replace(priority=-(2**31))
-        return redefine(line, definition)
-
-    monkeypatch.setattr(queue._subscriptions, "redefine", broken)
-    with pytest.raises(bmq.ConfigureQueueError, match="invalid priority"):
-        await queue.configure(priority=4)
-    assert queue.consumers == [default]
-    assert default.options.priority == 3
-    monkeypatch.undo()
-    await scene.post(a={})
-    assert await names(queue, 1) == ["a"]
-    await queue.configure(max_unconfirmed_messages=7)
-    assert default.options.priority == 3
 
 
 async def test_drain_skips_messages_of_its_full_filter(scene: Scene) -> None:

@@ -61,12 +61,6 @@ async def test_pulsar_with_consumers_and_producers_as_they_were(
 
 
 @discarding
-async def test_pulsar_row_17_the_key_has_to_start_with_tag(scene: Scene, discard: bool) -> None:
-    message = bmq.PutMessage(b"message", properties=with_pulsar_tags({"color": "urgent"}))
-    await hold(scene, bmq.TagFilter(any_of=["urgent"]), message, match=False, discard=discard)
-
-
-@discarding
 @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
 @pytest.mark.statement("6.1", "6.3", "6.4")
 async def test_the_broker_follows_the_truth_table_of_cmq(
@@ -100,19 +94,6 @@ async def test_cmq_scenario_3_subscribers_with_different_tags(scene: Scene) -> N
 
 
 @discarding
-async def test_any_text_is_a_tag(scene: Scene, discard: bool) -> None:
-    odd = ["high-priority", "紧急", "a b", 'x" || true', "", "9", "a__b"]
-    queue = await scene.reader()
-    async with queue.subscribe(bmq.TagFilter(any_of=odd), discard_unmatched=discard) as consumer:
-        await scene.producer.post(b"other", tags={"紧", "high_priority"})
-        for tag in odd:
-            await scene.producer.post(tag.encode() or b"(empty)", tags={tag, "more"})
-        assert await names(consumer, len(odd)) == [tag or "(empty)" for tag in odd]
-    await queue.close()
-    assert await scene.left() == ([] if discard else ["other"])
-
-
-@discarding
 @pytest.mark.statement("5.7")
 async def test_more_tags_than_one_expression_are_selected(scene: Scene, discard: bool) -> None:
     wanted = bmq.TagFilter(any_of=[f"t{n}" for n in range(23)], all_of=["eu"])
@@ -129,35 +110,6 @@ async def test_more_tags_than_one_expression_are_selected(scene: Scene, discard:
         assert consumer.receive_nowait() is None
     await queue.close()
     assert sorted(await scene.left()) == ([] if discard else ["23", "24", *["elsewhere"] * 25])
-
-
-async def test_drain_takes_messages_that_fail_the_filter(scene: Scene) -> None:
-    queue = await scene.reader()
-    wanted = bmq.P.price > 100
-    async with queue.subscribe(wanted, priority=3, discard_unmatched=True) as consumer:
-        await scene.post(
-            cheap={"price": 1}, dear={"price": 101}, free={}, text={"price": "101"}, more={"price": 102}
-        )
-        assert await names(consumer, 2) == ["dear", "more"]
-    await queue.close()
-    assert await scene.left() == []
-
-
-async def test_drained_messages_that_match_go_to_the_consumer(scene: Scene) -> None:
-    queue = await scene.reader()
-    async with queue.subscribe(bmq.TagFilter(any_of=["a"]), discard_unmatched=True) as consumer:
-        posts = [scene.producer.post_nowait(b"%d" % n, tags={"b"}) for n in range(200)]
-        await consumer.configure(bmq.TagFilter(any_of=["a", "b"]))
-        for each in posts:
-            await each
-        await scene.producer.post(b"end", tags={"a"})
-        found: list[str] = []
-        while (found or [""])[-1] != "end":
-            found += await names(consumer, 1)
-        # Messages before the change may have been discarded; all later messages are here, in order.
-        assert found[:-1] == [str(n) for n in range(201 - len(found), 200)]
-    await queue.close()
-    assert await scene.left() == []
 
 
 @pytest.mark.parametrize("share", [100, 10, 1, 0])
