@@ -34,10 +34,6 @@ _MIN_HEADER = PUSH_HEADER.end_of(
 )
 _WITH_SCHEMA_ID = PUSH_HEADER.end_of("schemaId")
 
-# Number of consecutive messages of equal length before the following messages are compared together.
-_ALIKE = 8
-_FIRST_STRIDE = 64
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PushColumns:
@@ -220,49 +216,25 @@ def read_push_columns(event: bytes, body: int, least: int = 1) -> PushColumns | 
 
 def _find(event: bytes, body: int) -> Array | None:
     """Return the starts of the messages; None unless they fill the event, each with room for a header."""
-    end = len(event)
-    if body >= end:
+    end, final = len(event), len(event) - _SIZE
+    if body > final:
         return None
-    pieces: list[Array] = []
-    single: list[int] = []
-    append = single.append
-    unpack, mask = _unpack_word, _WORDS_MASK
-    offset, last, alike, stride = body, -1, 0, _FIRST_STRIDE
-    final = end - _SIZE
+    first = _unpack_word(event, body)[0] & _WORDS_MASK
+    length = first * 4
+    if length >= _SIZE and not (end - body) % length:
+        # Most producers send messages of one length.
+        words: Array = np.ndarray(((end - body) // length,), ">u4", event, body + _LENGTH_AT, (length,))
+        if bool((words & _WORDS_MASK == first).all()):
+            return np.arange(body, end, length, dtype=np.int64)
+    offsets: list[int] = []
+    offset = body
     while offset <= final:
-        (word,) = unpack(event, offset)
-        length = (word & mask) * 4
-        if length != last:
-            if length < _SIZE:
-                return None
-            last, alike = length, 1
-            append(offset)
-            offset += length
-            continue
-        alike += 1
-        if alike < _ALIKE:
-            append(offset)
-            offset += length
-            continue
-        # Most producers send messages of few lengths: double the number compared while the lengths are equal.
-        most = min((end - offset) // length, stride)
-        if not most:
+        offsets.append(offset)
+        length = (_unpack_word(event, offset)[0] & _WORDS_MASK) * 4
+        if length < _SIZE:
             return None
-        words: Array = np.ndarray((most,), ">u4", event, offset + _LENGTH_AT, (length,))
-        other = np.flatnonzero((words & _WORDS_MASK) * 4 != length)
-        count = int(other[0]) if len(other) else most
-        stride = stride * 2 if count == most else _FIRST_STRIDE
-        alike = 0 if count < most else _ALIKE - 1
-        if single:
-            pieces.append(np.array(single, np.int64))
-            single.clear()
-        pieces.append(np.arange(offset, offset + count * length, length, dtype=np.int64))
-        offset += count * length
-    if offset != end:
-        return None
-    if single:
-        pieces.append(np.array(single, np.int64))
-    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        offset += length
+    return np.array(offsets, np.int64) if offset == end else None
 
 
 def _read_options(event: bytes, starts: Array, stops: Array) -> tuple[list[tuple[int, ...]], Array] | None:

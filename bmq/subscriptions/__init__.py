@@ -15,6 +15,7 @@ from bmq.subscriptions._filters import (
     ExpressionInput,
     PulsarTags,
     TagFilter,
+    check_property_types,
     complement,
     plan,
     pulsar_properties,
@@ -31,7 +32,6 @@ from bmq.subscriptions._filters import (
 )
 from bmq.subscriptions._lint import Doubt
 from bmq.subscriptions._parser import parse
-from bmq.subscriptions._property_types import check_property_types
 from bmq.subscriptions._routing import Decision, Equalities, Route, RoutingTable, Step
 from bmq.subscriptions._syntax import MAX_LENGTH, MAX_OPERATORS, unparse
 

@@ -16,11 +16,11 @@ from bmq.errors import UsageError
 from bmq.subscriptions._diagnostics import invalid, too_many_operators
 from bmq.subscriptions._expression import Expression, built, made
 from bmq.subscriptions._planner import plan_tree, simplest
-from bmq.subscriptions._scanner import NAME_PATTERN
 from bmq.subscriptions._syntax import (
     INT64_MAX,
     INT64_MIN,
     MAX_OPERATORS,
+    NAME_PATTERN,
     Binary,
     BinaryOperator,
     Boolean,

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 from bmq import _checks
 from bmq.errors import InvalidExpression, UsageError
-from bmq.subscriptions._scanner import END, Token
-from bmq.subscriptions._syntax import INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPERATORS
+from bmq.subscriptions._syntax import END, INT64_MAX, INT64_MIN, MAX_LENGTH, MAX_OPERATORS, Token
 
 
 class ErrorKind(IntEnum):

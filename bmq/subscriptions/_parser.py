@@ -16,8 +16,9 @@ from bmq.subscriptions._diagnostics import (
     too_many_operators,
     unsendable,
 )
-from bmq.subscriptions._scanner import END, KIND, Token, integer_value, scan
 from bmq.subscriptions._syntax import (
+    END,
+    KIND,
     MAX_LENGTH,
     MAX_OPERATORS,
     NEGATED,
@@ -33,7 +34,10 @@ from bmq.subscriptions._syntax import (
     Not,
     Property,
     String,
+    Token,
+    integer_value,
     property_names,
+    scan,
     walk,
 )
 

@@ -11,7 +11,6 @@ same declarations. Each event names its codec for readers. Writers choose the co
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import types
 from collections.abc import Iterable
@@ -505,34 +504,6 @@ def members(of: type) -> tuple[Member, ...]:
             Member(number, field.encode_name, field.name, kind, array, optional, bits, signed, field.default)
         )
     return tuple(found)
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the definitions of NegotiationMessage, ControlMessage and others (draft 2020-12)."""
-    types = [each for of in SELECTIONS.values() for each in of.values()]
-    _, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
-    # On the wire an enumerator stands by name; msgspec would say the number.
-    for enumeration in (ClientType, ClientLanguage, ExpressionVersion, StatusCategory):
-        definitions[enumeration.__name__] = {"enum": list(enumeration.__members__)}
-        for each in definitions.values():
-            for member in each.get("properties", {}).values():
-                if member.get("$ref") == f"#/$defs/{enumeration.__name__}":
-                    member["default"] = enumeration(member["default"]).name
-    for kind, of in SELECTIONS.items():
-        properties: dict[str, Any] = {
-            selection_name(each): {"$ref": f"#/$defs/{each.__name__}"} for each in of.values()
-        }
-        if kind is MessageKind.CONTROL:
-            properties = {"rId": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}, **properties}
-        definitions[kind.value] = {"type": "object", "properties": properties}
-    for definition in definitions.values():
-        definition.pop("additionalProperties", None)  # readers skip unknown members
-        if "description" in definition:  # msgspec's versions indent docstrings in two ways
-            definition["description"] = inspect.cleandoc(definition["description"])
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$defs": definitions,
-    }
 
 
 # Features

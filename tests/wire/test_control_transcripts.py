@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every control message recorded between the official clients and a real broker is read and written back."""
 
+import inspect
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from bmq.errors import ProtocolError
+from bmq.errors import ProtocolError, StatusCategory
 from bmq.wire.ber import encode_ber
 from bmq.wire.constants import EventType
-from bmq.wire.control import ClientIdentity, Codec, MessageKind, json_schema
+from bmq.wire.control import (
+    SELECTIONS,
+    ClientIdentity,
+    ClientLanguage,
+    ClientType,
+    Codec,
+    ExpressionVersion,
+    MessageKind,
+    selection_name,
+)
 from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import pack_schema_event
 from bmq.wire.push import decode_pushes
@@ -20,6 +32,34 @@ from tests.wire.control_recordings import RecordedControl, recorded, recorded_in
 ROOT = Path(__file__).parents[2]
 #: A broker that reads this name closes the connection without a word, and so do we.
 UNKNOWN_LANGUAGE = b'"sdkLanguage":"E_PYTHON"'
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the definitions of NegotiationMessage, ControlMessage and others (draft 2020-12)."""
+    types = [each for of in SELECTIONS.values() for each in of.values()]
+    _, definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
+    # On the wire an enumerator stands by name; msgspec would say the number.
+    for enumeration in (ClientType, ClientLanguage, ExpressionVersion, StatusCategory):
+        definitions[enumeration.__name__] = {"enum": list(enumeration.__members__)}
+        for each in definitions.values():
+            for member in each.get("properties", {}).values():
+                if member.get("$ref") == f"#/$defs/{enumeration.__name__}":
+                    member["default"] = enumeration(member["default"]).name
+    for kind, of in SELECTIONS.items():
+        properties: dict[str, Any] = {
+            selection_name(each): {"$ref": f"#/$defs/{each.__name__}"} for each in of.values()
+        }
+        if kind is MessageKind.CONTROL:
+            properties = {"rId": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}, **properties}
+        definitions[kind.value] = {"type": "object", "properties": properties}
+    for definition in definitions.values():
+        definition.pop("additionalProperties", None)  # readers skip unknown members
+        if "description" in definition:  # msgspec's versions indent docstrings in two ways
+            definition["description"] = inspect.cleandoc(definition["description"])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": definitions,
+    }
 
 
 def known(r: RecordedControl) -> bool:
