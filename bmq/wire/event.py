@@ -23,7 +23,13 @@ LENGTH = EVENT_HEADER.words("fragment+length", cut=True)
 _HEADER = EVENT_HEADER.words("fragment+length", "protocolVersion+type", "headerWords", "typeSpecific")
 #: Position of the codec of a control or authentication event in ``typeSpecific``.
 CODEC_SHIFT = 5
-_TYPE_BYTES, _TYPE_SHIFT, _TYPE_MASK = EVENT_HEADER.bytes_of("type")
+_pack = TWO_WORDS.pack
+_TYPE_SHIFT = TWO_WORDS.shift("type")
+_SPECIFIC_SHIFT = TWO_WORDS.shift("typeSpecific")
+_SECOND = PROTOCOL_VERSION << TWO_WORDS.shift("protocolVersion") | HEADER_SIZE // 4 << TWO_WORDS.shift(
+    "headerWords"
+)
+_TYPE_BYTE, _SHIFT_IN_BYTE, _TYPE_MASK = EVENT_HEADER.bytes_of("type")
 
 
 class Event(NamedTuple):
@@ -52,17 +58,12 @@ def pack_event_header(length: int, event_type: int, type_specific: int = 0) -> b
     """
     if not HEADER_SIZE <= length <= MAX_EVENT_HARD:
         raise ValueError(f"an event must have {HEADER_SIZE} to {MAX_EVENT_HARD} bytes, not {length}")
-    specific = type_specific << TWO_WORDS.shift("typeSpecific")
-    return TWO_WORDS.pack(length, second_word(event_type) | specific)
+    return _pack(length, _SECOND | event_type << _TYPE_SHIFT | type_specific << _SPECIFIC_SHIFT)
 
 
 def second_word(event_type: int) -> int:
     """Return the second of :data:`TWO_WORDS` for events of a type."""
-    return (
-        PROTOCOL_VERSION << TWO_WORDS.shift("protocolVersion")
-        | event_type << TWO_WORDS.shift("type")
-        | HEADER_SIZE // 4 << TWO_WORDS.shift("headerWords")
-    )
+    return _SECOND | event_type << _TYPE_SHIFT
 
 
 def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
@@ -76,7 +77,7 @@ def pack_schema_event(event_type: int, codec: int, body: bytes) -> bytes:
 
 def type_of(data: bytes) -> int:
     """Return the type in an event's header, without checking the header; 0 if the header ends before it."""
-    return int.from_bytes(data[_TYPE_BYTES], "big") >> _TYPE_SHIFT & _TYPE_MASK
+    return int.from_bytes(data[_TYPE_BYTE], "big") >> _SHIFT_IN_BYTE & _TYPE_MASK
 
 
 def read_event(data: bytes) -> Event:
@@ -135,6 +136,7 @@ class Items:
         self._sizes = header.words("headerWords+perMessageWords")
         words = header.size // 4 << self._sizes.shift("headerWords") | item.size // 4
         self.header = self._sizes.pack(words)
+        self._shift, self._mask = self._sizes.shift("headerWords"), self._sizes.mask("perMessageWords")
 
     def pack(self, items: Sequence[bytes]) -> bytes:
         """Return an event of encoded items. Each piece holds at least one item."""
@@ -152,8 +154,8 @@ class Items:
         if end - body < self._sizes.size:
             raise ProtocolError(f"{end - body} bytes are too few", field=name, offset=body)
         (words,) = self._sizes.unpack_from(event, body)
-        header_words = words >> self._sizes.shift("headerWords")
-        stride_words = words & self._sizes.mask("perMessageWords")
+        header_words = words >> self._shift
+        stride_words = words & self._mask
         stride = stride_words * 4
         start = body + header_words * 4
         if not header_words or start > end:
