@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from bmq.spark.batch_reader import confirm
     from bmq.spark.datasource import BmqDataSource
     from bmq.spark.guids import GuidMode
-    from bmq.spark.java import check_java
     from bmq.spark.metrics import QueryMetrics, QueryStats
     from bmq.spark.partition import write_partition
-    from bmq.spark.summary import PartitionReport, Summary
-    from bmq.spark.writer import summary_accumulator, write
+    from bmq.spark.writer import PartitionReport, Summary, summary_accumulator, write
 
 __all__ = [
     "BmqDataSource",
@@ -48,16 +46,51 @@ for _name in ("numpy", "pyarrow", "pyspark"):
     if find_spec(_name) is None:
         raise _missing(_name)
 
+#: The oldest Java for Spark.
+_JAVA = 17
+
+
+def check_java() -> int:
+    """Return the major version of the Java installation that Spark will use.
+
+    Raises:
+        StateError: Java is missing, or too old; the error says which version to install.
+    """
+    import os
+    import re
+    import shutil
+    import subprocess
+
+    from bmq.errors import StateError
+
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    advice = f"install Java {_JAVA} (such as the package openjdk-{_JAVA}-jre-headless)"
+    if java is None:
+        raise StateError(f"Spark runs on Java, and PATH has no 'java': {advice}")
+    try:
+        run = subprocess.run(
+            [java, "-version"],
+            capture_output=True, text=True, encoding="utf-8", errors="replace", check=False, timeout=60,
+        )  # fmt: skip
+    except OSError:
+        raise StateError(f"Spark runs on Java, and JAVA_HOME={home} has no 'bin/java': {advice}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    version = int(found[1]) if found else 0
+    if version < _JAVA:
+        raise StateError(f"Spark needs Java {_JAVA} or newer, and {java} is Java {version or '?'}: {advice}")
+    return version
+
+
 # Spark starts a process for each of several steps. Each process imports only the parts that it needs.
 if not TYPE_CHECKING:
     _MODULE_OF = {
         "BmqDataSource": "datasource",
         "GuidMode": "guids",
-        "PartitionReport": "summary",
+        "PartitionReport": "writer",
         "QueryMetrics": "metrics",
         "QueryStats": "metrics",
-        "Summary": "summary",
-        "check_java": "java",
+        "Summary": "writer",
         "confirm": "batch_reader",
         "summary_accumulator": "writer",
         "write": "writer",

@@ -149,22 +149,17 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         """
         if not self.tls_ca_file and not self.tls_cert_file:
             return None
-        for option, path in (
-            ("tlsCaFile", self.tls_ca_file),
-            ("tlsCertFile", self.tls_cert_file),
-            ("tlsKeyFile", self.tls_key_file),
-        ):
+        files = [self.tls_ca_file, self.tls_cert_file, self.tls_key_file]
+        where = socket.gethostname()
+        for path in files:
             if path and not os.path.isfile(path):
-                raise UsageError(f"{option}: {socket.gethostname()} has no file {path!r}")
+                raise UsageError(f"TLS: {where} has no file {path!r}")
         try:
             context = ssl.create_default_context(cafile=self.tls_ca_file or None)
-        except ssl.SSLError as error:
-            raise UsageError(f"tlsCaFile {self.tls_ca_file!r}: {error}") from None
-        if self.tls_cert_file:
-            try:
+            if self.tls_cert_file:
                 context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
-            except ssl.SSLError as error:
-                raise UsageError(f"tlsCertFile {self.tls_cert_file!r}: {error}") from None
+        except ssl.SSLError as error:
+            raise UsageError(f"TLS: the files {', '.join(filter(None, files))} on {where}: {error}") from None
         return context
 
     async def open(self, **fields: Any) -> Session:
@@ -190,10 +185,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
             async with asyncio.timeout(self.connect_timeout):
                 session = await connect(
                     self.broker,
-                    credentials=self.credentials_source(),
-                    ssl=self.ssl_context(),
-                    server_hostname=self.tls_server_name or None,
-                    process_name="bmq.spark",
+                    **self._identity(),
                     user_agent="spark",
                     connect_timeout=self.connect_timeout,
                     retry_first_connect=True,
@@ -215,14 +207,15 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         """Prepare a connection for admin commands."""
         from bmq import admin
 
-        return admin.connect(
-            self.broker,
-            credentials=self.credentials_source(),
-            ssl=self.ssl_context(),
-            server_hostname=self.tls_server_name or None,
-            timeout=_ADMIN_TIMEOUT,
-            process_name="bmq.spark",
-        )
+        return admin.connect(self.broker, timeout=_ADMIN_TIMEOUT, **self._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "credentials": self.credentials_source(),
+            "ssl": self.ssl_context(),
+            "server_hostname": self.tls_server_name or None,
+            "process_name": "bmq.spark",
+        }
 
 
 class SharedSession:

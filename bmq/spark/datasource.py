@@ -16,8 +16,8 @@ from pyspark.sql.datasource import (
 
 from bmq.errors import UsageError
 from bmq.spark.options import OF_A_TABLE, ReadOptions, StreamOptions, check_reading, parse, write_options
-from bmq.spark.schema import source_ddl
-from bmq.spark.writer import ArrowPartition, BatchWriter, StreamWriter
+from bmq.spark.schema import check_columns, source_ddl
+from bmq.spark.writer import BatchWriter, StreamWriter, WritePartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -113,8 +113,7 @@ class BmqDataSource(DataSource):
         Raises:
             UsageError: an option or a column is not legal.
         """
-        from bmq.spark.batch_reader import BatchReader
-        from bmq.spark.pushdown import FilteredReader
+        from bmq.spark.batch_reader import BatchReader, FilteredReader
 
         options = parse(ReadOptions, self.options)
         return (FilteredReader if options.push_filters else BatchReader)(options, schema)
@@ -156,5 +155,6 @@ class BmqDataSource(DataSource):
             )
         return StreamReader(options, schema)
 
-    def _partition(self, schema: StructType) -> ArrowPartition:
-        return ArrowPartition(write_options(self.options, schema.fieldNames()), schema)
+    def _partition(self, schema: StructType) -> WritePartition:
+        options = write_options(self.options, schema.fieldNames())
+        return WritePartition(options, check_columns(schema, options))

@@ -16,12 +16,14 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 
+from bmq import _checks
 from bmq._checks import INT32_MAX
+from bmq._pace import checked_rate
 from bmq.conventions import BUCKET, DESTINATION, DUE
 from bmq.errors import UsageError
-from bmq.spark.connection import ConnectionOptions, Seconds
+from bmq.spark.connection import ConnectionOptions, Seconds, Secret
 from bmq.spark.guids import GuidMode
-from bmq.spark.schema import SOURCE_COLUMNS, ColumnRoles, OnInvalidMessage, OnInvalidRow, check_queue, resolve
+from bmq.spark.schema import SOURCE_COLUMNS, OnInvalidMessage, OnInvalidRow, check_queue, resolve
 from bmq.wire.constants import Compression
 from bmq.wire.uri import QueueUri
 
@@ -34,8 +36,8 @@ __all__ = [
     "SourceOptions",
     "StreamOptions",
     "WriteOptions",
+    "arguments",
     "check_reading",
-    "choice",
     "parse",
     "write_options",
 ]
@@ -53,8 +55,27 @@ OF_A_TABLE = (
     "USING bmq OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = "
     "'...'), INSERT INTO t WITH ('queue' = '...')"
 )
+#: What users of Kafka's source look for, in lower case.
+_OF_KAFKA = {
+    "kafka.bootstrap.servers": "the address of the broker is the option broker",
+    "subscribe": "the option queue names queues, and the option expression selects messages",
+    "topic": "the option queue names the queue",
+    "startingoffsets": "a queue has no offsets: a read has the messages that are in the queue",
+    "startingfrom": "a queue has no offsets: a read has the messages that are in the queue",
+    "maxoffsetspertrigger": "did you mean maxMessagesPerTrigger?",
+    "minoffsetspertrigger": "did you mean minMessagesPerTrigger?",
+    "minpartitions": "did you mean numPartitions?",
+    "includeheaders": "the column properties is always there",
+    "includeproperties": "the column properties is always there",
+}
 #: Spark also passes its own options of a streaming query to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
+
+
+#: Options of a write with another name as an argument.
+_OPTION_OF = {"value": "value_column", "properties": "property_columns", "idle_timeout": "session_idle"}
+#: Arguments that must be above 0.
+_POSITIVE = ("connect_timeout", "reconnect_timeout", "ack_timeout")
 
 
 class ReadConfirmation(StrEnum):
@@ -165,17 +186,16 @@ class WriteOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel")
         return GuidMode.SOURCE if self.guid_column else GuidMode.CONTENT
 
     @property
-    def roles(self) -> ColumnRoles:
-        """The roles of the columns."""
-        return ColumnRoles(
-            value=self.value_column,
-            properties=self.property_columns,
-            queue="" if self.queue else self.queue_column,
-            id=self.id_column if self.guids is GuidMode.ID else "",
-            guid=self.guid_column if self.guids is GuidMode.SOURCE else "",
-            key=self.key_column,
-            not_before=self.not_before_column,
-        )
+    def columns(self) -> list[str]:
+        """All columns with a role."""
+        roles = (*self.property_columns, self.queue_column, self.id_column, self.guid_column)
+        every = (self.value_column, *roles, self.key_column, self.not_before_column)
+        return [name for name in every if name]
+
+    @property
+    def keeps_invalid_rows(self) -> bool:
+        """Whether the write continues after a row that cannot be posted."""
+        return self.on_invalid_row is not OnInvalidRow.FAIL
 
     @property
     def wire_compression(self) -> Compression:
@@ -183,23 +203,28 @@ class WriteOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel")
         return Compression[self.compression.upper()]
 
     def resolved(self, names: Sequence[str]) -> WriteOptions:
-        """Return the same options with the names of a DataFrame's columns.
+        """Return the same options with the names of a DataFrame's columns; "" for a column without a role.
 
         Raises:
             UsageError: a column is missing.
         """
-        roles = self.roles.resolved(names)
-        return msgspec.structs.replace(
-            self,
-            value_column=roles.value,
-            property_columns=Names(roles.properties),
-            queue_column=roles.queue,
-            id_column=roles.id,
-            guid_column=roles.guid,
-            key_column=roles.key,
-            not_before_column=roles.not_before,
-            guid_mode=self.guids,
-        )
+        given = {
+            "value_column": self.value_column,
+            "queue_column": "" if self.queue else self.queue_column,
+            "id_column": self.id_column if self.guids is GuidMode.ID else "",
+            "guid_column": self.guid_column if self.guids is GuidMode.SOURCE else "",
+            "key_column": self.key_column,
+            "not_before_column": self.not_before_column,
+        }
+        found: dict[str, Any] = {role: resolve(name, names) for role, name in given.items()}
+        properties = Names(resolve(name, names) for name in self.property_columns)
+        wanted = (*given.values(), *self.property_columns)
+        missing = [name for name in wanted if name and not resolve(name, names)]
+        if missing:
+            raise UsageError(
+                f"no column {', '.join(map(repr, missing))}; the DataFrame has: {', '.join(names) or 'none'}"
+            )
+        return msgspec.structs.replace(self, guid_mode=self.guids, property_columns=properties, **found)
 
     def check(self) -> None:
         """See :meth:`ConnectionOptions.check`."""
@@ -365,8 +390,8 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
     Raises:
         UsageError: an option is unknown, or its value is not legal.
     """
+    check_names(given, _names(kind))
     fields = {field.encode_name.lower(): field for field in msgspec.structs.fields(kind)}
-    check_names(given, [field.encode_name for field in fields.values()])
     values: dict[str, Any] = {}
     for key, text in given.items():
         field = fields.get(key.lower())
@@ -382,10 +407,60 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
     return options
 
 
+def arguments(given: Mapping[str, Any]) -> WriteOptions:
+    """Return the options of a write, given as the arguments of :func:`bmq.spark.write_partition`.
+
+    Raises:
+        UsageError: an argument is not legal.
+    """
+    fields = {field.name: field.type for field in msgspec.structs.fields(WriteOptions)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        option = _OPTION_OF.get(name, name)
+        values[option] = _argument(name, fields[option], value)
+    options = WriteOptions(**values)
+    options.check()
+    return options
+
+
+def _argument(name: str, kind: Any, value: Any) -> Any:
+    if value is None and type(None) in get_args(kind):
+        return None
+    if kind is Seconds:
+        return Seconds(_checks.seconds(name, value, positive=name in _POSITIVE))
+    if kind is Names:
+        return Names(_checks.texts(name, [value] if isinstance(value, str) else value))
+    if kind is Secret:
+        try:
+            return Secret(_checks.text(name, value))
+        except UsageError:  # has the value
+            raise UsageError(f"{name} must be a str without NUL and lone surrogates") from None
+    if name == "rate":
+        return checked_rate(value)
+    if name == "max_retries":
+        return _checks.integer(name, value)
+    text = _checks.text(name, value)
+    enumeration = _enumeration(kind)
+    return text if enumeration is None else choice(enumeration, _camel(name), text)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _enumeration(kind: Any) -> type[StrEnum] | None:
+    """Return the enumeration of a field's type, which may be optional."""
+    for each in (kind, *get_args(kind)):
+        if isinstance(each, type) and issubclass(each, StrEnum):
+            return each
+    return None
+
+
 def _value(field: msgspec.structs.FieldInfo, text: str) -> Any:
-    for kind in (field.type, *get_args(field.type)):
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
-            return choice(kind, field.encode_name, text)
+    enumeration = _enumeration(field.type)
+    if enumeration is not None:
+        return choice(enumeration, field.encode_name, text)
     try:
         return msgspec.convert(text, field.type, strict=False, dec_hook=_custom)
     except (ValueError, msgspec.ValidationError) as error:
@@ -408,24 +483,36 @@ def choice(kind: type[E], name: str, text: str) -> E:
     raise UsageError(f"{name} must be one of {', '.join(kind)}, not {text!r}")
 
 
-def check_names(given: Iterable[str], known: Sequence[str]) -> None:
+def _names(kind: type[ConnectionOptions]) -> dict[str, str]:
+    """Return the names of all options of a class, by their lower case."""
+    return {each.encode_name.lower(): each.encode_name for each in msgspec.structs.fields(kind)}
+
+
+def check_names(given: Iterable[str], known: Mapping[str, str]) -> None:
     """Check that options exist.
 
     Raises:
         UsageError: an option is unknown; the error has the probable intention.
     """
-    allowed = {name.lower() for name in known} | _SPARKS
-    unknown = sorted(key for key in given if key.lower() not in allowed)
+    unknown = sorted(key for key in given if key.lower() not in known and key.lower() not in _SPARKS)
     if unknown:
-        hints = "; ".join(filter(None, (_hint(key, known) for key in unknown)))
-        raise UsageError(
-            f"unknown option {', '.join(unknown)}; {f'{hints}; ' if hints else ''}options: {', '.join(known)}"
-        )
+        hints = "".join(f"{hint}; " for hint in (_hint(key.lower(), known) for key in unknown) if hint)
+        raise UsageError(f"unknown option {', '.join(unknown)}; {hints}options: {', '.join(known.values())}")
 
 
-def names_of(kind: type[ConnectionOptions]) -> list[str]:
-    """Return the names of all options of a class."""
-    return [field.encode_name for field in msgspec.structs.fields(kind)]
+def _hint(key: str, known: Mapping[str, str]) -> str:
+    """Return a hint for an unknown option; "" for none."""
+    if key in _OF_KAFKA:
+        return _OF_KAFKA[key]
+    if homes := _homes(key):
+        return f"{key} is an option of {homes}"
+    near = get_close_matches(key, known, n=1, cutoff=0.7)
+    return f"did you mean {known[near[0]]}?" if near else ""
+
+
+def _homes(key: str) -> str:
+    """Return what accepts an option; "" if nothing does."""
+    return " and ".join(home for home, kind in _HOMES.items() if key in _names(kind))
 
 
 def check_reading(given: Mapping[str, str]) -> None:
@@ -433,40 +520,19 @@ def check_reading(given: Mapping[str, str]) -> None:
 
     Options for writing are allowed: a view in SQL may be only for INSERT.
 
-    Args:
-        given: options as Spark passes them.
-
     Raises:
         UsageError: an option is unknown, two options never belong to one read, or a value is not legal.
     """
     keys = {key.lower() for key in given} - _SPARKS
     for kind in _HOMES.values():
-        if keys <= {name.lower() for name in names_of(kind)}:
+        if keys <= _names(kind).keys():
             parse(kind, given)
             return
-    every = dict.fromkeys(name for kind in _HOMES.values() for name in names_of(kind))
-    check_names(given, list(every))
-    homes = ", ".join(
-        f"{name} ({_homes(name)})" for name in sorted(every) if name.lower() in keys and _homes(name)
-    )
+    every = {key: name for kind in _HOMES.values() for key, name in _names(kind).items()}
+    check_names(given, every)
+    some = [key for key in sorted(keys) if not all(key in _names(kind) for kind in _HOMES.values())]
+    homes = ", ".join(f"{every[key]} ({_homes(key)})" for key in some)
     raise UsageError(f"options of different ways to use a queue: {homes}")
-
-
-def _homes(name: str) -> str:
-    """Return the methods that accept an option; "" if all methods do, or none."""
-    found = [
-        home for home, kind in _HOMES.items() if name.lower() in {each.lower() for each in names_of(kind)}
-    ]
-    return "" if len(found) == len(_HOMES) else " and ".join(found)
-
-
-def _hint(key: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown option; "" for none."""
-    if homes := _homes(key):
-        return f"{key} is an option of {homes}"
-    names = {name.lower(): name for name in known}
-    near = get_close_matches(key.lower(), names, n=1, cutoff=0.7)
-    return f"did you mean {names[near[0]]}?" if near else ""
 
 
 def write_options(given: Mapping[str, str], names: Sequence[str]) -> WriteOptions:
@@ -483,22 +549,21 @@ def write_options(given: Mapping[str, str], names: Sequence[str]) -> WriteOption
             f"no target: name a queue (bmq://DOMAIN/QUEUE) in the option queue, or in a column "
             f"{options.queue_column!r}{hint}"
         )
-    value_column = options.value_column
-    identities = [resolve(name, names) for name in (options.guid_column, options.id_column)]
     properties = options.property_columns
     if (every := resolve("properties", names)) and every not in [resolve(name, names) for name in properties]:
         properties = Names((every, *properties))
-    column = options.queue_column
-    options = msgspec.structs.replace(options, property_columns=properties).resolved(names)
-    useful = {*options.roles.named(), queue_column, *identities}
+    found = msgspec.structs.replace(options, property_columns=properties).resolved(names)
+    identities = [resolve(name, names) for name in (options.guid_column, options.id_column)]
+    useful = {*found.columns, queue_column, *identities}
     if set(SOURCE_COLUMNS) - {"error"} <= set(names):  # a copied queue has all columns of a source
         useful.update(SOURCE_COLUMNS)
     unknown = [name for name in names if name not in useful]
     if unknown:
         raise UsageError(
             f"column {', '.join(map(repr, unknown))} cannot be written to a queue; possible columns: "
-            f"{value_column!r} (the payload), 'properties' (a map or struct), and {column!r} (the target). "
+            f"{options.value_column!r} (the payload), 'properties' (a map or struct), and "
+            f"{options.queue_column!r} (the target). "
             "List the columns that become properties in the option propertyColumns, name a column with "
             "another role (guidColumn, idColumn, keyColumn, notBeforeColumn), and drop the other columns"
         )
-    return options
+    return found

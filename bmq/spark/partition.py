@@ -7,9 +7,8 @@ import asyncio
 import itertools
 import logging
 import time
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +19,7 @@ import numpy as np
 from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq._pace import Pace, checked_rate
+from bmq._pace import Pace
 from bmq.arrow.decoding import RecordBatch, pa
 from bmq.client.address import find_broker
 from bmq.client.posts import FailedPost, PostReport
@@ -28,30 +27,27 @@ from bmq.client.queue import Queue
 from bmq.conventions import BUCKET, DESTINATION, DUE, delay_queue_of
 from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.protocol.deadlines import backoff
-from bmq.spark.connection import Seconds, Secret, SharedSession, session_thread
+from bmq.spark.connection import SharedSession, session_thread
 from bmq.spark.guids import GuidMaker, GuidMode
-from bmq.spark.invalid_rows import (
+from bmq.spark.options import WriteOptions, arguments
+from bmq.spark.rows import (
     LETTER_PROPERTIES,
     LETTER_VALUE,
-    RowLetter,
-    RowValidator,
-    letter_of,
-    letter_tables,
-)
-from bmq.spark.options import Names, WriteOptions, choice
-from bmq.spark.rows import (
     InvalidRow,
     RowColumns,
+    RowLetter,
+    RowValidator,
     bucket_column,
     due_column,
+    letter_of,
+    letter_tables,
     name_row,
     source_guids,
     spread_maps,
-    this_row,
     without_views,
 )
-from bmq.spark.schema import OnInvalidRow, check_columns, check_queue
-from bmq.spark.summary import PartitionReport, Summary
+from bmq.spark.schema import check_columns, check_queue
+from bmq.spark.writer import PartitionReport, Summary, WritePartition
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -59,7 +55,7 @@ if TYPE_CHECKING:
 
     from bmq.arrow.encoding import EncodedPosts
 
-__all__ = ["TaskScope", "WritePartition", "post_partition", "task_scope", "write_partition"]
+__all__ = ["TaskScope", "batches_of", "post_partition", "task_scope", "write_partition"]
 
 
 logger = Log("bmq.spark")
@@ -78,107 +74,6 @@ _FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
 # Seconds between two attempts with a full queue: after the first refusal, and at most.
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 _Rows = Iterator[tuple[int, RecordBatch] | InvalidRow]
-
-
-class WritePartition:
-    """Posts the rows of a partition. Created by :func:`write_partition`, and pickled for the workers."""
-
-    def __init__(
-        self, options: WriteOptions, types: dict[str, Any] | None, summary: Accumulator[Summary] | None
-    ) -> None:
-        self.options = options
-        self._types = types
-        self._summary = summary
-        # One id for all tasks and their repetitions, and a different id for each call of write_partition.
-        self._own = uuid.uuid4().hex
-
-    def __call__(self, rows: Iterable[Any]) -> None:
-        """Post the rows of one partition and wait for all acknowledgements."""
-        report = self.post(iter(rows))
-        if self._summary is not None:
-            self._summary.add(Summary([report]))
-
-    def post(self, rows: Iterator[Any], scope: TaskScope | None = None) -> PartitionReport:
-        """Post rows and return a report.
-
-        Args:
-            rows: ``pyspark.sql.Row`` or dictionaries.
-            scope: scope instead of the running task's.
-
-        Raises:
-            PostError, ConnectionFailed, UsageError, RequestTimeout: as for :func:`write_partition`.
-        """
-        scope = scope or task_scope(self.options.write_name, self._own, distinct_stages=True)
-        first = next(rows, None)
-        if first is None:
-            return PartitionReport(partition=scope.partition, attempt=scope.attempt)
-        names = _names(first)
-        options = self.options.resolved(names)
-        columns = RowColumns(
-            options.roles,
-            names,
-            self._types,
-            name_row,
-            sorts=options.on_invalid_row is not OnInvalidRow.FAIL,
-            queue=options.queue,
-        )
-        return post_partition(row_batches(first, rows, names, columns), options, scope)
-
-
-def _names(row: Any) -> list[str]:
-    if isinstance(row, dict):
-        return list(cast("dict[str, Any]", row))
-    names = getattr(row, "__fields__", None)
-    if names is None:
-        raise UsageError(
-            "rows must be pyspark.sql.Row or dictionaries, which name their columns, not "
-            f"{type(row).__name__}"
-        )
-    return list(names)
-
-
-def row_batches(
-    first: Any, rows: Iterator[Any], names: Sequence[str], columns: RowColumns
-) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
-    """Collect rows into batches with limits for rows and, approximately, bytes."""
-    taken = [first]
-    wanted, position = 100, 0
-    while taken:
-        if isinstance(first, dict):
-            taken = [tuple(row[name] for name in names) for row in taken]
-        size = 0
-        for each in columns.batches(taken, position):
-            yield each
-            size += each[1].nbytes if isinstance(each, tuple) else 0
-        position += len(taken)
-        average = max(1, size // len(taken))
-        wanted = max(1, min(SLICE_ROWS, SLICE_BYTES // average, 4 * wanted))
-        taken = list(islice(rows, wanted))
-
-
-def task_scope(name: str, own: str, *, distinct_stages: bool = False, one_a_batch: bool = False) -> TaskScope:
-    """Return the scope of the running task.
-
-    Args:
-        name: name of the write; "" for none. Writes of one name are one write, in a stream in each batch.
-        own: identity of a write without a name: the same in all tasks and their repetitions.
-        distinct_stages: whether two stages with the same ``own`` are two writes.
-        one_a_batch: whether a batch has a single write, as a stream into a queue has, so that a repeated
-            batch adds no messages without a name.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    write = "" if name else own
-    if context is None:
-        return TaskScope(write)
-    query = context.getLocalProperty("sql.streaming.queryId")
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    if query is not None and batch is not None and (name or one_a_batch):
-        write = f"{query}/{batch}"
-    elif not name and distinct_stages:
-        write = f"{own}/{context.stageId()}"
-    return TaskScope(write, context.partitionId(), context.attemptNumber())
 
 
 def write_partition(
@@ -317,55 +212,19 @@ def write_partition(
         UsageError: a row cannot be posted.
         RequestTimeout: no outcome in time.
     """
-    named = _checks.texts("properties", [properties] if isinstance(properties, str) else properties)
-    text, seconds = _checks.text, _checks.seconds
-    try:
-        password = text("password", password)
-    except UsageError:
-        raise UsageError("password must be a str without NUL and lone surrogates") from None
-    mode = _checks.optional(text, "guid_mode", guid_mode)
-    options = WriteOptions(
-        broker=_checks.optional(text, "broker", broker),
-        connect_timeout=Seconds(seconds("connect_timeout", connect_timeout, positive=True)),
-        reconnect_timeout=Seconds(seconds("reconnect_timeout", reconnect_timeout, positive=True)),
-        user=text("user", user),
-        password=Secret(password),
-        password_env=text("password_env", password_env),
-        mechanism=text("mechanism", mechanism),
-        credentials=text("credentials", credentials),
-        tls_ca_file=text("tls_ca_file", tls_ca_file),
-        tls_cert_file=text("tls_cert_file", tls_cert_file),
-        tls_key_file=text("tls_key_file", tls_key_file),
-        tls_server_name=text("tls_server_name", tls_server_name),
-        queue=text("queue", queue),
-        value_column=text("value", value),
-        property_columns=Names(named),
-        queue_column=text("queue_column", queue_column),
-        id_column=text("id_column", id_column),
-        guid_column=text("guid_column", guid_column),
-        key_column=text("key_column", key_column),
-        not_before_column=text("not_before_column", not_before_column),
-        guid_mode=None if mode is None else choice(GuidMode, "guidMode", mode),
-        write_name=text("write_name", write_name),
-        compression=text("compression", compression),
-        rate=None if rate is None else checked_rate(rate),
-        on_invalid_row=choice(OnInvalidRow, "onInvalidRow", text("on_invalid_row", on_invalid_row)),
-        dead_letter_queue=text("dead_letter_queue", dead_letter_queue),
-        max_retries=_checks.integer("max_retries", max_retries),
-        retry_interval=Seconds(seconds("retry_interval", retry_interval)),
-        ack_timeout=Seconds(seconds("ack_timeout", ack_timeout, positive=True)),
-        session_idle=Seconds(seconds("idle_timeout", idle_timeout)),
-    )
-    options.check()
+    given = dict(locals())  # every argument by its name
+    del given["schema"], given["summary"]
+    options = arguments(given)
+    types = None
     if schema is not None:
         from pyspark.sql.types import StructType  # only needed here
 
         schema = _checks.instance("schema", schema, StructType, "the schema of a DataFrame")
+        types = check_columns(schema, options)
     if summary is not None and not callable(getattr(type(summary), "add", None)):
         raise UsageError(
             f"summary must come from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
         )
-    types = check_columns(schema, options.roles) if schema is not None else None
     return WritePartition(options, types, summary)
 
 
@@ -381,6 +240,80 @@ class TaskScope(NamedTuple):
     write: str
     partition: int = 0
     attempt: int = 0
+
+
+def task_scope(name: str, own: str, *, one_a_batch: bool = False) -> TaskScope:
+    """Return the scope of the running task.
+
+    Args:
+        name: name of the write; "" for none. Writes of one name are one write, in a stream in each batch.
+        own: identity of a write without a name: the same in all tasks and their repetitions.
+        one_a_batch: whether a batch has a single write, as a stream into a queue has, so that a repeated
+            batch adds no messages without a name.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return TaskScope("" if name else own)
+    write = "" if name else f"{own}/{context.stageId()}"  # each action of a program is another write
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    if query is not None and batch is not None and (name or one_a_batch):
+        write = f"{query}/{batch}"
+    return TaskScope(write, context.partitionId(), context.attemptNumber())
+
+
+def batches_of(
+    first: Any, rows: Iterator[Any], options: WriteOptions, types: dict[str, Any] | None
+) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
+    """Return the rows of a partition in batches, with the position of their first row, and the invalid rows.
+
+    Args:
+        first: first row, or first batch of Arrow.
+        rows: the others.
+        options: options of the sink, with the names of the columns.
+        types: property types of the columns; None to derive them from the values.
+    """
+    position = 0
+    if isinstance(first, pa.RecordBatch):
+        for batch in itertools.chain([first], rows):
+            yield position, batch
+            position += batch.num_rows
+        return
+    names = names_of(first)
+    columns = RowColumns(options, names, types)
+    taken, wanted = [first], 100
+    while taken:
+        if isinstance(first, dict):
+            taken = [tuple(row[name] for name in names) for row in taken]
+        size = 0
+        for each in columns.batches(taken, position):
+            yield each
+            size += each[1].nbytes if isinstance(each, tuple) else 0
+        position += len(taken)
+        average = max(1, size // len(taken))
+        wanted = max(1, min(SLICE_ROWS, SLICE_BYTES // average, 4 * wanted))
+        taken = list(islice(rows, wanted))
+
+
+def names_of(first: Any) -> list[str]:
+    """Return the columns of a partition with this first row or batch of Arrow.
+
+    Raises:
+        UsageError: the row does not name its columns.
+    """
+    if isinstance(first, pa.RecordBatch):
+        return list(first.schema.names)
+    if isinstance(first, dict):
+        return list(cast("dict[str, Any]", first))
+    names = getattr(first, "__fields__", None)
+    if names is None:
+        raise UsageError(
+            "rows must be pyspark.sql.Row or dictionaries, which name their columns, not "
+            f"{type(first).__name__}"
+        )
+    return list(names)
 
 
 def post_partition(
@@ -422,12 +355,11 @@ class _PartitionWriter:
     def __init__(self, options: WriteOptions, scope: TaskScope, report: PartitionReport) -> None:
         self._thread = session_thread()
         self._options = options
-        self._columns = options.roles
         self._scope = scope
         self._report = report
         # GUIDs by mode, queue, and name of the write.
         self._makers: dict[tuple[GuidMode, str, str], GuidMaker] = {}
-        self._validator = None if options.on_invalid_row is OnInvalidRow.FAIL else RowValidator(options)
+        self._validator = RowValidator(options) if options.keeps_invalid_rows else None
         self._queues: dict[str, Queue] = {}
         self._flight: deque[Future[None]] = deque()
         self._told = False
@@ -492,11 +424,8 @@ class _PartitionWriter:
 
     def _sifted(self, whole: RecordBatch, first: int) -> Iterator[tuple[RecordBatch, Sequence[int]]]:
         """Turn maps into columns and handle invalid rows; return the remaining rows and their positions."""
-        options, validator = self._options, self._validator
-        sorts = validator is not None
-        naming = this_row if sorts else name_row
-        whole = without_views(whole)
-        for each in spread_maps(whole, self._columns, first, naming, sorts=sorts, queue=options.queue):
+        validator = self._validator
+        for each in spread_maps(without_views(whole), self._options, first):
             if isinstance(each, InvalidRow):
                 self._put_aside([each])
                 continue
@@ -518,7 +447,7 @@ class _PartitionWriter:
         if options.queue:
             yield options.queue, batch, positions
             return
-        targets = _values(batch, self._columns.queue, "queue", positions)
+        targets = _values(batch, options.queue_column, "queue", positions)
         rows: dict[str, list[int]] = {}
         for at, uri in enumerate(targets):
             rows.setdefault(uri, []).append(at)
@@ -529,13 +458,13 @@ class _PartitionWriter:
         self, uri: str, batch: RecordBatch, positions: Sequence[int]
     ) -> Iterator[tuple[str, RecordBatch, Sequence[int]]]:
         """Split rows into immediate and delayed ones; add the properties of their columns."""
-        columns = self._columns
-        if columns.key:
-            batch = batch.append_column(BUCKET, bucket_column(batch.column(columns.key)))
-        if not columns.not_before:
+        options = self._options
+        if options.key_column:
+            batch = batch.append_column(BUCKET, bucket_column(batch.column(options.key_column)))
+        if not options.not_before_column:
             yield uri, batch, positions
             return
-        due = due_column(batch.column(columns.not_before), lambda at: name_row(positions[at]))
+        due = due_column(batch.column(options.not_before_column), lambda at: name_row(positions[at]))
         if due.null_count:
             now = np.flatnonzero(np.asarray(due.is_null())).tolist()
             yield uri, batch.take(pa.array(now)), [positions[at] for at in now]
@@ -550,22 +479,22 @@ class _PartitionWriter:
         """Encode rows for one queue and pass them to the loop, slice by slice."""
         if not batch.num_rows:
             return
-        maker = self._maker(self._options.guids, uri, self._options.write_name, positions[0])
+        options = self._options
+        maker = self._maker(options.guids, uri, options.write_name, positions[0])
         guid: Any = maker.of_contents
         if maker.mode is GuidMode.ID:
-            made = maker.of_ids(_values(batch, self._columns.id, "id", positions))
+            made = maker.of_ids(_values(batch, options.id_column, "id", positions))
             keep = [at for at, each in enumerate(made) if each is not None]
             self._report.repeated += len(made) - len(keep)
             batch = batch.take(pa.array(keep, pa.int64()))
             positions = [positions[at] for at in keep]
             guid = _taking(made)
-        columns = self._columns
         if maker.mode is GuidMode.SOURCE:
-            sources = source_guids(batch.column(columns.guid), lambda at: name_row(positions[at]))
+            sources = source_guids(batch.column(options.guid_column), lambda at: name_row(positions[at]))
             guid = maker.of_messages(sources)
         added = [name for name in (BUCKET, DUE, DESTINATION) if name in batch.schema.names]
-        added = [name for name in added if name not in columns.properties]
-        self._submit(uri, batch, columns.value, (*columns.properties, *added), guid, positions)
+        properties = dict.fromkeys((*options.property_columns, *added))
+        self._submit(uri, batch, options.value_column, tuple(properties), guid, positions)
 
     def _submit(
         self,
@@ -750,7 +679,13 @@ class _PartitionWriter:
             while left:
                 patience = max(self._moved, since) + self._options.ack_timeout - time.monotonic()
                 if patience <= 0:
-                    raise self._too_long(queue, len(left), positions[left[0]], failures)
+                    error = failures[0].error
+                    why = (
+                        f": {error.status.name}: the queue has been full for "
+                        f"{self._options.ack_timeout:g} s, and {len(left)} rows wait for room. Let the "
+                        "consumers catch up, raise the queue's limit, or increase ackTimeoutMs"
+                    )
+                    raise self._refused(positions[left[0]], error, why)
                 if pause:
                     _limit.warning(
                         queue.uri,
@@ -773,19 +708,9 @@ class _PartitionWriter:
             self._report.waited += time.monotonic() - began
         return left, failures
 
-    def _too_long(self, queue: Queue, count: int, row: int, failures: list[FailedPost]) -> PostError:
-        return self._refused(
-            row,
-            failures[0].error,
-            "",
-            f": the queue has been full for {self._options.ack_timeout:g} s, and {count} rows wait for room. "
-            "Let the consumers catch up, raise the queue's limit, or increase ackTimeoutMs",
-        )
-
-    def _refused(self, row: int, error: PostError, tries: str, why: str) -> PostError:
+    def _refused(self, row: int, error: PostError, why: str) -> PostError:
         return PostError(
-            f"row {row} of partition {self._scope.partition} was not accepted by "
-            f"{error.queue_uri}{tries}: {error.status.name}{why}",
+            f"row {row} of partition {self._scope.partition} was not accepted by {error.queue_uri}{why}",
             status=error.status,
             guid=error.guid,
             queue_uri=error.queue_uri,
@@ -819,8 +744,8 @@ class _PartitionWriter:
         failed = final or next((each for each in failures if each.error.status not in _FULL), failures[0])
         error = failed.error
         tries = f" after {attempt} retries" if attempt else ""
-        why = f" ({error}); {len(failures)} rows failed together with this row"
-        raise self._refused(positions[failed.index], error, tries, why)
+        why = f"{tries}: {error.status.name} ({error}); {len(failures)} rows failed together with this row"
+        raise self._refused(positions[failed.index], error, why)
 
 
 def _taking(made: list[bytes | None]) -> Callable[[list[bytes]], np.ndarray[Any, Any]]:

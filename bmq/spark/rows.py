@@ -1,37 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the rows of a DataFrame to the columns that are posted."""
+"""From the rows of a DataFrame to the columns that are posted, and dead letters of the other rows."""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
 
-from bmq.arrow.decoding import RecordBatch, pa
+from bmq._dead_letters import legal
+from bmq.arrow.decoding import RecordBatch, pa, pc
+from bmq.arrow.encoding import TableEncoder
+from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_PROPERTIES, DEAD_QUEUE, DEAD_RAW
 from bmq.errors import InvalidPayload, InvalidProperty, UsageError
-from bmq.spark.schema import SCALARS, TYPES, ColumnRoles, restored
+from bmq.spark.options import WriteOptions
+from bmq.spark.schema import SCALARS, TYPES, check_queue, restored
 from bmq.wire.constants import MAX_APPLICATION_DATA, MAX_PROPERTIES, PropertyType
 from bmq.wire.keys import key_bucket
-from bmq.wire.printable import error_text
-from bmq.wire.properties import PropertyValue, encode_properties
+from bmq.wire.printable import bounded, error_text
+from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 
 __all__ = [
-    "ARROW_TYPES",
+    "LETTER_PROPERTIES",
+    "LETTER_VALUE",
     "InvalidRow",
     "RowColumns",
+    "RowLetter",
+    "RowValidator",
     "bucket_column",
     "due_column",
-    "in_parts",
-    "invalid_record",
+    "letter_of",
+    "letter_tables",
     "name_row",
     "source_guids",
     "spread_maps",
-    "this_row",
     "without_views",
 ]
 
@@ -68,7 +78,17 @@ _BYTES = {bytes, bytearray, memoryview}
 _VIEWS = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
 #: Value of a key in each row; None for rows without a value.
 _Entries = list[dict[str, Any] | None]
-_ANY_BYTES = bytes | bytearray | memoryview
+_ANY_BYTES: Any = bytes | bytearray | memoryview
+
+
+#: The columns of dead letters.
+LETTER_VALUE, LETTER_PROPERTIES = "value", ("properties",)
+# Limits for the original content in a dead letter: payload, value of a property, all properties.
+_MOST_PAYLOAD = 1024 * 1024
+_MOST_VALUE = 64 * 1024
+_MOST_REST = 1024 * 1024
+# Number of properties of a dead letter besides those of its row.
+_ADDED = 5
 
 
 def bucket_column(keys: Any) -> Any:
@@ -189,25 +209,23 @@ def entries_of(value: Any) -> dict[str, Any] | None:
 
 
 def invalid_row(
-    columns: ColumnRoles,
+    options: WriteOptions,
     values: Mapping[str, Any],
     types: Mapping[str, Any],
     position: int,
     error: BaseException,
-    queue: str = "",
 ) -> InvalidRow:
     """Return the description of a row.
 
     Args:
-        columns: roles of the columns.
+        options: options of the sink.
         values: row, by column.
         types: property type of each property column; for a struct, a dictionary of types; None if unknown.
         position: position in the partition.
         error: reason for the refusal of the row.
-        queue: target queue of the row, if no column names the queue.
     """
     properties: dict[str, Any] = {}
-    for name in columns.properties:
+    for name in options.property_columns:
         value, kind = values.get(name), types.get(name)
         entries = entries_of(value)
         if entries is None:
@@ -222,15 +240,15 @@ def invalid_row(
             if each is not None and key not in properties:
                 narrow = kinds.get(key) in (PropertyType.SHORT, PropertyType.INT32)
                 properties[key] = PropertyValue(kinds[key], each) if narrow and type(each) is int else each
-    target = queue or values.get(columns.queue)
+    target = options.queue or values.get(options.queue_column)
     return InvalidRow(
         position,
         error_text(error),
-        values.get(columns.value),
+        values.get(options.value_column),
         properties,
         "" if target is None else str(target),
-        values.get(columns.id) if columns.id else None,
-        _guid_or_none(values.get(columns.guid)),
+        values.get(options.id_column) if options.id_column else None,
+        _guid_or_none(values.get(options.guid_column)),
     )
 
 
@@ -248,12 +266,11 @@ def _types(schema: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def invalid_record(
-    columns: ColumnRoles, queue: str, row: RecordBatch, position: int, error: BaseException
+    options: WriteOptions, row: RecordBatch, position: int, error: BaseException
 ) -> InvalidRow:
     """Return the description of the only row of a batch, as :func:`invalid_row` does."""
     (values,) = row.to_pylist()
-    types = _types(row.schema, columns.properties)
-    return invalid_row(columns, values, types, position, error, queue)
+    return invalid_row(options, values, _types(row.schema, options.property_columns), position, error)
 
 
 def _guid_or_none(value: Any) -> str | None:
@@ -307,30 +324,16 @@ class RowColumns:
     """Builds batches from Python rows with one layout.
 
     Args:
-        columns: roles of the columns.
+        options: options of the sink.
         names: columns of a row, in order.
         types: result of :func:`check_columns`; None to derive types from the values.
-        name_row: function that returns the name of a row for errors, given its position.
-        sorts: whether rows that cannot be posted are collected, instead of raising an error.
-        queue: queue of all rows, if no column names the queue.
     """
 
-    def __init__(
-        self,
-        columns: ColumnRoles,
-        names: Sequence[str],
-        types: dict[str, Any] | None,
-        name_row: Callable[[int], str],
-        *,
-        sorts: bool = False,
-        queue: str = "",
-    ) -> None:
-        self._columns = columns
-        self._used = [(at, name) for at, name in enumerate(names) if name in columns.named()]
+    def __init__(self, options: WriteOptions, names: Sequence[str], types: dict[str, Any] | None) -> None:
+        self._options = options
+        self._used = [(at, name) for at, name in enumerate(names) if name in options.columns]
         self._types = types or {}
-        self._name_row = this_row if sorts else name_row
-        self._sorts = sorts
-        self._queue = queue
+        self._name_row = this_row if options.keeps_invalid_rows else name_row
 
     def batches(
         self, rows: Sequence[Sequence[Any]], first: int
@@ -347,7 +350,7 @@ class RowColumns:
         Raises:
             InvalidPayload, InvalidProperty, UsageError: a row cannot be posted; the error names the row.
         """
-        return in_parts(rows, first, self._batch, self._invalid if self._sorts else None)
+        return in_parts(rows, first, self._batch, self._invalid if self._options.keeps_invalid_rows else None)
 
     def _batch(self, rows: Sequence[Sequence[Any]], first: int) -> RecordBatch:
         arrays = [self._column(name, [row[at] for row in rows], first) for at, name in self._used]
@@ -355,19 +358,20 @@ class RowColumns:
 
     def _invalid(self, rows: Sequence[Sequence[Any]], first: int, error: UsageError) -> InvalidRow:
         values = {name: rows[0][at] for at, name in self._used}
-        return invalid_row(self._columns, values, self._types, first, error, self._queue)
+        return invalid_row(self._options, values, self._types, first, error)
 
     def _column(self, name: str, values: list[Any], first: int) -> Any:
-        if name == self._columns.value:
+        options = self._options
+        if name == options.value_column:
             return self._payload(values, first)
-        if name == self._columns.not_before and name not in self._columns.properties:
+        if name == options.not_before_column and name not in options.property_columns:
             return self._times(values, first)
         return self.array(name, values, self._types.get(name), first)
 
     def _payload(self, values: list[Any], first: int) -> Any:
         found = set(map(type, values)) - {type(None)}
         if found <= {str}:
-            return self._texts(self._columns.value, values, first)
+            return self._texts(self._options.value_column, values, first)
         if found <= {str, *_BYTES}:
             return pa.array(
                 [each.encode() if isinstance(each, str) else each and bytes(each) for each in values],
@@ -375,7 +379,7 @@ class RowColumns:
             )
         at = next(at for at, each in enumerate(values) if not isinstance(each, str | None | _ANY_BYTES))
         raise InvalidPayload(
-            f"{self._name_row(first + at)}: column {self._columns.value!r} is of type "
+            f"{self._name_row(first + at)}: column {self._options.value_column!r} is of type "
             f"{type(values[at]).__name__}; a payload has 1 to {MAX_APPLICATION_DATA:,} bytes of string or "
             "binary: filter these rows out before posting"
         )
@@ -385,7 +389,7 @@ class RowColumns:
             return pa.array(values, pa.string())
         except UnicodeEncodeError:
             at = next(at for at, each in enumerate(values) if each is not None and not _is_text(each))
-            kind = InvalidPayload if name == self._columns.value else InvalidProperty
+            kind = InvalidPayload if name == self._options.value_column else InvalidProperty
             raise kind(
                 f"{self._name_row(first + at)}: column {name!r} has half of a surrogate pair, which UTF-8 "
                 "cannot encode; use bytes for binary data"
@@ -524,23 +528,14 @@ def without_views(batch: RecordBatch) -> RecordBatch:
 
 
 def spread_maps(
-    batch: RecordBatch,
-    columns: ColumnRoles,
-    first: int,
-    name_row: Callable[[int], str],
-    *,
-    sorts: bool = False,
-    queue: str = "",
+    batch: RecordBatch, options: WriteOptions, first: int
 ) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
     """Convert maps into structs with a field for each key, which are encoded as columns.
 
     Args:
         batch: rows.
-        columns: names of the columns that become properties.
+        options: options of the sink.
         first: position of the first row in its partition.
-        name_row: function that returns the name of a row for errors, given its position.
-        sorts: whether rows that cannot be posted are collected, instead of raising an error.
-        queue: queue of all rows, if no column names the queue.
 
     Returns:
         Batches with the position of their first row, and the rows that cannot be posted.
@@ -548,12 +543,12 @@ def spread_maps(
     Raises:
         InvalidProperty: a key cannot be the name of a property.
     """
-    maps = [name for name in columns.properties if pa.types.is_map(batch.schema.field(name).type)]
+    maps = [name for name in options.property_columns if pa.types.is_map(batch.schema.field(name).type)]
     if not maps:
         yield first, batch
         return
 
-    structs = RowColumns(columns, batch.schema.names, None, name_row)
+    structs = RowColumns(options, batch.schema.names, None)
 
     def build(batch: RecordBatch, first: int) -> RecordBatch:
         for name in maps:
@@ -561,4 +556,198 @@ def spread_maps(
             batch = batch.set_column(at, name, structs.array(name, batch.column(at).to_pylist(), None, first))
         return batch
 
-    yield from in_parts(batch, first, build, partial(invalid_record, columns, queue) if sorts else None)
+    invalid = partial(invalid_record, options) if options.keeps_invalid_rows else None
+    yield from in_parts(batch, first, build, invalid)
+
+
+# rows that cannot be posted
+
+
+class RowValidator:
+    """Finds the rows for which a post is impossible: encodes the rows as for posting.
+
+    The encoder decides: rows that it refuses are halved until a single row is left, and the error of the
+    encoder is the reason.
+
+    Args:
+        options: options of the sink.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def check(self, batch: RecordBatch, first: int) -> Iterator[tuple[int, RecordBatch] | InvalidRow]:
+        """Return the valid rows of a batch without maps, in parts, and the rows that cannot be posted.
+
+        Args:
+            batch: rows.
+            first: position of the first row in its partition.
+        """
+        return in_parts(batch, first, self._encoded, partial(invalid_record, self._options))
+
+    def _encoded(self, batch: RecordBatch, _: int) -> RecordBatch:
+        """Return the rows, if all can be posted.
+
+        Raises:
+            UsageError: a row cannot be posted.
+        """
+        options = self._options
+        for name, what in ((options.queue_column, "a queue"), (options.id_column, "an id")):
+            if name and batch.column(name).null_count:
+                raise UsageError(f"this row: column {name!r} is null, and every row needs {what}")
+        if options.queue_column:
+            for uri in pc.unique(batch.column(options.queue_column)).to_pylist():
+                check_queue(uri)
+        if options.guid_column:
+            source_guids(batch.column(options.guid_column), this_row)
+        if options.not_before_column:
+            due_column(batch.column(options.not_before_column), this_row)
+        encoder = TableEncoder(
+            batch.schema, options.value_column, options.property_columns, name_row=this_row
+        )
+        deque(encoder.slices(batch), maxlen=0)
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class RowLetter:
+    """A dead letter to be posted.
+
+    Attributes:
+        row: original row.
+        payload: payload.
+        properties: properties.
+    """
+
+    row: InvalidRow
+    payload: bytes
+    properties: dict[str, PropertyInput]
+
+
+def letter_of(row: InvalidRow) -> RowLetter:
+    """Return the dead letter of a row: the encodable part of the row, and the error.
+
+    The properties are those of the dead letters of :mod:`bmq.workers`, without the GUID of a message: the row
+    never had a GUID.
+    """
+    lost: list[str] = []
+    payload = _payload(row, lost)
+    kept: dict[str, PropertyInput] = {}
+    rest: list[tuple[str, PropertyInput]] = []
+    for name, value in row.properties.items():
+        if (
+            str(name).startswith(DEAD_PREFIX)
+            or len(kept) == MAX_PROPERTIES - _ADDED
+            or not legal({name: value})
+        ):
+            rest.append((name, value))
+        else:
+            kept[name] = value
+    properties = _with_reason(row, kept, rest, lost)
+    if _too_large(payload, properties):
+        if len(payload) > _MOST_PAYLOAD:
+            lost.append(f"the payload is the first {_MOST_PAYLOAD:,} of {len(payload):,} bytes")
+            payload = payload[:_MOST_PAYLOAD]
+        rest += [(name, kept.pop(name)) for name in list(kept) if _length(kept[name]) > _MOST_VALUE]
+        properties = _with_reason(row, kept, rest, lost)
+    return RowLetter(row, payload, properties)
+
+
+def _with_reason(
+    row: InvalidRow, kept: dict[str, PropertyInput], rest: list[tuple[str, Any]], lost: list[str]
+) -> dict[str, PropertyInput]:
+    said = list(lost)
+    properties: dict[str, PropertyInput] = {
+        **kept,
+        DEAD_ATTEMPTS: PropertyValue(PropertyType.INT32, 0),
+        DEAD_ERROR: row.reason,
+        DEAD_QUEUE: bounded(row.queue, _MOST_VALUE),
+    }
+    if rest:
+        properties[DEAD_PROPERTIES] = _rest(rest, said)
+    if said:
+        properties[DEAD_RAW] = "; ".join(said)[:_MOST_VALUE]
+    return properties
+
+
+def _too_large(payload: bytes, properties: dict[str, PropertyInput]) -> bool:
+    return not legal(properties) or (
+        len(encode_properties(properties, new=True)) + len(payload) > MAX_APPLICATION_DATA
+    )
+
+
+def _payload(row: InvalidRow, lost: list[str]) -> bytes:
+    value = row.value
+    if isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+    elif isinstance(value, _ANY_BYTES):
+        data = bytes(value)
+    elif value is None:
+        data = b""
+    else:
+        lost.append(f"the payload was of type {type(value).__name__}, and is its text")
+        data = str(value).encode("utf-8", "replace")
+    if data:
+        return data
+    lost.append("the payload was null" if value is None else "the payload was empty")
+    return row.reason.encode()
+
+
+def _length(value: Any) -> int:
+    sized: Any = value
+    return len(sized) if isinstance(value, str | _ANY_BYTES) else 0
+
+
+def _rest(properties: Sequence[tuple[Any, Any]], lost: list[str]) -> str:
+    """Return properties that cannot be posted, as JSON: name, type and value of each."""
+    written: list[str] = []
+    size = 0
+    for name, value in properties:
+        kind, plain = _plain(value)
+        if isinstance(plain, str) and len(plain) > _MOST_VALUE:
+            lost.append(f"property {name!r:.60}: the first {_MOST_VALUE:,} of {len(plain):,} characters")
+            plain = plain[:_MOST_VALUE]
+        text = json.dumps([str(name), kind, plain])
+        size += len(text) + 2
+        if size > _MOST_REST - _MOST_VALUE:
+            lost.append(f"{len(properties) - len(written):,} properties are left out")
+            break
+        written.append(text)
+    return f"[{', '.join(written)}]"
+
+
+def _plain(value: Any) -> tuple[str, Any]:
+    """Return type and value of a property that cannot be posted; as text if the type is unsupported."""
+    if isinstance(value, PropertyValue):
+        return value.type.name, value.value
+    if isinstance(value, bool):
+        return "BOOL", value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return "INT64", value
+    if isinstance(value, _ANY_BYTES):
+        raw: Any = value
+        return "BINARY", base64.b64encode(raw).decode()
+    return "STRING", str(value).encode("utf-8", "replace").decode()
+
+
+def letter_tables(letters: Sequence[RowLetter]) -> Iterator[tuple[Any, list[int]]]:
+    """Build a table for each group of similar neighbours among the letters, with their positions."""
+    made = [(_table(each), each.row.position) for each in letters]
+    for _, group in groupby(made, lambda each: each[0].schema):
+        tables, positions = zip(*group, strict=True)
+        yield pa.concat_tables(tables).combine_chunks(), list(positions)
+
+
+def _table(letter: RowLetter) -> Any:
+    """Return a row with the payload, and the properties as a struct."""
+    arrays: list[Any] = []
+    for value in letter.properties.values():
+        if isinstance(value, PropertyValue):
+            arrays.append(pa.array([value.value], ARROW_TYPES[value.type]))
+        else:
+            arrays.append(
+                pa.array([bytes(value) if isinstance(value, (bytes, bytearray, memoryview)) else value])
+            )
+    properties = pa.StructArray.from_arrays(arrays, names=list(letter.properties))
+    payload = pa.array([letter.payload], pa.binary())
+    return pa.table([payload, properties], names=[LETTER_VALUE, *LETTER_PROPERTIES])

@@ -11,7 +11,6 @@ import importlib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -26,13 +25,14 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+    from bmq.spark.options import WriteOptions
+
 fs: Any = importlib.import_module("pyarrow.fs")
 
 __all__ = [
     "SCALARS",
     "SOURCE_COLUMNS",
     "TYPES",
-    "ColumnRoles",
     "OnInvalidMessage",
     "OnInvalidRow",
     "arrow_schema_of",
@@ -71,7 +71,7 @@ TIMES = ("timestamp", "short", "integer", "long", "float", "double")
 #: Name of the entry: a JSON object of names and types.
 TYPES: Final = "bmq_types"
 _TRUTHS = {"true": True, "false": False}
-#: ColumnRoles of a source.
+#: Columns of a source.
 SOURCE_COLUMNS = (
     "value",
     "properties",
@@ -85,55 +85,8 @@ SOURCE_COLUMNS = (
 _READABLE = ("boolean", "byte", "short", "integer", "long", "string", "binary")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnRoles:
-    """Roles of the columns of a DataFrame.
-
-    Attributes:
-        value: payload, a string or binary column.
-        properties: columns that become properties of the same name; each entry of a map or struct column
-            becomes a property.
-        queue: column with the target queue of each row; "" if all rows have the same target.
-        id: column with the id of each row, for ``guidMode=id``; "" for none.
-        guid: column with the GUID of each row's source message, for ``guidMode=source``; "" for none.
-        key: column with the ordering key of each row; "" for none.
-        not_before: column with the due time of each row's message; "" for none.
-    """
-
-    value: str = "value"
-    properties: tuple[str, ...] = ()
-    queue: str = ""
-    id: str = ""
-    guid: str = ""
-    key: str = ""
-    not_before: str = ""
-
-    def named(self) -> list[str]:
-        """All columns with a role."""
-        single = (self.queue, self.id, self.guid, self.key, self.not_before)
-        return [name for name in (self.value, *self.properties, *single) if name]
-
-    def resolved(self, names: Sequence[str]) -> ColumnRoles:
-        """Return the same roles with the names of the DataFrame's columns.
-
-        Raises:
-            UsageError: a column is missing.
-        """
-        missing = [name for name in self.named() if not resolve(name, names)]
-        if missing:
-            raise UsageError(
-                f"no column {', '.join(map(repr, missing))}; the DataFrame has: {', '.join(names) or 'none'}"
-            )
-        found: dict[str, Any] = {
-            each.name: resolve(getattr(self, each.name), names)
-            for each in fields(self)
-            if each.name != "properties"
-        }
-        return replace(self, properties=tuple(resolve(name, names) for name in self.properties), **found)
-
-
-def check_columns(schema: StructType, columns: ColumnRoles) -> dict[str, Any]:
-    """Check that the columns exist and can be posted.
+def check_columns(schema: StructType, options: WriteOptions) -> dict[str, Any]:
+    """Check that the columns with a role exist and can be posted.
 
     Returns:
         The property type of each property column; for a struct column, a dictionary of types. None for a map,
@@ -143,23 +96,26 @@ def check_columns(schema: StructType, columns: ColumnRoles) -> dict[str, Any]:
         UsageError: a column is missing, or has an unsupported type; the error names the column.
     """
     there = {field.name: field.dataType for field in schema.fields}
-    columns = columns.resolved(list(there))
-    value = there[columns.value].typeName()
-    if value not in (*_TEXT, "binary"):
-        raise UsageError(
-            f"column {columns.value!r} is of type {there[columns.value].simpleString()}, and a payload "
-            "must be string or binary: cast the column, or pack several columns with to_json(struct(...))"
-        )
+    options = options.resolved(list(there))
+    payload = (
+        "a payload must be string or binary: cast the column, or pack several columns with "
+        "to_json(struct(...))"
+    )
     for name, kinds, need in (
-        (columns.queue, _TEXT, "the target queue must be a string"),
-        (columns.id, tuple(PROPERTY_TYPES), f"an id must be {SCALARS}"),
-        (columns.guid, _TEXT, "the GUID of a message must be a string of 32 hexadecimal digits"),
-        (columns.key, KEYS, "a key must be string, binary or an integer"),
-        (columns.not_before, TIMES, "a due time must be a timestamp, or a number of seconds since 1970"),
+        (options.value_column, (*_TEXT, "binary"), payload),
+        (options.queue_column, _TEXT, "the target queue must be a string"),
+        (options.id_column, tuple(PROPERTY_TYPES), f"an id must be {SCALARS}"),
+        (options.guid_column, _TEXT, "the GUID of a message must be a string of 32 hexadecimal digits"),
+        (options.key_column, KEYS, "a key must be string, binary or an integer"),
+        (
+            options.not_before_column,
+            TIMES,
+            "a due time must be a timestamp, or a number of seconds since 1970",
+        ),
     ):
         if name and there[name].typeName() not in kinds:
             raise UsageError(f"column {name!r} is of type {there[name].simpleString()}; {need}")
-    return {name: _property_type(name, there[name]) for name in columns.properties}
+    return {name: _property_type(name, there[name]) for name in options.property_columns}
 
 
 def resolve(name: str, names: Sequence[str]) -> str:

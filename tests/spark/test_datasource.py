@@ -360,7 +360,7 @@ def test_invalid_keys_and_times_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "schema", "text"),
     [
-        ({"topic": "x"}, ORDERS, "unknown option topic; options: broker"),
+        ({"topic": "x"}, ORDERS, "unknown option topic; the option queue names the queue; options: broker"),
         ({}, ORDERS, "column 'CustomerId' cannot be written to a queue; possible columns: 'value'"),
         ({"propertyColumns": "Missing"}, struct(value=StringType()), "no column 'Missing'"),
         ({"valueColumn": "body"}, struct(value=StringType()), "no column 'body'"),
@@ -564,7 +564,7 @@ def test_several_queues_are_one_source(broker: BrokerThread, queue: str, tmp_pat
         ({"maxMessages": "0"}, "`int` >= 1"),
         (
             {"startingOffsets": "earliest"},
-            "unknown option startingOffsets; options: broker",
+            "unknown option startingOffsets; a queue has no offsets: a read has the messages",
         ),
         (
             {"onInvalidMessage": "ignore"},

@@ -28,9 +28,8 @@ from pyspark.sql.types import (
 import bmq
 from bmq.client.message import Message
 from bmq.spark import BmqDataSource, PartitionReport, write_partition
-from bmq.spark.invalid_rows import letter_of
 from bmq.spark.partition import TaskScope
-from bmq.spark.rows import InvalidRow
+from bmq.spark.rows import InvalidRow, letter_of
 from bmq.workers import original_of
 from tests.spark.brokers import DOMAIN, BrokerThread
 

@@ -102,11 +102,11 @@ def test_errors_are_reported(guarded: BrokerThread, tls: dict[str, str], tmp_pat
         post(guarded, user="ann", password="wrong", **tls)
     with pytest.raises(bmq.UsageError, match=r"credentials 'tests.spark:nobody' on .* no attribute 'nobody'"):
         post(guarded, credentials="tests.spark:nobody", **tls)
-    with pytest.raises(bmq.UsageError, match=r"tlsCaFile: .+ has no file '/nowhere.pem'"):
+    with pytest.raises(bmq.UsageError, match=r"TLS: .+ has no file '/nowhere.pem'"):
         post(guarded, **(tls | {"tls_ca_file": "/nowhere.pem"}))
     empty = tmp_path / "empty.pem"
     empty.touch()
-    with pytest.raises(bmq.UsageError, match=r"tlsCertFile '.*empty.pem': "):
+    with pytest.raises(bmq.UsageError, match=r"TLS: the files .*empty.pem"):
         post(guarded, **(tls | {"tls_cert_file": str(empty)}))
     with pytest.raises(bmq.ConnectionFailed, match="certificate"):
         post(guarded, user="ann", password=SECRET, **(tls | {"tls_server_name": "elsewhere.example"}))
