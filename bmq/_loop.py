@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakMethod
 
 from bmq import _world
 from bmq._logging import Log, elsewhere
-from bmq.errors import UsageError
+from bmq.errors import TimedOut, UsageError
 
 __all__ = [
     "LoopThread",
@@ -31,6 +31,7 @@ __all__ = [
     "running_loop",
     "timeout",
     "weakly",
+    "within",
 ]
 
 T = TypeVar("T")
@@ -206,6 +207,36 @@ class _WorldTimeout:
         if self._cancel is not None:
             self._cancel()
         await self._timeout.__aexit__(exc_type, exc, tb)
+
+
+class within:
+    """``async with within(seconds, "no message arrived"):`` cancels the block at a deadline.
+
+    Args:
+        seconds: time until the deadline; None for no deadline.
+        what: beginning of the error's text; "within ... s" is appended.
+
+    Raises:
+        TimedOut: the deadline passed.
+    """
+
+    __slots__ = ("_seconds", "_timeout", "_what")
+
+    def __init__(self, seconds: float | None, what: str) -> None:
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+        self._what = what
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(exc_type, exc, tb)
+        except TimeoutError:
+            raise TimedOut(f"{self._what} within {self._seconds:g} s") from None
 
 
 class LoopThread:

@@ -30,8 +30,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
+from bmq._loop import within
 from bmq._turn import WaitingLine, ended, turn_of
-from bmq.client._deadline import within
 from bmq.client._definition import Definition, Numbered, Unread, properties_of
 from bmq.client.counting import ReceiveCounts, size_of
 from bmq.client.in_hand import InHand

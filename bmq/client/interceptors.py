@@ -19,7 +19,6 @@ from bmq.client.posts import (
     Ack,
     FailedPost,
     OutgoingMessage,
-    PostBatch,
     PostFuture,
     PostGroup,
     PutMessage,
@@ -35,6 +34,7 @@ from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
     from bmq.client.attempt import Attempt, CallNext
+    from bmq.client.batches import PostBatch
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
     from bmq.client.queue import Queue

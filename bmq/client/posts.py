@@ -30,7 +30,6 @@ __all__ = [
     "FailedPost",
     "GuidsOf",
     "OutgoingMessage",
-    "PostBatch",
     "PostFuture",
     "PostGroup",
     "PostReport",
@@ -362,45 +361,6 @@ class PostGroup:
     @abstractmethod
     def failed(self, index: int, error: PostError) -> None:
         """Record a post without an acceptance."""
-
-
-class PostBatch(PostGroup):
-    """The outcomes of one ``post_many``, counted.
-
-    Attributes:
-        report: the result for the caller.
-        pending: number of posts without an outcome.
-        late: a delayed message, to be posted to the delay queue by the caller.
-    """
-
-    __slots__ = ("_waiter", "late", "pending", "report")
-
-    def __init__(self) -> None:
-        self.report = PostReport()
-        self.pending = 0
-        self.late: PutMessage | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    def accepted(self, count: int) -> None:
-        """Count acknowledged posts."""
-        self.report.acknowledged += count
-        self._settled(count)
-
-    def failed(self, index: int, error: PostError) -> None:
-        """Record a post without an acceptance."""
-        self.report.failures.append(FailedPost(index, error))
-        self._settled(1)
-
-    def _settled(self, count: int) -> None:
-        self.pending -= count
-        if not self.pending and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self) -> None:
-        """Wait until every post has an outcome."""
-        if self.pending:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
 
 
 def fail(post: PostFuture | InterceptedPost, error: PostError) -> None:

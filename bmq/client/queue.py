@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Callable,
@@ -15,28 +14,27 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from itertools import islice, repeat
-from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
+from bmq._loop import within
 from bmq._pace import paced
 from bmq._turn import ended
 from bmq._version import install
-from bmq.client._deadline import within
 from bmq.client._definition import Definition
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
+from bmq.client.batches import PLAIN, WITH_PROPERTIES, PostBatch, decoded
 from bmq.client.buffer import ReceiveBuffer
 from bmq.client.consumer import Consumer, Subscription, buffer_for
 from bmq.client.counting import ReceiveCounts, size_of
-from bmq.client.interceptors import InterceptedPost, InterceptedPosts, PostInterception
+from bmq.client.interceptors import InterceptedPost, PostInterception
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch
 from bmq.client.options import check_compression
@@ -44,14 +42,11 @@ from bmq.client.posts import (
     NO_TAGS,
     Ack,
     GuidsOf,
-    PostBatch,
     PostFuture,
-    PostGroup,
     PostReport,
     PutMessage,
     QueueBase,
     as_bytes,
-    attach_report,
     check_items,
     checked_properties,
     completed,
@@ -64,12 +59,12 @@ from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.ports import Arrival
 from bmq.protocol.client.queue import QueueState
 from bmq.protocol.client.subscription import SubscriptionOptions
-from bmq.wire.constants import MAX_APPLICATION_DATA, Compression, PutFlags
+from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
 from bmq.wire.control import QueueFlags
 from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.keys import Key
 from bmq.wire.message import join_application_data, too_large
-from bmq.wire.properties import NOT_OF_THE_SCHEMA, PropertyInput, encode_properties
+from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.push import GUID, Push
 from bmq.wire.put import Outgoing
 from bmq.wire.uri import QueueUri
@@ -107,15 +102,6 @@ _LONGEST_REQUEST = 1e11
 # Seconds for the broker's answer after handlers and posts have used up the time for closing.
 _FOR_THE_ANSWER = 1.0
 _STARTED = SessionState.STARTED
-_PLAIN = int(PutFlags.ACK_REQUESTED)
-_WITH_PROPERTIES = int(PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES)
-# After this many messages or bytes, post_many lets the event loop run to handle acknowledgements. The work in
-# between takes a millisecond or two, enough to spread the fixed cost of a turn, and of the caches emptied by
-# a write.
-_TURN_MESSAGES = 500
-_TURN_BYTES = 4 * 1024 * 1024
-# Required space for a post of unknown size.
-_ONE = Permit(1, 1, 1)
 
 
 @live
@@ -325,11 +311,15 @@ class Queue(QueueBase):
         if timeout is not None:
             guid = new_guid(self) if guid is None else guid
             try:
-                async with within(timeout, f"a post to {self.uri} had no outcome"):
-                    queue = self
-                    if delay is not None or not_before is not None:
-                        queue, properties = await self._delaying(properties, delay, not_before)
-                    return await queue._post_and_wait(payload, properties, guid, compression)
+                async with within(_checks.timeout(timeout), f"a post to {self.uri} had no outcome"):
+                    return await self.post(
+                        payload,
+                        properties=properties,
+                        guid=guid,
+                        compression=compression,
+                        delay=delay,
+                        not_before=not_before,
+                    )
             except TimedOut as error:
                 raise undecided(error, guid) from None
         if delay is not None or not_before is not None:
@@ -343,28 +333,15 @@ class Queue(QueueBase):
             await self._wait_for_space(Permit(1, 1, len(as_bytes(payload))))
         outcome = self._post(payload, properties, guid, compression)
         del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
-        return await outcome
-
-    async def _post_and_wait(
-        self,
-        payload: bytes | bytearray | memoryview,
-        properties: Mapping[str, PropertyInput] | None,
-        guid: str,
-        compression: Compression | None,
-    ) -> Ack:
-        """Post a message; if the wait is cancelled, a later post with the same GUID waits for the outcome."""
-        outcome = self._pending(guid)
-        if outcome is None:
-            await self._wait_for_space(Permit(1, 1, len(as_bytes(payload))))
-            outcome = self._post(payload, properties, guid, compression)
-        del payload, properties
+        if guid is None:
+            return await outcome
         try:
             return await asyncio.shield(outcome)
         except asyncio.CancelledError:
             if not outcome.done():
-                key = guid_from_text(guid)
-                self._undecided[key] = outcome
-                outcome.add_done_callback(partial(_decide, self._undecided, key))
+                known = guid_from_text(guid)
+                self._undecided[known] = outcome
+                outcome.add_done_callback(partial(_decide, self._undecided, known))
             raise
 
     def _pending(self, guid: str) -> PostFuture | None:
@@ -388,14 +365,6 @@ class Queue(QueueBase):
         longest = self._driver.options.longest_delay
         added = delayed(checked_properties(properties), delay, not_before, destination, longest)
         return self if here else await self.session.open_output(self._delay_queue_uri), added
-
-    async def _delayed(self, item: PutMessage) -> tuple[Queue, PutMessage]:
-        """Return the queue for an item with a delay, and the message to post there instead."""
-        properties = item.properties
-        if item.tags is not NO_TAGS or item.key is not None:
-            properties = completed(properties, item.tags, item.key)
-        queue, properties = await self._delaying(properties, item.delay, None)
-        return queue, PutMessage(item.data, properties, item.guid, compression=item.compression)
 
     def post_nowait(
         self,
@@ -455,13 +424,10 @@ class Queue(QueueBase):
             check_items(items)
         if rate is not None:
             items = paced(items, rate)
-        batch = PostBatch()
-        async with _reporting(batch):
-            if isinstance(items, AsyncIterable):
-                await self._post_as_they_come(items, batch)
-            else:
-                await self._post_all(iter(items), batch)
-        return batch.report
+        batch = PostBatch(self)
+        if isinstance(items, AsyncIterable):
+            return await batch.outcomes(batch.post_as_they_come(items))
+        return await batch.outcomes(batch.post_all(items))
 
     async def request(
         self,
@@ -610,25 +576,10 @@ class Queue(QueueBase):
 
         Cancelling the call stops taking slices; slices already taken remain posted.
         """
-        slices = _checked_slices(slices)
         if self._interception is not None:
-            return await self.post_many(_decoded(slices))  # interceptors see messages
-        batch = PostBatch()
-        report = batch.report
-        driver, core = self._driver, self._core
-        async with _reporting(batch):
-            for each in slices:
-                await self._wait_for_space(self._window.permit(len(each), each.payload_bytes))
-                self._check_posts()
-                now, tick = self._connection.clock()
-                event = each.bind(core.q_id, driver.schema_ids.number, partial(driver.guids.next_many, tick))
-                driver.core.post_event(core, event, batch, now, report.posted)
-                report.posted += len(each)
-                report.bytes += each.payload_bytes
-                batch.pending += len(each)
-                self._connection.transmit_soon()
-                await asyncio.sleep(0)
-        return report
+            return await self.post_many(decoded(slices))  # interceptors see messages
+        batch = PostBatch(self)
+        return await batch.outcomes(batch.post_slices(slices))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all posts so far.
@@ -642,8 +593,7 @@ class Queue(QueueBase):
 
         Cancelling the call has no effect on the posts.
         """
-        timeout = _checks.timeout(timeout)
-        async with within(timeout, f"posts to {self.uri} had no outcome"):
+        async with within(_checks.timeout(timeout), f"posts to {self.uri} had no outcome"):
             self._connection.check_loop()
             await self._window.flush(self._core)
 
@@ -695,159 +645,6 @@ class Queue(QueueBase):
         self._driver.check_open()
         await self._window.acquire(self._core, permit)
 
-    def _check_posts(self) -> None:
-        """Raise unless the queue accepts posts."""
-        self._driver.check_open()
-        self._core.check_posts()
-
-    async def _post_all(self, items: Iterator[Any], batch: PostBatch) -> None:
-        while True:
-            await self._wait_for_space(self._window.permit(_TURN_MESSAGES, _TURN_BYTES))
-            messages, size = self._window.left(self._core)
-            room, budget = min(messages, _TURN_MESSAGES), min(size, _TURN_BYTES)
-            before = batch.report.posted
-            if self._take(islice(items, room), budget, batch) and batch.report.posted - before < room:
-                break
-            if batch.late is not None:
-                await self._post_late(batch)
-            await asyncio.sleep(0)
-
-    async def _post_as_they_come(self, items: AsyncIterable[Any], batch: PostBatch) -> None:
-        """Post each item at once, without waiting for a possibly late next item."""
-        connection, window = self._connection, self._window
-        async for item in items:
-            if window.lines or not (connection.writable and self._posts.has_room):
-                await self._wait_for_space(_ONE)
-            self._take((item,), 1, batch)
-            if batch.late is not None:
-                await self._post_late(batch)
-            if not batch.report.posted % _TURN_MESSAGES:
-                await asyncio.sleep(0)
-
-    async def _post_late(self, batch: PostBatch) -> None:
-        """Post the delayed message at the end of a turn, as the next message of the batch."""
-        message, batch.late = batch.late, None
-        assert message is not None
-        queue, message = await self._delayed(message)
-        await queue._wait_for_space(_ONE)
-        queue._take((message,), 1, batch)
-
-    def _take(self, items: Iterable[Any], budget: int, batch: PostBatch) -> bool:
-        """Post items, up to a budget of bytes; return whether no items are left."""
-        self._check_posts()
-        now, tick = self._connection.clock()
-        if self._interception is None:
-            return self._post_some(items, budget, batch, batch, now, tick)
-        intercepted = InterceptedPosts(self._interception, batch)
-        complete = intercepted.take(items, budget, tick)
-        if intercepted.posts:
-            before = batch.report.posted
-            failure: BaseException | None = None
-            try:
-                self._post_some(intercepted.show(), inf, batch, intercepted, now, tick)
-            except BaseException as error:
-                failure = error
-                raise
-            finally:
-                intercepted.made(batch.report.posted - before, failure)
-        if intercepted.failure is not None:
-            raise intercepted.failure
-        return complete
-
-    def _post_some(
-        self, items: Iterable[Any], budget: float, batch: PostBatch, token: PostGroup, now: float, tick: int
-    ) -> bool:
-        """Encode and admit items, up to a budget of bytes; return whether no items are left."""
-        driver = self._driver
-        messages: list[Outgoing] = []
-        # Application data of messages different only in data: nearly always all messages.
-        run: list[bytes] = []
-        run_schema = 0
-        ids = driver.schema_ids
-        encoder, usual_schema = ids.usual
-        simple = not self._compression and driver.core.new_properties
-        size = 0
-        try:
-            for item in items:
-                if item.__class__ is PutMessage:
-                    if item.delay is not None:
-                        batch.late = item
-                        return False
-                    data, guid, compression = item.data, item.guid, item.compression
-                    properties = item.properties
-                    if item.tags is not NO_TAGS or item.key is not None:
-                        properties = completed(properties, item.tags, item.key)
-                else:
-                    data, properties, guid, compression = item, None, None, None
-                if data.__class__ is not bytes:
-                    data = as_bytes(data)
-                length = len(data)
-                if not (
-                    simple and guid is None and compression is None and 0 < length <= MAX_APPLICATION_DATA
-                ):
-                    self._end_run(run, run_schema, messages, tick)
-                    message = self._encode(data, properties, guid, tick, compression)
-                    messages.append(message)
-                    data = message[1]
-                else:
-                    schema_id = 0
-                    if properties is not None and (
-                        properties if properties.__class__ is dict else checked_properties(properties)
-                    ):
-                        joined = None
-                        if properties.__class__ is dict:
-                            try:
-                                joined, schema_id = encoder(properties, data), usual_schema
-                            except NOT_OF_THE_SCHEMA:
-                                pass
-                        if joined is None:
-                            joined, schema_id = self._with_properties(data, properties)
-                            encoder, usual_schema = ids.usual
-                        data = joined
-                        if len(data) > MAX_APPLICATION_DATA:
-                            raise too_large(len(data))
-                    if schema_id != run_schema:
-                        self._end_run(run, run_schema, messages, tick)
-                        run_schema = schema_id
-                    run.append(data)
-                size += length
-                budget -= len(data)
-                if budget <= 0:
-                    return False
-            return True
-        finally:
-            # Also after an illegal item: earlier items are posted.
-            self._end_run(run, run_schema, messages, tick)
-            batch.report.bytes += size
-            self._admit_many(messages, batch, token, now)
-
-    def _end_run(self, run: list[bytes], schema_id: int, messages: list[Outgoing], tick: int) -> None:
-        """Create messages from application data, with all other values equal."""
-        if run:
-            guids = self._driver.guids.next_list(tick, len(run))
-            flags = _WITH_PROPERTIES if schema_id else _PLAIN
-            messages += zip(guids, run, repeat(flags), repeat(schema_id), repeat(0), strict=False)
-            run.clear()
-
-    def _with_properties(self, data: bytes, properties: Mapping[str, PropertyInput]) -> tuple[bytes, int]:
-        """Return a payload behind the properties, in the new encoding, and the schema id."""
-        joined, schema_id = self._driver.schema_ids.encode(properties, data)
-        if len(joined) > MAX_APPLICATION_DATA:
-            raise too_large(len(joined))
-        return joined, schema_id
-
-    def _admit_many(self, messages: list[Outgoing], batch: PostBatch, token: PostGroup, now: float) -> None:
-        """Add messages to the window."""
-        core, connection, report = self._core, self._connection, batch.report
-        before = core.unacked
-        try:
-            connection.core.post_many(core, messages, token, now, report.posted)
-        finally:
-            accepted = core.unacked - before
-            report.posted += accepted
-            batch.pending += accepted
-            connection.transmit_soon()
-
     def _encode(
         self,
         data: bytes,
@@ -865,35 +662,30 @@ class Queue(QueueBase):
         if wanted is not None:
             check_compression(wanted)
             compression = int(wanted)
+        new, area, schema_id, flags = driver.core.new_properties, b"", 0, PLAIN
         if properties is not None and (
             properties if properties.__class__ is dict else checked_properties(properties)
         ):
-            new = driver.core.new_properties
-            if new and not compression:
-                data, schema_id = self._with_properties(data, properties)
-                return raw, data, _WITH_PROPERTIES, schema_id, 0
-            if new:
+            flags = WITH_PROPERTIES
+            if not new:
+                area = encode_properties(properties, new=False)
+            elif compression:
                 area, schema_id = driver.schema_ids.encode(properties)
             else:
-                area, schema_id = encode_properties(properties, new=False), 0
-            data, compression = self._join(data, area, new, compression)
-            return raw, data, _WITH_PROPERTIES, schema_id, compression
-        if compression:
-            data, compression = self._join(data, b"", True, compression)
-        return raw, data, _PLAIN, 0, compression
-
-    def _join(self, data: bytes, area: bytes, new: bool, compression: int) -> tuple[bytes, int]:
-        if not compression and len(data) + len(area) <= MAX_APPLICATION_DATA:
-            return area + data, 0
-        options = self._driver.options
-        return join_application_data(
-            data,
-            area,
-            new=new,
-            compression=compression,
-            level=options.compression_level,
-            threshold=options.compression_threshold,
-        )
+                data, schema_id = driver.schema_ids.encode(properties, data)
+                if len(data) > MAX_APPLICATION_DATA:
+                    raise too_large(len(data))
+        if area or compression:
+            options = driver.options
+            data, compression = join_application_data(
+                data,
+                area,
+                new=new,
+                compression=compression,
+                level=options.compression_level,
+                threshold=options.compression_threshold,
+            )
+        return raw, data, flags, schema_id, compression
 
     # receiving
 
@@ -954,8 +746,6 @@ class Queue(QueueBase):
                 "of queue.subscribe(...), or omit default_subscription"
             )
         default.used = True
-        if len(self._subscriptions.members) > 1:
-            self._subscriptions.watch_default()
         return default.consumer
 
     # typed values
@@ -1111,7 +901,10 @@ class Queue(QueueBase):
         for buffer, some in seen.items():
             buffer.confirm_messages(list(some))
         if guids:
-            self._confirm_guids(guids)
+            self._confirm_many(guids)
+            for guid in guids:
+                self._subscriptions.in_hand.pop(guid, None)
+            self._connection.confirming.add(self._counts, None, self._connection.turn, len(guids))
 
     async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue and of its default subscription. Omitted options stay unchanged.
@@ -1152,13 +945,6 @@ class Queue(QueueBase):
         connection.transmit_soon()
         connection.confirming.add(counts, arrival, connection.turn, 1, pending)
         return True
-
-    def _confirm_guids(self, guids: list[bytes]) -> None:
-        """Confirm messages known only by their GUIDs."""
-        self._confirm_many(guids)
-        for guid in guids:
-            self._subscriptions.in_hand.pop(guid, None)
-        self._connection.confirming.add(self._counts, None, self._connection.turn, len(guids))
 
     def _discard(self, messages: list[Push], arrival: Arrival) -> None:
         """Confirm newly arrived messages, without handing them out."""
@@ -1326,19 +1112,6 @@ def _decide(undecided: dict[bytes, PostFuture], guid: bytes, outcome: PostFuture
         outcome.exception()  # nobody may be waiting any more
 
 
-def _checked_slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
-    if not isinstance(slices, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"slices must come from queue.encode_table(...), not {_checks.shown(slices)}")
-    return _slices(slices)
-
-
-def _slices(slices: Iterable[EncodedPosts]) -> Iterator[EncodedPosts]:
-    for each in slices:
-        if not callable(getattr(type(each), "bind", None)):
-            raise UsageError(f"a slice must come from queue.encode_table(...), not {_checks.shown(each)}")
-        yield each
-
-
 @contextmanager
 def _importing_arrow() -> Generator[None]:
     """Import modules of tables in the block.
@@ -1354,22 +1127,3 @@ def _importing_arrow() -> Generator[None]:
         raise ModuleNotFoundError(
             f"tables need {error.name}, which is not installed: {install('arrow')}", name=error.name
         ) from error
-
-
-@asynccontextmanager
-async def _reporting(batch: PostBatch) -> AsyncGenerator[None]:
-    """Wait for the outcomes of a batch; an exception of the source carries the report of earlier posts."""
-    try:
-        yield
-    except Exception as error:
-        await batch.wait()
-        attach_report(error, batch.report)
-        raise
-    await batch.wait()
-
-
-def _decoded(slices: Iterable[EncodedPosts]) -> Iterator[PutMessage]:
-    """Return the messages of slices, as if posted by the application."""
-    for each in slices:
-        for payload, properties, guid in each.decoded():
-            yield PutMessage(payload, properties, None if guid is None else guid_to_text(guid))

@@ -17,8 +17,8 @@ from bmq import _world
 from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq._loop import within
 from bmq._turn import ended
-from bmq.client._deadline import within
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
 from bmq.conventions import CANCEL, CONTENT_TYPE, DEADLINE, ERROR, PREFIX, REPLY_TO, REQUEST, REQUESTER
