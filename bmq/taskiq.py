@@ -24,8 +24,8 @@ except ModuleNotFoundError as error:
 from bmq import _checks
 from bmq._dead_letters import Allowed, Poison, PoisonKind, PutAside, unreadable
 from bmq.client.address import parse_addresses
+from bmq.client.buffer import Feeding
 from bmq.client.connect import check_options, connect
-from bmq.client.in_hand import Feeding
 from bmq.client.keywords import ConnectOptions
 from bmq.client.message import Message
 from bmq.client.queue import Queue

@@ -428,7 +428,7 @@ class Tables:
         line = self._consumer.line
         while True:
             if not self.buffered:
-                line.stop_if_closed()
+                line.raise_if_closed(StopAsyncIteration)
                 await line.arrival()
                 continue
             if line.turn.clock() >= line.turn.until:

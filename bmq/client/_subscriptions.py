@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq._loop import weakly
 from bmq.client._definition import Definition, Numbered, RoutedMessage
-from bmq.client.buffer import ConsumerInput, ConsumerState, ReceiveBuffer
+from bmq.client.buffer import ConsumerInput, ConsumerState, InHand, ReceiveBuffer
 from bmq.client.counting import size_of
-from bmq.client.in_hand import InHand
 from bmq.client.receive_limit import ReceiveLimit
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
@@ -38,8 +38,6 @@ _number = itemgetter(0)
 # Unclaimed messages are reported after this time in seconds: not during the replacement of a consumer, nor
 # during a shutdown.
 _MENTION_UNCLAIMED_AFTER = 3.0
-# The default subscription is reported after this time in seconds without a receiving call.
-_MENTION_IDLE_AFTER = 10.0
 
 
 # The discarding consumers of the process, in all sessions and threads, with the broker and the queue.
@@ -72,17 +70,14 @@ class UnclaimedBuffer:
 
     def keep(self, messages: list[Numbered]) -> int:
         """Keep messages, only the first ones if space is short; return the number of dropped messages."""
-        size = sum([len(push[DATA]) for _, push in messages])
-        kept: list[Numbered] = messages
-        if not self._receive_limit.has_room(len(messages), size):
-            kept = []
-            size = 0
-            for each in messages:
-                more = len(each[1][DATA])
-                if not self._receive_limit.has_room(len(kept) + 1, size + more):
-                    break
-                kept.append(each)
-                size += more
+        size = 0
+        kept: list[Numbered] = []
+        for each in messages:
+            more = len(each[1][DATA])
+            if not self._receive_limit.has_room(len(kept) + 1, size + more):
+                break
+            kept.append(each)
+            size += more
         if kept:
             self._messages += kept
             self.bytes += size
@@ -119,8 +114,6 @@ class Subscriptions(QueueOwner):
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=driver.connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None
-        # The next check of an idle default subscription.
-        self._watching: asyncio.TimerHandle | None = None
 
     @property
     def active(self) -> list[ReceiveBuffer]:
@@ -183,9 +176,8 @@ class Subscriptions(QueueOwner):
             raise
         with self._driver.receive_limit.moving():
             if resting is not None:
-                self._place(resting.take_back())
+                self.place(resting.take_back())
             self._place_unclaimed()
-        self.watch_default()
         return asked
 
     def _check_discarding(self, buffer: ReceiveBuffer, definition: Definition) -> None:
@@ -246,43 +238,6 @@ class Subscriptions(QueueOwner):
         """Whether the default subscription of a broadcast queue began with the queue, for nobody so far."""
         return self._queue._eager and not default.used
 
-    def watch_default(self) -> None:
-        """Log once if the default subscription holds unused messages beside other consumers.
-
-        The default subscription takes messages for the other consumers, up to the limits. The log line has
-        no further effect: the program may receive from the queue again at any time. Called when a program
-        receives from the queue, and when a consumer starts.
-        """
-        default = self._queue._default
-        if self._watching is None and default is not None and self._is_beside(default):
-            self._watching = self._driver.loop.call_later(
-                _MENTION_IDLE_AFTER, _look_at_default, weakref.ref[Subscriptions](self), default.taken
-            )
-
-    def _is_beside(self, default: ReceiveBuffer) -> bool:
-        """Whether the default subscription has begun, beside other consumers."""
-        return default.active and len(self.active) > 1 and not self._queue._core.at_most_once
-
-    def look_at_default(self, taken: int) -> None:
-        """Log messages of the default subscription if no message was received since ``taken``."""
-        self._watching = None
-        default = self._queue._default
-        if default is None or not self._is_beside(default):
-            return
-        if default.loops or not default.idle or not default.messages or default.taken != taken:
-            self.watch_default()
-            return
-        self._limited.warning(
-            "idle",
-            "%s: no call has received from the default subscription for %g s. The default subscription "
-            "holds %d messages, and may take up to %d away from other consumers. Receive from the queue "
-            "again, or use queue.subscribe(), which returns a consumer with close()",
-            self._queue.uri,
-            _MENTION_IDLE_AFTER,
-            default.messages,
-            default.definition.options.max_unconfirmed_messages,
-        )
-
     async def begun(self, buffer: ReceiveBuffer, asked: asyncio.Future[None]) -> None:
         """Wait for the broker's acceptance; after a refusal, remove the consumer. A new start is possible."""
         try:
@@ -296,7 +251,7 @@ class Subscriptions(QueueOwner):
                 self._ask_again()
             if not buffer.active:
                 with self._driver.receive_limit.moving():
-                    self._place(buffer.take_back())  # the consumer may have received messages nevertheless
+                    self.place(buffer.take_back())  # the consumer may have received messages nevertheless
             raise
         if buffer.state is _OPENING and self._is_latest(buffer):
             buffer.fire(_I.AGREED)  # without a connection, a change agreed before is agreed at once
@@ -329,7 +284,7 @@ class Subscriptions(QueueOwner):
             return
         # Before the broker's answer: messages still to arrive come later in the order of delivery.
         with self._driver.receive_limit.moving():
-            self._place(buffer.take_back())
+            self.place(buffer.take_back())
         try:
             await self._ask()
         except QueueClosed:
@@ -358,7 +313,8 @@ class Subscriptions(QueueOwner):
             await self._ask()
         except Exception as error:
             if not isinstance(error, ConfigureQueueError):
-                self._restore((buffer,))
+                agreed = _definitions(self._queue._core.subscriptions.agreed)
+                buffer.definition = agreed.get(buffer, buffer.definition)
                 self._ask_again()
             raise
 
@@ -382,12 +338,6 @@ class Subscriptions(QueueOwner):
                 if buffer in agreed:
                     buffer.fire(_I.AGREED)
 
-    def _restore(self, buffers: Iterable[ReceiveBuffer]) -> None:
-        """Restore the accepted definitions."""
-        agreed = _definitions(self._queue._core.subscriptions.agreed)
-        for buffer in buffers:
-            buffer.definition = agreed.get(buffer, buffer.definition)
-
     def _has_left(self) -> bool:
         """Whether the broker still has the subscription of a closed consumer."""
         return any(not buffer.active for buffer in _definitions(self._queue._core.subscriptions.agreed))
@@ -408,17 +358,13 @@ class Subscriptions(QueueOwner):
     def deliver(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
         """Accept newly arrived messages for a closed or unknown consumer."""
         self._queue._counts.arrived(pushes, size_of(pushes))
-        self._place(list(zip(numbers, pushes, strict=True)))
+        self.place(list(zip(numbers, pushes, strict=True)))
 
     def again(self, count: int) -> None:
         """Count redelivered confirmed messages."""
         self._queue._counts.again(count)
 
-    def give_back(self, messages: list[Numbered], besides: ReceiveBuffer | None = None) -> None:
-        """Accept unhandled messages of a consumer, for all consumers ``besides`` one."""
-        self._place(messages, besides)
-
-    def _place(
+    def place(
         self, messages: list[Numbered], besides: ReceiveBuffer | None = None, *, again: bool = False
     ) -> None:
         """Pass messages to matching consumers, in the order of delivery; keep unmatched messages.
@@ -472,7 +418,7 @@ class Subscriptions(QueueOwner):
 
     def _place_unclaimed(self) -> None:
         """Offer the unclaimed messages to the present consumers."""
-        self._place(self.unclaimed.take(), again=True)
+        self.place(self.unclaimed.take(), again=True)
 
     def _report_dropped(self, count: int) -> None:
         """Log dropped messages."""
@@ -491,12 +437,9 @@ class Subscriptions(QueueOwner):
             self._mention.cancel()
             self._mention = None
         if later:
-            # The event loop does not keep the queue alive.
-            self._mention = self._driver.loop.call_later(
-                _MENTION_UNCLAIMED_AFTER, _mention, weakref.ref[Subscriptions](self)
-            )
+            self._mention = self._driver.loop.call_later(_MENTION_UNCLAIMED_AFTER, weakly(self._mention_now))
 
-    def mention(self) -> None:
+    def _mention_now(self) -> None:
         """Report unclaimed messages to the application."""
         uri, count = self._queue.uri, len(self.unclaimed)
         if count:
@@ -522,8 +465,6 @@ class Subscriptions(QueueOwner):
 
     def finish(self) -> None:
         """Drop unclaimed messages of a queue that is closing or closed."""
-        if self._watching is not None:
-            self._watching.cancel()
         self._forget_unclaimed()
 
     def _forget_unclaimed(self) -> None:
@@ -548,13 +489,3 @@ def _shown(discard: Complement | None) -> str:
 def _seen(repeating: asyncio.Future[None]) -> None:
     if not repeating.cancelled():
         repeating.exception()  # no caller waits for this request: an error shows at the next change
-
-
-def _look_at_default(subscriptions: weakref.ref[Subscriptions], taken: int) -> None:
-    if (alive := subscriptions()) is not None:
-        alive.look_at_default(taken)
-
-
-def _mention(subscriptions: weakref.ref[Subscriptions]) -> None:
-    if (alive := subscriptions()) is not None:
-        alive.mention()

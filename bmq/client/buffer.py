@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bmq._loop import within
 from bmq._turn import WaitingLine, ended, turn_of
 from bmq.client._definition import Definition, Numbered, Unread, properties_of
-from bmq.client.counting import ReceiveCounts, size_of
-from bmq.client.in_hand import InHand
+from bmq.client.counting import ReceiveCounts, distinct, size_of
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import Error, QueueClosed, TimedOut
 from bmq.protocol.client.ports import Arrival, Sink
@@ -49,7 +48,15 @@ if TYPE_CHECKING:
     from bmq.subscriptions import Complement, Expression, ExpressionInput
     from bmq.wire.properties import Properties
 
-__all__ = ["ConsumerInput", "ConsumerLife", "ConsumerState", "Delivery", "ReceiveBuffer"]
+__all__ = [
+    "ConsumerInput",
+    "ConsumerLife",
+    "ConsumerState",
+    "Delivery",
+    "Feeding",
+    "InHand",
+    "ReceiveBuffer",
+]
 
 # Messages taken from a buffer are reported to the session by this number.
 _REPORT_EVERY = 64
@@ -200,6 +207,59 @@ class Delivery:
         return zip(self._left(), reversed(self.pushes), strict=True)
 
 
+class InHand(dict[bytes, "Message | None"]):
+    """The messages of one queue in the hands of handlers, by GUID; None for a buffered message.
+
+    The problem: a broker redelivers an unconfirmed message after a lost connection, and after the loss of a
+    cluster's primary even on the same connection. A broker after a loss of memory does not mark the message
+    as redelivered: only the GUID identifies a message already here. A loop in a program receives the message
+    again, as documented. A handler must not: code calling handlers lets :class:`Feeding` follow the messages
+    of consumers from the arrival until they are confirmed, put back or given up. A message arriving meanwhile
+    with the same GUID is the same message. The new copy is dropped, and the first copy counts as arrived
+    again, with a single outcome for both.
+
+    Messages are compared on arrival. A comparison at the time of handling would sometimes find the first
+    message already confirmed, and would need a separate memory of confirmations. All handler-feeding
+    consumers of a queue share the record: the broker may redeliver a message to another subscription.
+    """
+
+    __slots__ = ()
+
+    def sort_out(
+        self, messages: Iterable[Numbered], arrival: Arrival, *, counted: bool = False
+    ) -> list[Numbered]:
+        """Return and record the new messages; all remaining messages have arrived again.
+
+        Args:
+            messages: messages for one consumer.
+            arrival: arrival of the messages.
+            counted: whether the queue has counted the messages.
+        """
+        fresh: list[Numbered] = []
+        for each in messages:
+            push = each[1]
+            guid = push[GUID]
+            if guid not in self:
+                self[guid] = None
+                fresh.append(each)
+                continue
+            held = self[guid]
+            if held is not None and held.stale:
+                held._arrival = distinct(arrival)  # both deliveries share the message's outcome
+                counts = held._buffer.counts
+                if counted:
+                    counts.hold(1)
+                else:
+                    counts.arrived([push], len(push[DATA]))
+            # Otherwise the connection is the same, and the message already counts as unconfirmed.
+        return fresh
+
+    def release(self, messages: Iterable[Message]) -> None:
+        """Forget messages no longer in the hands of a handler."""
+        for message in messages:
+            self.pop(message._push[GUID], None)
+
+
 class ReceiveBuffer(ConsumerLife, Sink):
     """The messages of a consumer waiting for the application, and the life of its subscription.
 
@@ -221,9 +281,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
         messages: number of these messages.
         bytes: size of these messages as transmitted.
         used: whether the program has received, or tried to receive.
-        loops: number of loops over the consumer. Garbage collection decreases the number in any thread and at
-            any time, so only the log depends on the number.
-        feeding: number of :class:`bmq.client.in_hand.Feeding` objects feeding handlers from the consumer.
+        feeding: number of :class:`Feeding` objects feeding handlers from the consumer.
         in_hand: messages in the hands of handlers; None unless handlers are fed.
         turn: turn of the event loop.
         connection: session's connection.
@@ -250,7 +308,6 @@ class ReceiveBuffer(ConsumerLife, Sink):
         self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
         self.used = False
-        self.loops = 0
         self.feeding = 0
         self.in_hand: InHand | None = None
         self.workers: object | None = None
@@ -269,11 +326,6 @@ class ReceiveBuffer(ConsumerLife, Sink):
     def idle(self) -> bool:
         """Whether the program has received, and no receiver is waiting now."""
         return self.used and not self.waiting and self.opening is None
-
-    @property
-    def taken(self) -> int:
-        """Number of messages that have left the buffer."""
-        return self.counts.received - self.messages
 
     # life cycle
 
@@ -315,24 +367,14 @@ class ReceiveBuffer(ConsumerLife, Sink):
         """Close the buffer: no more messages will arrive. Receivers end, with ``error`` if not None."""
         self.fire(ConsumerInput.SHUT, error)
 
-    def raise_if_closed(self) -> None:
+    def raise_if_closed(self, at_end: type[Exception] = QueueClosed) -> None:
         """Raise an error if no more messages will arrive.
 
         Raises:
-            Error: the reason.
+            Exception: the error that closed the consumer, or else ``at_end``.
         """
         if self.state is _CLOSED or self.state is _CLOSING:
-            raise self._error or QueueClosed(f"{self.consumer!r} is closed")
-
-    def stop_if_closed(self) -> None:
-        """End a loop over a closed consumer.
-
-        Raises:
-            StopAsyncIteration: the consumer is closed.
-            Error: a failure closed the consumer.
-        """
-        if self.state is _CLOSED or self.state is _CLOSING:
-            raise self._error or StopAsyncIteration
+            raise self._error or at_end(f"{self.consumer!r} is closed")
 
     async def arrival(self) -> None:
         """Wait until a message may have arrived, or the consumer is closed; activate the consumer if needed.
@@ -444,7 +486,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
         returned: list[Numbered] = list(enumerate(pushes, first))
         if not self.active:
             self.counts.hold(-len(pushes))
-            self._subscriptions.give_back(returned)
+            self._subscriptions.place(returned)
             return
         if in_hand is not None:
             in_hand.update(dict.fromkeys([push[GUID] for push in pushes]))
@@ -471,7 +513,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
         with self._receive_limit.moving():
             for buffer, share in shares.items():
                 if buffer is None:
-                    self._subscriptions.give_back(share, besides=self)
+                    self._subscriptions.place(share, besides=self)
                 else:
                     buffer.take_over(share)
 
@@ -562,29 +604,32 @@ class ReceiveBuffer(ConsumerLife, Sink):
             self._reported_messages, self._reported_bytes = self.messages, self.bytes
             self._receive_limit.count(-taken, -size)
 
-    async def some(self, timeout: float | None) -> None:
-        """Wait for a message, and for a share of the event loop's turn to hand out the message."""
+    async def some(self, at_end: type[Exception] = QueueClosed, *, timeout: float | None = None) -> None:
+        """Wait for a message, and for a share of the event loop's turn to hand out the message.
+
+        Raises:
+            TimedOut: no message arrived in time.
+            Exception: the consumer is closed: the error that closed it, or else ``at_end``.
+        """
         if timeout is not None:
             try:
                 async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                    await self.some(None)
+                    await self.some(at_end)
             except TimedOut:
                 if not self.messages:
                     raise
             return
         turn = self.turn
-        while True:
+        while not self.messages or turn.clock() >= turn.until:
             if self.messages:
-                if turn.clock() < turn.until:
-                    return
-                await self.give_way()
+                await self._give_way()
                 if self.messages:
                     return  # false if another caller was faster
             else:
-                self.raise_if_closed()
+                self.raise_if_closed(at_end)
                 await self.arrival()
 
-    async def give_way(self) -> None:
+    async def _give_way(self) -> None:
         """Let the event loop run before another message is handed out."""
         try:
             await self.turn.wait()
@@ -619,3 +664,54 @@ class ReceiveBuffer(ConsumerLife, Sink):
 
 def _delivery(messages: list[Numbered], arrival: Arrival) -> Delivery:
     return Delivery([push for _, push in messages], [number for number, _ in messages], arrival)
+
+
+class Feeding:
+    """Feeds handlers from consumers. No consumer hands out a message already in hand.
+
+    A message is in hand until confirmed, put back or released.
+
+    Args:
+        consumers: consumers of queues.
+    """
+
+    def __init__(self, *consumers: Consumer) -> None:
+        self._buffers: list[ReceiveBuffer] = []
+        for consumer in consumers:
+            self.add(consumer)
+
+    def add(self, consumer: Consumer) -> Consumer:
+        """Add a consumer; return the consumer."""
+        buffer = consumer._buffer
+        self._buffers.append(buffer)
+        buffer.feeding += 1
+        if not buffer.queue._core.at_most_once:  # in such a domain, each consumer has a separate copy
+            in_hand = buffer.queue._subscriptions.in_hand
+            guids = dict.fromkeys([push[GUID] for _, push in buffer.numbered()])
+            if buffer.in_hand is not None:
+                pass  # another caller feeds from the consumer, too
+            elif len(guids) < buffer.messages or not in_hand.keys().isdisjoint(guids):
+                buffer.drop_in_hand(in_hand)
+            else:
+                in_hand.update(guids)
+            buffer.in_hand = in_hand
+        return consumer
+
+    def release(self, messages: Iterable[Message]) -> None:
+        """Allow unconfirmed messages to be handed out again after their handling."""
+        for message in messages:
+            if not message.confirmed:
+                message._buffer.queue._subscriptions.in_hand.release((message,))
+
+    def close(self) -> None:
+        """Stop feeding; restore the consumers."""
+        for buffer in self._buffers:
+            buffer.feeding -= 1
+            in_hand = buffer.in_hand
+            if buffer.feeding or in_hand is None:
+                continue
+            buffer.in_hand = None
+            waiting = {push[GUID] for _, push in buffer.numbered()}
+            for guid, held in list(in_hand.items()):
+                if guid in waiting if held is None else held._buffer is buffer:
+                    del in_hand[guid]

@@ -196,10 +196,9 @@ class Consumer:
         """
         buffer = self._buffer
         buffer.connection.check_loop()
-        if timeout is not None:
-            timeout = _checks.timeout(timeout)
+        timeout = _checks.timeout(timeout)
         if not buffer.deliveries or buffer.turn.clock() >= buffer.turn.until:
-            await buffer.some(timeout)
+            await buffer.some(timeout=timeout)
         return buffer.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
@@ -218,10 +217,9 @@ class Consumer:
         buffer = self._buffer
         buffer.connection.check_loop()
         max_messages = _checks.integer("max_messages", max_messages, 1)
-        if timeout is not None:
-            timeout = _checks.timeout(timeout)
+        timeout = _checks.timeout(timeout)
         if not buffer.deliveries or buffer.turn.clock() >= buffer.turn.until:
-            await buffer.some(timeout)
+            await buffer.some(timeout=timeout)
         return buffer.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
@@ -255,10 +253,9 @@ class Consumer:
         """
         buffer = self._buffer
         buffer.connection.check_loop()
-        if timeout is not None:
-            timeout = _checks.seconds("timeout", timeout)
+        timeout = _checks.optional(_checks.seconds, "timeout", timeout)
         if not buffer.messages or buffer.turn.clock() >= buffer.turn.until:
-            await buffer.some(timeout)
+            await buffer.some(timeout=timeout)
         buffer.waiting.wake()  # the message is still available to another caller
 
     def put_back(self, messages: Iterable[Message]) -> None:
@@ -394,25 +391,15 @@ class _Messages:
     def __init__(self, buffer: ReceiveBuffer) -> None:
         self._buffer = buffer
         self._turn = buffer.turn
-        buffer.loops += 1
         buffer.connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
-    def __del__(self) -> None:
-        self._buffer.loops -= 1
-
     async def __anext__(self) -> Message:
         buffer, turn = self._buffer, self._turn
-        while not buffer.deliveries or turn.clock() >= turn.until:
-            if buffer.deliveries:
-                await buffer.give_way()
-                if buffer.deliveries:
-                    break  # false if another loop was faster
-            else:
-                buffer.stop_if_closed()
-                await buffer.arrival()
+        if not buffer.deliveries or turn.clock() >= turn.until:
+            await buffer.some(StopAsyncIteration)
         return buffer.pop()
 
 
@@ -426,31 +413,19 @@ class _Batches:
         self._buffer = buffer
         self._limit = limit
         self._max_wait = max_wait
-        buffer.loops += 1
         buffer.connection.check_loop()
 
     def __aiter__(self) -> AsyncIterator[MessageBatch]:
         return self
 
-    def __del__(self) -> None:
-        self._buffer.loops -= 1
-
     async def __anext__(self) -> MessageBatch:
-        buffer, turn = self._buffer, self._buffer.turn
-        filled = not self._max_wait
-        while not buffer.deliveries or not filled or turn.clock() >= turn.until:
-            if not buffer.deliveries:
-                buffer.stop_if_closed()
-                await buffer.arrival()
-                filled = not self._max_wait
-            elif not filled:
+        buffer = self._buffer
+        while True:
+            await buffer.some(StopAsyncIteration)
+            if self._max_wait:
                 await self._fill()
-                filled = True
-            else:
-                await buffer.give_way()
-                if buffer.deliveries:
-                    break  # false if another loop was faster
-        return buffer.pop_many(self._limit)
+            if buffer.messages:  # false if another caller was faster
+                return buffer.pop_many(self._limit)
 
     async def _fill(self) -> None:
         """Wait until a batch is full, the time is over, or another caller has taken all messages."""

@@ -14,9 +14,9 @@ from bmq.protocol.client.queue import QueueState
 if TYPE_CHECKING:
     from bmq.client._handlers import Handlers
     from bmq.client.attempt import Attempt, CallNext
+    from bmq.client.buffer import InHand
     from bmq.client.consumer import Consumer
     from bmq.client.driver import Driver
-    from bmq.client.in_hand import InHand
     from bmq.client.message import Message, MessageBatch
     from bmq.client.queue import Queue
     from bmq.client.session import Session

@@ -13,8 +13,8 @@ from bmq import _checks
 from bmq._dead_letters import DeadLetter
 from bmq._pace import Pace
 from bmq._signals import on_signals
+from bmq.client.buffer import Feeding
 from bmq.client.consumer import Consumer
-from bmq.client.in_hand import Feeding
 from bmq.client.internals import handling_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue

@@ -15,8 +15,8 @@ from typing import Final
 from bmq import _checks
 from bmq._dead_letters import DeadLetter, Failure
 from bmq._logging import Log
+from bmq.client.buffer import Feeding
 from bmq.client.consumer import Consumer, Subscription
-from bmq.client.in_hand import Feeding
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session

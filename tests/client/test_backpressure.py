@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import zlib
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -19,7 +18,6 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from tests.fakes.broker import Peer, guid
-from tests.performance.server import counted
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
@@ -217,28 +215,6 @@ async def test_post_many_posts_available_items_while_the_iterator_waits(peer: Pe
         assert (await posting).acknowledged == 2
 
 
-async def test_cancelled_posts_leave_no_state(peer: Peer) -> None:
-    async def waiting_posts(count: int) -> None:
-        posts = [asyncio.ensure_future(queue.post(b"2")) for _ in range(count)]
-        await asyncio.sleep(0)
-        for post in posts:
-            post.cancel()
-        await asyncio.wait(posts)
-
-    def futures() -> int:
-        gc.collect()
-        return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
-
-    async with writing(peer, max_unacked_messages=1) as (_, queue):
-        post = queue.post_nowait(b"1")
-        await waiting_posts(10)
-        before = futures()
-        await waiting_posts(1000)
-        assert futures() < before + 100
-        peer.answer("PUT")
-        await post
-
-
 # receiving
 
 
@@ -304,24 +280,6 @@ async def _take_all(queue: bmq.Queue) -> None:
         pass
 
 
-async def test_reconnecting_does_not_wait_for_a_slow_application(peer: Peer) -> None:
-    peer.open_options = {
-        "routing": 7
-    }  # at most once: arrived messages are kept, because the broker does not redeliver them
-    async with bmq.connect(peer.uri, max_buffered_messages=4) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        peer.connection.push(*range(10))
-        await eventually(lambda: session.stats().buffered_messages == 10)
-        peer.cut()
-        await eventually(lambda: session.stats().reconnects == 1)
-        await eventually(lambda: peer.connection.s_ids)
-        peer.connection.push(*range(10, 3000), size=1000)
-        await nothing_more_is_read(session)
-        assert session.stats().buffered_messages < 2000  # reading has stopped again
-        got = [int((await queue.receive(timeout=20)).data) for _ in range(3000)]
-        assert got == list(range(3000))
-
-
 # ---- hostile peers
 
 
@@ -382,33 +340,3 @@ async def test_a_flush_waits_only_for_earlier_posts(peer: Peer) -> None:
             assert (first.done(), second.done()) == done
         peer.answer("PUT")
         await asyncio.gather(*pending, first, second)
-
-
-async def test_many_tasks_flush_at_the_cost_of_each(peer: Peer) -> None:
-    """While another queue has many posts in front that are not acknowledged."""
-    costs: list[float] = []
-    for count in (100, 400):
-        async with bmq.connect(peer.uri) as session:
-            stuck = await session.open_queue(URI, write=True)
-            queue = await session.open_queue(OTHER, write=True)
-            peer.hold = {"PUT"}
-            pending = [stuck.post_nowait(b"0") for _ in range(count)]
-            flushes: list[asyncio.Task[None]] = []
-            for number in range(count):
-                pending.append(queue.post_nowait(b"1%d" % number))
-                flushes.append(asyncio.ensure_future(queue.flush()))
-                await asyncio.sleep(0)
-            script = peer.connection.script
-            while len(script.puts) < 2 * count:  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0)
-            puts = [put for put in script.puts if put.data != b"0"]
-            script.puts[:] = [put for put in script.puts if put.data == b"0"]
-            with counted(own=True) as counter:
-                for put, flush in zip(puts, flushes, strict=True):
-                    peer.connection.send(script.ack([put]))
-                    await flush
-            costs.append(counter.calls / count)
-            assert stuck.unacked == count
-            peer.answer("PUT")
-            await asyncio.gather(*pending)
-    assert costs[1] < costs[0] * 1.1

@@ -4,54 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 import bmq
-from bmq.client.buffer import ConsumerInput, ConsumerLife, ConsumerState
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
-TABLE = ConsumerLife.TRANSITIONS
-OVER = {ConsumerState.CLOSING, ConsumerState.CLOSED}
-ACTIVE = {ConsumerState.OPENING, ConsumerState.OPEN}
-
-
-def _walks(length: int) -> Iterator[list[ConsumerInput]]:
-    """Every sequence of possible inputs, from a new consumer on."""
-    walks: list[tuple[ConsumerState, list[ConsumerInput]]] = [(ConsumerState.NEW, [])]
-    for _ in range(length):
-        walks = [
-            (step.next_state, [*inputs, event])
-            for state, inputs in walks
-            for (before, event), step in TABLE.items()
-            if before is state
-        ]
-        yield from (inputs for _, inputs in walks)
-
-
-async def test_every_walk_over_the_table_keeps_the_invariants() -> None:
-    taken: set[tuple[ConsumerState, ConsumerInput]] = set()
-    for inputs in _walks(6):
-        life = ConsumerLife()
-        waiter = life.waiting.join()
-        for event in inputs:
-            before, resumed = life.state, life.resumed
-            taken.add((before, event))
-            life.fire(event)
-            assert life.active == (life.state in ACTIVE)
-            assert life.over == (life.state in OVER)
-            # Who waits for the end of a pause goes on when the pause ends, and not before.
-            assert (life.resumed is not None) == (life.state is ConsumerState.PAUSED)
-            if resumed is not None:
-                assert resumed.done() == (life.state is not ConsumerState.PAUSED)
-            # Who waits for a message goes on when none will come, and not before.
-            assert waiter.done() == life.over
-            if before in OVER:
-                assert life.over, "a closed consumer never receives again"
-    assert taken == set(TABLE)
 
 
 async def test_a_consumer_that_is_paused_and_resumed_without_a_connection_receives_again(

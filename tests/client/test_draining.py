@@ -9,40 +9,10 @@ import tracemalloc
 import pytest
 
 import bmq
-from bmq.wire.message import join_application_data, read_properties, split_application_data
-from bmq.wire.properties import encode_properties
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/drained"
 PAYLOAD = bytes(30_000_000)
-
-
-@pytest.mark.parametrize("new", [True, False], ids=["new properties", "old properties"])
-def test_reading_properties_inflates_no_payload(new: bool) -> None:
-    area = encode_properties({"x": 1, "name": "n" * 2000}, new=new)
-    data, compression = join_application_data(PAYLOAD, area, new=new, compression=1)
-    assert len(data) < 100_000
-    tracemalloc.start()
-    try:
-        properties = read_properties(data, int(new), compression)
-        assert dict(properties) == {"x": 1, "name": "n" * 2000}
-        assert tracemalloc.get_traced_memory()[1] < 1_000_000
-    finally:
-        tracemalloc.stop()
-    whole, payload = split_application_data(data, has_properties=True, schema_id=int(new), compression=1)
-    assert (dict(whole), payload) == (dict(properties), PAYLOAD)
-
-
-@pytest.mark.parametrize("size", [0, 3, 6, 20])
-def test_properties_that_are_cut_short_are_malformed(size: int) -> None:
-    area = encode_properties({"x": 1, "name": "n" * 2000}, new=False)
-    data, _ = join_application_data(bytes(5000), area[:size], new=False, compression=1)
-    with pytest.raises(bmq.ProtocolError):
-        dict(read_properties(data, 0, 1))
-    with pytest.raises(bmq.ProtocolError):
-        read_properties(b"no zlib", 0, 1)
-    with pytest.raises(bmq.ProtocolError):
-        read_properties(area, 1, 7)
 
 
 async def test_discarded_messages_are_not_decompressed() -> None:

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import subprocess
 import sys
 import textwrap
-import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,42 +24,6 @@ URI = "bmq://bmq.test.mem.priority/q"
 
 
 # never closed
-
-
-async def test_posts_of_a_dropped_session_end(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, write=True)
-    peer.hold.add("PUT")
-    posts = [queue.post_nowait(b"%d" % n) for n in range(3)]
-    await eventually(lambda: peer.connection.script.puts)
-    posts += [queue.post_nowait(b"%d" % n) for n in range(3, 5)]  # these posts were never sent
-    gone = weakref.ref(session)
-    del session, queue
-    with pytest.warns(ResourceWarning, match="never closed"):
-        await eventually(lambda: gc.collect() >= 0 and gone() is None)
-    for post in posts:
-        with pytest.raises(bmq.PostError) as caught:
-            await asyncio.wait_for(post, 20)
-        assert caught.value.status is bmq.AckStatus.CANCELED
-
-
-async def test_posts_of_a_dropped_reconnecting_session_end(peer: Peer) -> None:
-    async def work() -> asyncio.Future[bmq.Ack]:
-        session = await bmq.connect(peer.uri)
-        queue = await session.open_queue(URI, write=True)
-        await peer.stop()
-        return queue.post_nowait(b"1")
-
-    post = await work()
-    with warnings.catch_warnings():
-        # The event loop decides whether the loss is noticed during an attempt or between attempts.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-        await peer.start()
-        with contextlib.suppress(bmq.PostError):
-            await asyncio.wait_for(post, 30)
-        gc.collect()
-        await eventually(lambda: gc.collect() >= 0 and all(c.transport is None for c in peer.connections))
 
 
 async def test_a_referenced_queue_keeps_its_session(peer: Peer) -> None:

@@ -99,18 +99,6 @@ async def test_a_source_that_raises_reports_the_outcomes_so_far(source: str, rat
         assert "the attribute report has the outcomes" in failed.value.__notes__[-1]
 
 
-@pytest.mark.parametrize("source", ["iterator", "wrong item"])
-def test_a_blocking_source_that_raises_reports_the_outcomes_so_far(
-    bmq_background_broker: BackgroundBroker, source: str
-) -> None:
-    with bmq.blocking.connect(bmq_background_broker.uri) as session:
-        queue = session.open_queue(URI, write=True)
-        with pytest.raises((LookupError, bmq.InvalidPayload)) as failed:
-            queue.post_many(SOURCES[source]())
-        report: Any = failed.value.report  # type: ignore[union-attr]
-        assert (report.posted, report.acknowledged) == (700, 700)
-
-
 # the end of a program
 
 PROGRAM = """

@@ -8,7 +8,6 @@ import gc
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -55,16 +54,6 @@ def test_a_failure_restores_the_garbage_collector() -> None:
     with pytest.raises(LookupError, match="of the application's"):
         bmq.run(main())
     assert gc.get_freeze_count() == 0
-
-
-def test_objects_frozen_by_the_application_stay_frozen() -> None:
-    async def main() -> None:
-        pass
-
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    bmq.run(main())
-    assert gc.get_freeze_count() > frozen / 2 > 0
 
 
 # What a shell runs in the background ignores SIGINT, and so does all it starts.
@@ -164,14 +153,3 @@ def test_signal_handlers_of_the_application_stay() -> None:
         signal.signal(signal.SIGTERM, before)
     assert bmq.run(main()) is not signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_run_works_in_other_threads() -> None:
-    async def main() -> int:
-        return 3
-
-    got: list[int] = []
-    thread = threading.Thread(target=lambda: got.append(bmq.run(main())))
-    thread.start()
-    thread.join()
-    assert got == [3]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import dataclasses
 import gc
@@ -11,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import uuid
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -102,17 +100,6 @@ async def test_with_and_for_name_their_asynchronous_forms(peer: Peer) -> None:
                 pass
 
 
-async def test_run_in_a_notebook_names_await() -> None:
-    async def main() -> None:
-        raise AssertionError
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(bmq.UsageError, match=r"use 'await main\(\)' instead of bmq.run"):
-            bmq.run(main())
-        gc.collect()
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -127,23 +114,6 @@ def test_another_kind_of_event_loop_is_named(entry: Callable[[], Any]) -> None:
     """As under trio, whose event loop drives coroutines without asyncio."""
     with pytest.raises(bmq.UsageError, match=r"no event loop of asyncio is running here.*trio"):
         entry().send(None)
-
-
-def test_blocking_calls_in_an_event_loop_are_noted_once(
-    bmq_background_broker: BackgroundBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        with bmq.blocking.connect(bmq_background_broker.uri) as session:
-            session.stats()
-
-    from bmq.blocking import _portal
-
-    portal = _portal.forget_portal()
-    if portal is not None:
-        portal.end()
-    asyncio.run(main())
-    noted = [each for each in caplog.records if "stands still during each call" in each.getMessage()]
-    assert len(noted) == 1
 
 
 #: Replaces the threads of Python, as gevent 26.9 and eventlet 0.41 do.
@@ -171,11 +141,6 @@ def patched(request: pytest.FixtureRequest) -> Callable[[str], str]:
         return done.stdout.replace(request.param, "PACKAGE")
 
     return run
-
-
-def test_replaced_threads_use_the_event_loop_of_asyncio(patched: Callable[[str], str]) -> None:
-    program = "patch(); from bmq import _loop; print(type(_loop.new_event_loop()).__module__.split('.')[0])"
-    assert patched(program).strip() == "asyncio"
 
 
 @pytest.mark.parametrize(

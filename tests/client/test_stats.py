@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import pickle
-from dataclasses import FrozenInstanceError, asdict
 from typing import Any
 
 import pytest
@@ -204,17 +202,6 @@ async def test_statistics_are_subtracted(peer: Peer) -> None:
         await pending
 
 
-async def test_statistics_are_frozen_and_can_be_passed_on(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post(b"1")
-        for stats in (session.stats(), queue.stats(), queue.subscribe().stats()):
-            with pytest.raises(FrozenInstanceError):
-                stats.received = 7  # type: ignore[misc]
-            assert pickle.loads(pickle.dumps(stats)) == stats
-            assert asdict(stats)["confirm_seconds"]["counts"] == stats.confirm_seconds.counts
-
-
 def test_a_histogram_estimates_quantiles() -> None:
     times = bmq.stats.Histogram((1.0, 2.0, 4.0), (0, 4, 4, 0), 18.0)
     assert times.count == 8
@@ -265,13 +252,6 @@ async def test_statistics_are_logged_at_the_interval_and_at_the_end(
     assert [list(values(each)) for each in (first, last)] == [FIELDS, FIELDS]
     assert isinstance(last.statistics, SessionStats)
     assert last.broker == peer.uri
-
-
-async def test_no_statistics_are_logged_by_default(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "bmq.stats")
-    async with bmq.connect(peer.uri):
-        pass
-    assert records(caplog) == []
 
 
 async def test_statistics_go_on_over_a_reconnect_and_end_with_a_lost_session(
@@ -330,29 +310,3 @@ async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
         assert third.stale
         assert confirmed(peer) == [guid(1), guid(2)]
         assert queue.stats().confirmed == 2
-
-
-@pytest.mark.parametrize("batch", [False, True])
-async def test_the_time_of_a_confirmation_is_its_own_while_nothing_can_be_sent(
-    peer: Peer, batch: bool
-) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, 2)
-        first, second = await queue.receive_many()
-        connection = queue._connection
-        connection.writable = False
-        first.confirm()
-        await eventually(lambda: second.age >= 0.06)
-        if batch:
-            queue.confirm(second)
-        else:
-            second.confirm()
-        times = queue.stats().confirm_seconds
-        assert sum(times.counts) == 2
-        below = sum(n for bound, n in zip(times.bounds, times.counts, strict=False) if bound <= 0.05)
-        assert below == 1
-        assert confirmed(peer) == []
-        connection.writable = True
-        connection.transmit()
-        await eventually(lambda: confirmed(peer) == [guid(1), guid(2)])

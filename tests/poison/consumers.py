@@ -14,7 +14,7 @@ from typing import Any
 import bmq
 from bmq.conventions import delay_queue_of
 from bmq.delays import DueMessages, Mover
-from bmq.workers import Responder, Sweeper
+from bmq.workers import Sweeper
 from tests.extras import TABLES
 from tests.poison.poisons import Poisonous, flood
 
@@ -190,43 +190,6 @@ async def _group(scene: Scene) -> AsyncIterator[Flooded]:
         yield Flooded(queue, lambda: queue.post(GOOD, key="customer"))
 
 
-@consumer("a group of values")
-async def _group_of_values(scene: Scene) -> AsyncIterator[Flooded]:
-    queue = await scene.open()
-
-    async def receive() -> None:
-        async for message in queue.typed(Order).group(buckets=2):
-            _see_value(message, scene)
-
-    async with beside(receive()):
-        yield Flooded(queue, lambda: queue.post(GOOD, key="customer"))
-
-
-@consumer("a loop in a thread")
-async def _blocking(scene: Scene) -> AsyncIterator[Flooded]:
-    def receive(session: bmq.blocking.Session) -> None:
-        queue = session.open_queue(scene.uri, read=True, max_unconfirmed_messages=LIMIT)
-        for message in queue:
-            data = b""
-            try:
-                data = message.data
-            except bmq.ProtocolError:
-                pass
-            message.confirm()
-            call(scene.see, data)
-
-    call = asyncio.get_running_loop().call_soon_threadsafe
-    queue = await scene.session.open_queue(scene.uri, write=True)
-    session = await asyncio.to_thread(bmq.blocking.connect, scene.address)
-    thread = threading.Thread(target=receive, args=(session,))
-    thread.start()
-    try:
-        yield posts_good(queue)
-    finally:
-        await asyncio.to_thread(session.close)
-        await asyncio.to_thread(thread.join)
-
-
 # ---- handlers
 
 
@@ -284,17 +247,6 @@ async def _responder(scene: Scene) -> AsyncIterator[Flooded]:
     app = bmq.App(scene.address, grace=1)
     app.responder(scene.uri, max_unconfirmed_messages=LIMIT)(answer)
     async with app:
-        yield Flooded(queue, lambda: queue.request(GOOD, timeout=60))
-
-
-@consumer("a responder without an app")
-async def _responder_alone(scene: Scene) -> AsyncIterator[Flooded]:
-    async def answer(message: bmq.Message) -> bytes:
-        scene.see(message.data)
-        return b"done"
-
-    queue = await scene.open()
-    async with beside(bmq.consume(queue.subscribe(), Responder(answer))):
         yield Flooded(queue, lambda: queue.request(GOOD, timeout=60))
 
 
@@ -393,29 +345,6 @@ async def _tables(scene: Scene) -> AsyncIterator[Flooded]:
 
     async with beside(receive()):
         yield posts_good(queue)
-
-
-@tables_of("tables in a thread")
-async def _tables_in_a_thread(scene: Scene) -> AsyncIterator[Flooded]:
-    call = asyncio.get_running_loop().call_soon_threadsafe
-
-    def read(session: bmq.blocking.Session) -> None:
-        queue = session.open_queue(scene.uri, read=True)
-        with queue.tables(max_rows=LIMIT, max_unconfirmed_messages=LIMIT) as tables:
-            for batch in tables:
-                tables.confirm()
-                for value in batch.column("value").to_pylist():
-                    call(scene.see, value)
-
-    queue = await scene.session.open_queue(scene.uri, write=True)
-    session = await asyncio.to_thread(bmq.blocking.connect, scene.address)
-    thread = threading.Thread(target=read, args=(session,))
-    thread.start()
-    try:
-        yield posts_good(queue)
-    finally:
-        await asyncio.to_thread(session.close)
-        await asyncio.to_thread(thread.join)
 
 
 @tables_of("a reader of Arrow")

@@ -14,7 +14,6 @@ import pytest
 import bmq
 from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
-from tests.poison.poisons import POISONS, flood
 from tests.waiting import eventually
 
 NewUri = Callable[..., str]
@@ -71,17 +70,6 @@ async def test_destination_outside_of_the_list_receives_no_message(
         assert mover.put_aside == 1
     await other.post(b"end")
     assert (await other.receive(timeout=10)).data == b"end"
-
-
-async def test_an_allow_that_raises_refuses_the_message(queue: bmq.Queue, waiting: bmq.Queue) -> None:
-    def allow(uri: str) -> bool:
-        return {queue.uri: True}[uri]
-
-    async with moving(waiting, allow=allow) as mover:
-        await post_due(waiting, UNKNOWN, b"bad")
-        await post_due(waiting, queue.uri, b"good")
-        assert (await queue.receive(timeout=10)).data == b"good"
-        assert mover.put_aside == 1
 
 
 async def test_a_destination_that_opens_slowly_delays_no_other(
@@ -200,13 +188,6 @@ async def test_a_clock_that_is_set_back_delays_no_attempt(
             (await small.receive(timeout=10)).confirm()
         assert (await small.receive(timeout=10)).data == b"kept"
     assert len(caplog.records) == 1
-
-
-async def test_a_message_with_too_many_properties_is_passed_on(queue: bmq.Queue, waiting: bmq.Queue) -> None:
-    """A mover adds no property."""
-    async with moving(waiting):
-        await flood(waiting, [POISONS["a full set of properties"]])
-        assert len((await queue.receive(timeout=10)).properties) == 255
 
 
 async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(

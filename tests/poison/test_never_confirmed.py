@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
 import bmq
-import bmq.inbox
-from bmq.conventions import delay_queue_of, with_post_time
+from bmq.conventions import with_post_time
 from bmq.workers import Responder
-from tests.extras import TABLES
-from tests.poison.consumers import Order, beside
+from tests.poison.consumers import Order
 from tests.poison.poisons import POISONS, Poisonous, a_message, flood
 from tests.waiting import eventually, until_depth
 from tests.workers.conftest import FakeClock
@@ -113,7 +110,6 @@ class Scene:
         address: address of the broker.
         uri: queue of the handler.
         decision: policy of the handler.
-        path: a directory.
         good: an item for each good order.
         given_up: GUIDs of the messages given up.
     """
@@ -122,7 +118,6 @@ class Scene:
     address: str
     uri: str
     decision: bmq.workers.RetryPolicy | None
-    path: Path
     good: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     given_up: set[str] = field(default_factory=set)
 
@@ -198,30 +193,6 @@ def _threads(app: bmq.App[Any], scene: Scene) -> None:
         call(scene.good.put_nowait, None)
 
 
-async def failing_dependency(message: bmq.Message) -> AsyncIterator[None]:
-    await act(amount_of(message))
-    yield
-
-
-@in_an_app("a dependency that fails")
-def _dependency(app: bmq.App[Any], scene: Scene) -> None:
-    @app.consumer(scene.uri, **scene.how)
-    async def handle(order: Order, resource: Annotated[None, bmq.Depends(failing_dependency)]) -> None:
-        scene.good.put_nowait(None)
-
-
-@in_an_app("a middleware that fails")
-def _middleware(app: bmq.App[Any], scene: Scene) -> None:
-    async def failing(attempt: bmq.Attempt, call_next: Callable[[], Awaitable[object]]) -> object:
-        if (amount := amount_of(attempt.message)) != SLOW:  # a middleware has no deadline
-            await act(amount)
-        return await call_next()
-
-    @app.consumer(scene.uri, **scene.how, middlewares=[failing])
-    async def handle(order: Order) -> None:
-        await scene.handle(order.amount)
-
-
 @in_an_app("batches")
 def _batches(app: bmq.App[Any], scene: Scene) -> None:
     @app.batch_consumer(scene.uri, **scene.how, max_messages=2, max_wait=0.001)
@@ -245,21 +216,6 @@ def _publishing(app: bmq.App[Any], scene: Scene) -> None:
     async def handle(order: Order) -> bytes:
         await scene.handle(order.amount)
         return b"done"
-
-
-@in_an_app("an inbox")
-def _inbox(app: bmq.App[Any], scene: Scene) -> None:
-    from sqlalchemy.ext.asyncio import create_async_engine
-
-    engine = create_async_engine(f"sqlite+aiosqlite:///{scene.path / 'inbox.db'}")
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
-    app.on_startup(inbox.start)
-    app.on_shutdown(engine.dispose)
-    app.on_shutdown(inbox.close)
-
-    @app.consumer(scene.uri, **{**scene.how, "timeout": 5 * TIMEOUT}, middlewares=[inbox.middleware])
-    async def handle(order: Order) -> None:
-        await scene.handle(order.amount)
 
 
 @in_an_app("durable retries")
@@ -318,7 +274,6 @@ async def test_a_message_given_up_is_where_its_decision_says(
     bmq_broker: Any,
     bmq_session: bmq.Session,
     bmq_new_queue_uri: Callable[..., str],
-    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     path: str,
     decision: str,
@@ -328,7 +283,7 @@ async def test_a_message_given_up_is_where_its_decision_says(
     make, place = DECISIONS[decision]
     policy = make(letters)
     ways = [way for way in WAYS.values() if not way.old or isinstance(policy, bmq.Backoff)]
-    scene = Scene(bmq_session, bmq_broker.uri, uri, policy, tmp_path)
+    scene = Scene(bmq_session, bmq_broker.uri, uri, policy)
     queue = await bmq_session.open_queue(uri, write=True)
     async with PATHS[path](scene):
         count = 0
@@ -349,198 +304,4 @@ async def test_a_message_given_up_is_where_its_decision_says(
         assert f"{count} so far" in told[-1]
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if not WAYS[name].old])
-async def test_in_a_group_the_key_of_an_undecided_message_waits(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, tmp_path: Path, name: str
-) -> None:
-    scene = Scene(bmq_session, bmq_broker.uri, bmq_queue_uri, None, tmp_path)
-    app = bmq.App(bmq_broker.uri, grace=1)
-    failed = asyncio.Event()
-
-    @app.consumer(
-        bmq_queue_uri,
-        group=lambda queue: queue.group(key="customer"),
-        concurrency=4,
-        timeout=TIMEOUT,
-        on_error=lambda _: failed.set(),
-    )
-    async def handle(order: Order) -> None:
-        await scene.handle(order.amount)
-
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    async with app:
-        await flood(queue, WAYS[name].messages[:1])
-        await asyncio.wait_for(failed.wait(), 30)
-        await queue.post(b'{"amount": 0}', properties={"customer": "another"})
-        await asyncio.wait_for(scene.good.get(), 30)
-        assert app.status()[0].given_up == 0
-    await until_depth(bmq_broker.uri, bmq_queue_uri, 1)
-
-
 # ---- services and loops: messages that they cannot use
-
-
-UNREADABLE = [POISONS["no zlib"]] * MANY
-
-
-@asynccontextmanager
-async def mover(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
-    app = bmq.App(scene.address)
-    app.mover(delay_queue_of(scene.uri), dead_letters=letters, max_held=LIMIT)
-    queue = await scene.session.open_queue(scene.uri, read=True, write=True)
-    waiting = await scene.session.open_queue(delay_queue_of(scene.uri), write=True)
-    await flood(waiting, bad)
-    async with app:
-        await queue.post(b"good", delay=0.01)
-        (await queue.receive(30)).confirm()
-        yield
-
-
-@asynccontextmanager
-async def taskiq(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
-    from taskiq.api import run_receiver_task
-
-    from bmq.taskiq import BmqBroker
-
-    broker = BmqBroker(scene.address, scene.uri, max_unconfirmed_messages=LIMIT, dead_letters=letters)
-    broker.is_worker_process = True
-
-    @broker.task(task_name="good")
-    async def good() -> None:
-        scene.good.put_nowait(None)
-
-    await flood(await scene.session.open_queue(scene.uri, write=True), bad)
-    await broker.startup()
-    async with beside(run_receiver_task(broker)):
-        await good.kiq()
-        await asyncio.wait_for(scene.good.get(), 30)
-        yield
-    await broker.shutdown()
-
-
-@asynccontextmanager
-async def tables(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
-    options: dict[str, Any] = {}
-    async with bmq.connect(scene.address) as session:
-        queue = await session.open_queue(scene.uri, read=True, write=True, default_subscription=False)
-        if letters is not None:
-            options["dead_letters"] = await session.open_queue(letters, write=True)
-        await flood(queue, bad)
-        async with queue.tables(max_rows=LIMIT, max_unconfirmed_messages=LIMIT, **options) as made:
-            await queue.post(b"good")
-            async with asyncio.timeout(30):
-                async for batch in made:
-                    assert batch.column("value").to_pylist() == [b"good"]
-                    made.confirm()
-                    break
-        yield
-
-
-@asynccontextmanager
-async def source(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
-    queue = await scene.session.open_queue(scene.uri, write=True)
-    await flood(queue, bad)
-    await queue.post(b"good")
-
-    def read() -> list[bytes]:
-        reader = bmq.arrow.reader(
-            scene.address,
-            scene.uri,
-            max_rows=LIMIT,
-            max_unconfirmed_messages=LIMIT,
-            max_messages=1,
-            dead_letters=letters,
-        )
-        found: list[bytes] = reader.read_all().column("value").to_pylist()
-        return found
-
-    assert await asyncio.to_thread(read) == [b"good"]
-    yield
-
-
-@asynccontextmanager
-async def values_of(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
-    """A loop over values, which leaves what it cannot decode, as a handler does."""
-    async with bmq.connect(scene.address) as session:
-        queue = await session.open_queue(scene.uri, read=True, write=True)
-        await flood(queue, bad)
-        await queue.post(b'{"amount": 0}')
-        undecodable = 0
-        async for message in queue.typed(Order):
-            try:
-                _ = message.value
-            except bmq.Undecodable:
-                undecodable += 1
-                continue
-            message.confirm()
-            break
-        assert undecodable == len(bad)
-        yield
-
-
-@asynccontextmanager
-async def values_in_a_thread(scene: Scene, letters: str | None, bad: list[Poisonous]) -> AsyncIterator[None]:
-    await flood(await scene.session.open_queue(scene.uri, write=True), bad)
-    undecodable: list[str] = []
-
-    def receive() -> None:
-        with bmq.blocking.connect(scene.address) as session:
-            queue = session.open_queue(scene.uri, read=True)
-            for message in queue.typed(Order):
-                try:
-                    with message:
-                        _ = message.value
-                except bmq.Undecodable:
-                    undecodable.append(message.guid)
-                if len(undecodable) == len(bad):
-                    break
-
-    await asyncio.to_thread(receive)
-    yield
-
-
-Service = Callable[[Scene, "str | None", "list[Poisonous]"], AbstractAsyncContextManager[None]]
-UNDECODABLE = [POISONS["no value"]] * MANY
-TABLES_OF: list[tuple[str, Service, list[Poisonous], bool]] = [
-    ("tables", tables, UNREADABLE, True),
-    ("a reader of Arrow", source, UNREADABLE, True),
-]
-#: The services; what they cannot use; and whether they can have a queue for dead letters.
-SERVICES: list[tuple[str, Service, list[Poisonous], bool]] = [
-    ("a mover", mover, UNREADABLE, True),
-    ("a mover, misdirected", mover, [POISONS["a destination elsewhere"]] * MANY, True),
-    ("taskiq", taskiq, UNREADABLE, True),
-    ("taskiq, no task", taskiq, UNDECODABLE, True),
-    ("a loop over values", values_of, UNDECODABLE, False),
-    ("a loop over values, unreadable", values_of, UNREADABLE, False),
-    ("a loop in a thread", values_in_a_thread, UNDECODABLE, False),
-    *(TABLES_OF if TABLES else []),
-]
-
-
-@pytest.mark.parametrize(
-    ("service", "bad", "put_aside"),
-    [
-        pytest.param(service, bad, aside, id=f"{name}, {'put aside' if aside else 'undecided'}")
-        for name, service, bad, letters in SERVICES
-        for aside in (False, True)[: 1 + letters]
-    ],
-)
-async def test_a_service_without_dead_letters_leaves_what_it_cannot_use(
-    bmq_broker: Any,
-    bmq_session: bmq.Session,
-    bmq_new_queue_uri: Callable[..., str],
-    tmp_path: Path,
-    service: Service,
-    bad: list[Poisonous],
-    put_aside: bool,
-) -> None:
-    uri, letters = bmq_new_queue_uri(), bmq_new_queue_uri()
-    await bmq_session.open_output(letters)
-    scene = Scene(bmq_session, bmq_broker.uri, uri, None, tmp_path)
-    async with service(scene, letters if put_aside else None, bad):
-        if put_aside:
-            await until_depth(bmq_broker.uri, letters, len(bad))
-    source = delay_queue_of(uri) if service is mover else uri
-    await until_depth(bmq_broker.uri, source, 0 if put_aside else len(bad))
-    await until_depth(bmq_broker.uri, letters, len(bad) if put_aside else 0)

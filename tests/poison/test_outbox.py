@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert, select
-from sqlalchemy.exc import OperationalError
 
 import bmq
 from tests.programs.test_outbox import left, outbox, stored, write
@@ -89,58 +87,3 @@ async def test_unpostable_message_is_refused_at_recording(
     with engine.begin() as connection, pytest.raises(bmq.UsageError):
         outbox.record(connection, payload, properties)
     assert left(engine) == 0
-
-
-async def test_a_failing_database_is_queried_again(
-    engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.001)
-    failures = {"unposted": 2, "note": 2}
-
-    def failing(name: str) -> None:
-        original = getattr(outbox, name)
-
-        def call(*arguments: Any) -> Any:
-            if failures[name]:
-                failures[name] -= 1
-                raise OperationalError("select", {}, Exception("gone away"))
-            return original(*arguments)
-
-        monkeypatch.setattr(outbox, name, call)
-
-    failing("unposted")
-    failing("note")
-    write(engine, b"one")
-    relaying = asyncio.create_task(outbox.relay(engine, "shop", queue, pause=0.001))
-    while left(engine):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    relaying.cancel()
-    await asyncio.wait([relaying])
-    assert await stored(queue) == [b"one"]
-    assert failures == {"unposted": 0, "note": 0}
-
-
-async def test_a_relay_that_is_cancelled_ends_although_the_database_fails(
-    engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting = asyncio.Event()
-    posted = outbox.posted
-
-    async def second_finds_no_room(queue: bmq.Queue, row: Any, guid: str) -> asyncio.Future[bmq.Ack]:
-        if row.payload == b"two":
-            waiting.set()
-            await asyncio.Event().wait()
-        return await posted(queue, row, guid)
-
-    def note(engine: Engine, numbers: list[int]) -> None:
-        raise OperationalError("update", {}, Exception("gone away"))
-
-    monkeypatch.setattr(outbox, "posted", second_finds_no_room)
-    monkeypatch.setattr(outbox, "note", note)
-    write(engine, b"one", b"two")
-    relaying = asyncio.create_task(outbox.relay(engine, "shop", queue))
-    await waiting.wait()
-    relaying.cancel()
-    async with asyncio.timeout(20):
-        await asyncio.wait([relaying])
-    assert relaying.cancelled()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq._dead_letters import Allowed, Poison, PoisonKind, PutAside, queue_of, unreadable
+from bmq._dead_letters import Allowed, Poison, PoisonKind, PutAside, queue_of
 from bmq.wire.uri import QueueUri
-from tests.poison.poisons import POISONS, flood, post_raw
+from tests.poison.poisons import POISONS, post_raw
 from tests.waiting import eventually
 
 OWN = QueueUri.parse("bmq://bmq.test.mem.priority/orders")
@@ -61,26 +61,6 @@ async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: Any, ki
 )
 def test_which_queues_are_allowed(allow: Any, uri: str, allowed: bool) -> None:
     assert Allowed(allow, OWN)(QueueUri.parse(uri)) is allowed
-
-
-async def test_with_dead_letters_poison_is_confirmed_once_its_letter_is_acknowledged(
-    bmq_session: bmq.Session, bmq_new_queue_uri: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-    aside = PutAside("a test", letters, logger)
-    await flood(queue, POISONS.values())
-    messages = [await queue.receive(timeout=10) for _ in POISONS]
-    for message in messages:
-        aside.take(message, unreadable(message) or Poison(PoisonKind.FORGED, "for a test"))
-        aside.take(message, Poison(PoisonKind.FORGED, "delivered again"))
-        assert not message.confirmed
-    await aside.close()
-    assert all(message.confirmed for message in messages)
-    assert aside.taken == len(POISONS)
-    found = [await letters.receive(timeout=10) for _ in POISONS]
-    assert [letter.properties["bmq_dead_guid"] for letter in found] == [each.guid for each in messages]
-    assert sum("bmq_dead_raw" in letter.properties for letter in found) == len(UNREADABLE) + 1
-    assert len(caplog.records) == 2
 
 
 async def test_poison_waits_while_the_queue_for_dead_letters_is_full(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,10 +32,6 @@ async def responding(address: str, uri: str, function: Any, **options: Any) -> A
 
 async def echo(message: bmq.Message) -> bytes:
     return message.data
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 async def cancelled_inside() -> None:
@@ -101,20 +96,6 @@ async def test_a_result_that_cannot_be_posted_is_an_error_of_the_responder(
         with pytest.raises(bmq.RequestFailed) as caught:
             await queue.request(b"x", timeout=60)
     assert caught.value.type == kind
-
-
-async def test_errors_of_a_responder_are_logged_once_per_kind(
-    bmq_broker: Any, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def bad(message: bmq.Message) -> None:
-        raise ValueError("x" * 10_000)
-
-    async with responding(bmq_broker.uri, queue.uri, bad):
-        for _ in range(20):
-            with pytest.raises(bmq.RequestFailed):
-                await queue.request(b"x", timeout=60)
-    (line,) = lines(caplog)
-    assert len(line) < 1000
 
 
 async def test_replies_go_to_queues_that_are_allowed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -107,43 +106,6 @@ async def test_unreadable_message_is_named_by_an_error_and_omitted(
         assert tables.buffered == 0
         assert tables.confirm() == 3
     await stored(bmq_broker.uri, queue.uri, 3)
-
-
-async def test_unreadable_messages_do_not_prolong_a_wait(queue: bmq.Queue) -> None:
-    tables = await queue.tables(max_rows=10, max_unconfirmed_messages=1000)
-    await flood(queue, [BAD] * 95)
-    await eventually(lambda: tables.buffered == 95)
-    with pytest.raises(bmq.TimedOut, match="no readable message"):
-        await tables.receive(timeout=0)
-    assert tables.buffered == 0
-    await flood(queue, [BAD] * 95)
-    await queue.post(GOOD)
-    await eventually(lambda: tables.buffered == 96)
-    assert values(await tables.receive(timeout=0)) == [GOOD]
-
-
-async def test_a_loop_ends_when_only_unreadable_messages_remain(queue: bmq.Queue) -> None:
-    tables = await queue.tables()
-    await queue.post(GOOD)
-    found: list[bytes] = []
-    async for batch in tables:
-        found += values(batch)
-        await flood(queue, [BAD] * 5)
-        await eventually(lambda: tables.buffered == 5)
-        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(tables.close()))
-    assert found == [GOOD]
-
-
-def test_decompressing_oversized_messages_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bmq.arrow import decoding
-    from bmq.arrow.push import PushColumns
-
-    limit = 100_000
-    monkeypatch.setattr(decoding, "_MOST_INFLATED", 4 * limit)
-    bomb = zlib.compress(bytes(1_000_000), 9)
-    pushes = [(1, (1,), bytes(16), 0, 0, 1, bomb)] * 20
-    decoded = decoding.TableDecoder(None, limit=limit).decode(PushColumns.of(pushes))
-    assert decoded.rows == len(decoded.errors) == 5
 
 
 @pytest.mark.parametrize(

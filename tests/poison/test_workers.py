@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -35,50 +34,6 @@ async def test_exception_without_a_text_stops_no_worker(bmq_session: bmq.Session
     await asyncio.wait_for(done.wait(), 10)
     task.cancel()
     await asyncio.wait([task])
-
-
-async def test_an_error_of_a_handler_is_logged_with_its_place_and_one_traceback(
-    bmq_session: bmq.Session, bmq_queue_uri: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
-    done = asyncio.Event()
-
-    async def handle(message: bmq.Message) -> None:
-        if message.data == b"end":
-            done.set()
-        else:
-            raise KeyError(message.data.decode() + "\n" * 5 + "x" * 5000)
-
-    await queue.post_many([b"one", b"two", b"three", b"end"])
-    task = asyncio.create_task(bmq.consume(queue, handle, retry=bmq.NoRetry("discard")))
-    await asyncio.wait_for(done.wait(), 10)
-    task.cancel()
-    await asyncio.wait([task])
-    assert [bool(each.exc_info) for each in caplog.records] == [True, False, False]
-    for each in caplog.records:
-        assert "\n" not in each.getMessage()
-        assert len(each.getMessage()) < 700
-        assert "(test_workers.py:" in each.getMessage()
-
-
-async def test_the_line_of_a_rejected_value_is_without_the_value(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
-) -> None:
-    pydantic = pytest.importorskip("pydantic")
-
-    class Item(pydantic.BaseModel):  # type: ignore[name-defined,misc]
-        qty: int = pydantic.Field(ge=0)
-        name: str
-
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-    await queue.post(b'{"qty": -1, "name": ["a secret"], "more": 1}')
-    message = await queue.receive(timeout=10)
-    with pytest.raises(bmq.Undecodable) as caught:
-        bmq.TypedMessage(message, bmq.codecs.Shape(Item)).value  # noqa: B018
-    text = str(caught.value)
-    assert "secret" not in text
-    assert "-1" not in text
-    assert "qty: Input should be greater than or equal to 0; name: Input should be a valid string" in text
 
 
 @pytest.mark.parametrize(
