@@ -22,7 +22,7 @@ WALKS = os.environ.get("BMQ_WALKS", "")
 @pytest.mark.timeout(900)  # making a failure small takes a while
 def test_no_random_walk_breaks_a_promise() -> None:
     chosen = settings(
-        max_examples=int(WALKS or 120),
+        max_examples=int(WALKS or 40),
         stateful_step_count=STEPS,
         derandomize=not WALKS,
         print_blob=bool(WALKS),

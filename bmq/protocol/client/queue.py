@@ -920,7 +920,7 @@ class QueueCore(Machine):
                 "advertiseSubscriptions in its configuration)",
                 category=StatusCategory.E_NOT_SUPPORTED,
             )
-            self._request = self._session.requests.decline(RequestKind.CONFIGURE, self, error)
+            self._request = self._session.requests.send(RequestKind.CONFIGURE, error, self, deadline)
             return
         else:
             sent = self.subscriptions.number(() if subs is None else subs or (_IDLE_SUBSCRIPTION,))

@@ -90,7 +90,7 @@ class PendingRequests:
     def send(
         self,
         kind: RequestKind,
-        body: ControlBody,
+        body: ControlBody | Error,
         subject: QueueCore | None,
         deadline: float,
         numbered: Numbered | None = None,
@@ -103,38 +103,27 @@ class PendingRequests:
 
         Args:
             kind: kind of the request.
-            body: content of the request.
+            body: content of the request; an error if this broker cannot carry out the request.
             subject: receiver of the answer.
             deadline: time of the timeout.
             numbered: the subscriptions of a configureStream.
         """
-        request = self._add(kind, subject, numbered)
+        request = Request(self._next, kind, subject, numbered)
+        self._next += 1
+        self._outstanding[request.r_id] = request
+        self.deadlines.set(request.r_id, _AT_ONCE)
+        if isinstance(body, Error):
+            request.failure = body
+            return request
         try:
             text = encode_json(ControlMessage(r_id=request.r_id, body=body))
             event = pack_schema_event(EventType.CONTROL, Codec.JSON, text)
         except Exception as error:
             request.failure = error
-            self.deadlines.set(request.r_id, _AT_ONCE)
         else:
             self.deadlines.set(request.r_id, deadline)
             self._outbox.event(event)
             self.fresh.append(request)
-        return request
-
-    def decline(self, kind: RequestKind, subject: QueueCore, error: Error) -> Request:
-        """Fail a request that this broker cannot carry out, without sending it.
-
-        As with an unencodable request, :meth:`expire` returns the request at the next opportunity.
-        """
-        request = self._add(kind, subject, None)
-        request.failure = error
-        self.deadlines.set(request.r_id, _AT_ONCE)
-        return request
-
-    def _add(self, kind: RequestKind, subject: QueueCore | None, numbered: Numbered | None) -> Request:
-        request = Request(self._next, kind, subject, numbered)
-        self._next += 1
-        self._outstanding[request.r_id] = request
         return request
 
     def extend(self, request: Request, deadline: float) -> None:
