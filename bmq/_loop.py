@@ -171,7 +171,7 @@ def create_connection(protocol: Callable[[], asyncio.Protocol], *args: Any, **op
     return create(protocol, *args, **options)
 
 
-def timeout(seconds: float, *, look_every: float) -> AbstractAsyncContextManager[object]:
+def timeout(seconds: float, *, look_every: float | None = None) -> AbstractAsyncContextManager[object]:
     """Limit the time of a block, by the world's clock; TimeoutError as from :func:`asyncio.timeout`.
 
     Args:
@@ -181,22 +181,26 @@ def timeout(seconds: float, *, look_every: float) -> AbstractAsyncContextManager
     """
     after = _world.current().after
     if after is not None:
-        return _WorldTimeout(after, seconds)
-    return asyncio.timeout(min(seconds, look_every))
+        return _WorldTimeout(after, seconds, look_every is not None)
+    return asyncio.timeout(seconds if look_every is None else min(seconds, look_every))
 
 
 class _WorldTimeout:
     def __init__(
-        self, after: Callable[[float, Callable[[], object], bool], Callable[[], None]], seconds: float
+        self,
+        after: Callable[[float, Callable[[], object], bool], Callable[[], None]],
+        seconds: float,
+        routine: bool,
     ) -> None:
         self._after = after
         self._seconds = seconds
+        self._routine = routine
         self._timeout = asyncio.timeout(None)
         self._cancel: Callable[[], None] | None = None
 
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
-        self._cancel = self._after(self._seconds, self._expire, True)
+        self._cancel = self._after(self._seconds, self._expire, self._routine)
 
     def _expire(self) -> None:
         self._timeout.reschedule(asyncio.get_running_loop().time())
