@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import weakly
+from bmq._turn import seen
 from bmq.client._definition import Definition, Numbered, RoutedMessage
 from bmq.client.buffer import ConsumerInput, ConsumerState, InHand, ReceiveBuffer
 from bmq.client.counting import size_of
@@ -351,7 +352,7 @@ class Subscriptions(QueueOwner):
     def _ask_again(self) -> None:
         """Request the subscriptions of the consumers again, after a failed attempt."""
         if not self._queue.closed:
-            self._ask().add_done_callback(_seen)
+            self._ask().add_done_callback(seen)  # an error shows at the next change
 
     # messages without a consumer (see QueueOwner)
 
@@ -484,8 +485,3 @@ def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[ReceiveBuffe
 
 def _shown(discard: Complement | None) -> str:
     return " | ".join(str(each or "everything") for each in discard.wanted) if discard else ""
-
-
-def _seen(repeating: asyncio.Future[None]) -> None:
-    if not repeating.cancelled():
-        repeating.exception()  # no caller waits for this request: an error shows at the next change

@@ -120,7 +120,7 @@ async def main():
 {start}(main())
 """
 
-ENDS = [[], ["global"], ["raises"], ["global", "raises"]]
+ENDS = [[], ["global", "raises"]]
 
 
 @pytest.mark.parametrize("arguments", ENDS)
@@ -145,7 +145,6 @@ def test_a_program_that_forgets_to_close_loses_no_post(
     ("start", "arguments"),
     [
         *(("asyncio.run", each) for each in ENDS),
-        ("bmq.run", []),
         ("bmq.run", ["global"]),
         ("bmq.run", ["kept posts"]),
     ],

@@ -49,9 +49,7 @@ def handled(**options: Any) -> Callable[[bmq.Queue], Awaitable[None]]:
 
 TAKERS: dict[str, Callable[[bmq.Queue], Awaitable[None]]] = {
     "a consumer": _subscribed,
-    "a handler": handled(),
     "handlers": handled(concurrency=8),
-    "a lane": handled(concurrency=8, key=lambda _: 1),
     "lanes": handled(concurrency=8, key=lambda message: message.guid),
     "values": _typed,
 } | ({"tables": _tables} if TABLES else {})
