@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +16,7 @@ from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.event import Event
 from bmq.wire.put import Outgoing, decode_puts, encode_put
-from tests.protocol.bench import WRITE, Bench, connected, guid
+from tests.protocol.bench import WRITE, Bench, connected, guid, held
 
 
 def events_of(data: list[bytes]) -> Iterator[Event]:
@@ -42,6 +44,45 @@ def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) 
     assert set(due) == {key for key, when in model.items() if when <= 500}
     assert [model[key] for key in due] == sorted(model[key] for key in due)
     assert not any(key in deadlines for key in due)
+
+
+def test_deadlines_take_memory_for_live_requests_only() -> None:
+    def full_of(live: int) -> Deadlines[int]:
+        deadlines = Deadlines[int]()
+        for key in range(100_000):
+            deadlines.set(key, 60.0 + random.random())
+            deadlines.discard(key - live)
+        assert len(deadlines) == live
+        return deadlines
+
+    tracemalloc.start()
+    try:
+        kept = full_of(10)
+        assert tracemalloc.get_traced_memory()[0] < 50_000
+        assert kept.first is not None
+    finally:
+        tracemalloc.stop()
+
+
+def test_requests_that_timed_out_are_remembered_up_to_a_limit() -> None:
+    bench = connected()
+    queue = bench.open("bmq://d/q")
+    subscriptions = bench.subscriptions(["x == 1"])
+
+    def time_out(count: int) -> int:
+        for _ in range(count):
+            bench.core.configure_queue(queue, subscriptions, None, bench.now + 1.0)
+            bench.pump()
+            bench.wait(1.0)
+            bench.broker.requests.clear()
+            bench.completed.clear()
+        bench.configured.clear()
+        bench.broker.log.clear()
+        return held(bench.core)
+
+    time_out(1100)
+    before = time_out(100)
+    assert time_out(100) == before
 
 
 # requests

@@ -85,6 +85,17 @@ def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     assert framer.buffered == size - 2
 
 
+def test_memory_is_released_after_a_large_event() -> None:
+    size = 1_000_000
+    tracemalloc.start()
+    try:
+        framer = Framer()
+        feed_all(framer, cut(event(size) + b"\0", [size // 10] * 10))
+        assert tracemalloc.get_traced_memory()[0] < size // 2
+    finally:
+        tracemalloc.stop()
+
+
 # Received into the framer's own memory
 
 
