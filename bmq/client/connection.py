@@ -251,7 +251,8 @@ class Connection:
                 "the broker closed the connection" if error is None else str(error) or type(error).__name__
             )
             self._detach(self.close_reason or reason)
-            self._owner.disconnected()
+            self._owner.dialer.channel_lost()
+            self._owner.send_window.wake()  # posts are kept for the next connection
 
     def channel_writable(self, channel: Channel, writable: bool) -> None:
         """Note that the transport's buffer is full, or has space again."""
@@ -259,7 +260,7 @@ class Connection:
             self.writable = writable
             if writable:
                 self.transmit()
-                self._owner.writable()
+                self._owner.send_window.wake()
 
     def _detach(self, reason: str) -> None:
         self._sent_before, self._received_before = self.bytes_sent, self.bytes_received

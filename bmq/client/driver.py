@@ -18,7 +18,7 @@ from bmq.client.address import BrokerAccess
 from bmq.client.connection import Connection
 from bmq.client.counting import ReceiveCounts, distinct
 from bmq.client.dialer import Dialer
-from bmq.client.health import Ages, Health, HealthWatch, HostHealthMonitor
+from bmq.client.health import Ages, HealthWatch, HostHealthMonitor
 from bmq.client.options import SessionOptions, introduce
 from bmq.client.posts import settle
 from bmq.client.receive_limit import ReceiveLimit
@@ -171,12 +171,6 @@ class Driver:
         self.dialer.stop()
         self.connection.give_up(reason)
 
-    def abandoned(self) -> None:
-        """End a dropped session without posts at once: callers may still wait for messages."""
-        self.dialer.stop()
-        self.connection.give_up("its last reference was dropped before close()")
-        self.connection.abort()
-
     @property
     def open_queues(self) -> list[Queue]:
         """The open queues."""
@@ -222,10 +216,6 @@ class Driver:
             "oldest_unacked_seconds": age(self.core.posts.oldest()),
             "oldest_unconfirmed_seconds": age(self.received.oldest()),
         }
-
-    def health_report(self) -> Health:
-        """Return the present health of the session."""
-        return self.health.report(self.ages(), self.core.stalls(self.connection.loop.time()))
 
     @property
     def seconds_disconnected(self) -> float:
@@ -298,21 +288,10 @@ class Driver:
             self.health.note(event)
         self.events.publish(event)
 
-    # reports of the connection (see Owner)
-
     @property
     def address(self) -> str:
         """The connected address, or the next address to try."""
         return self.dialer.address.text
-
-    def disconnected(self) -> None:
-        """Handle the loss of the connection."""
-        self.dialer.channel_lost()
-        self.send_window.wake()  # posts are kept for the next connection
-
-    def writable(self) -> None:
-        """Resume sending after the transport's buffer has drained."""
-        self.send_window.wake()
 
     def handle(self, event: SessionEvent | Signal) -> None:
         """Distribute a report of the core."""

@@ -247,7 +247,9 @@ class Session:
             self._driver.connection.revive()
             close_left_open(self)
         else:
-            self._driver.abandoned()
+            # At once: callers may still wait for messages.
+            self._driver.give_up("its last reference was dropped before close()")
+            self._driver.connection.abort()
 
     def _report_unsettled(self, end: str) -> None:
         posts = len(self._driver.core.posts)
@@ -529,7 +531,8 @@ class Session:
         - while queues are suspended because the host is unhealthy;
         - after a queue could not be reopened, until the application opens the queue.
         """
-        return self._driver.health_report()
+        driver = self._driver
+        return driver.health.report(driver.ages(), driver.core.stalls(driver.loop.time()))
 
     def stats(self) -> SessionStats:
         """Return a snapshot of the session's counters and levels."""
