@@ -114,15 +114,6 @@ def test_the_option_queue_wins_over_the_column(broker: BrokerThread, queue: str)
     assert len(broker.drain(queue, expect=1)) == 1
 
 
-def test_a_named_column_of_ids_is_used_for_guids(broker: BrokerThread, queue: str) -> None:
-    planned = source(broker=broker.uri, queue=queue, idColumn="ID")
-    writer = planned.writer(struct(value=StringType(), id=StringType()), False)
-    for attempt in range(2):
-        values = [f"{n} at {attempt}" for n in range(5)]
-        writer.write(iter([pa.RecordBatch.from_pydict({"value": values, "id": list("abcde")})]))
-    assert len(broker.drain(queue, expect=5)) == 5
-
-
 def test_rows_with_equal_ids_are_a_warning(
     broker: BrokerThread, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -522,12 +513,6 @@ def test_count_ends_the_read_and_the_rest_stays(broker: BrokerThread, queue: str
     assert [m.data for m in broker.drain(queue, expect=6)] == [f"{n}".encode() for n in range(4, 10)]
 
 
-def test_read_messages_stay_in_the_queue(broker: BrokerThread, queue: str) -> None:
-    broker.post(queue, [f"{n}".encode() for n in range(6000)])
-    assert len(rows_of(source(broker=broker.uri, queue=queue, idleTimeoutMs=200))) == 6000
-    assert len(broker.drain(queue, expect=6000)) == 6000
-
-
 def test_subscriptions_select_and_are_named(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     broker.post(queue, [bmq.PutMessage(b"x", {"n": n}) for n in range(30)])
     named = json.dumps({"small": "n < 10", "big": "n >= 20"})
@@ -698,17 +683,6 @@ def test_engine_receives_the_limits_of_a_trigger(tmp_path: Path) -> None:
     assert reader.getDefaultReadLimit() == ReadMaxRows(4)
 
 
-def test_a_repeated_request_for_a_batch_gives_the_same_batch(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 3)
-    assert query.latest() == {"messages": 3}
-    post_numbers(broker, queue, 3, 6)
-    assert query.latest() == {"messages": 3}
-    query.runner.stop()
-
-
 def test_a_crash_replays_exactly_the_logged_range(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     query = Query(broker, queue, tmp_path)
     post_numbers(broker, queue, 0, 5)
@@ -725,18 +699,6 @@ def test_a_crash_replays_exactly_the_logged_range(broker: BrokerThread, queue: s
     assert again.batch() == []
     again.runner.stop()
     assert left_in(broker, queue) == again.unproven(numbers(12, 15))
-
-
-def test_uncommitted_messages_are_read_again(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 5)
-    query.latest()
-    query.runner.stop()
-    again = Query(broker, queue, tmp_path)
-    assert again.batch() == numbers(0, 5)
-    assert again.batch() == []
-    again.runner.stop()
-    assert left_in(broker, queue) == again.unproven(numbers(0, 5))
 
 
 def test_a_lost_connection_neither_loses_nor_duplicates_messages(
@@ -885,14 +847,6 @@ def test_a_batch_that_is_full_is_not_held_back(broker: BrokerThread, queue: str,
     query = Query(broker, queue, tmp_path, **options)
     post_numbers(broker, queue, 0, 4)
     assert [query.batch(), query.batch()] == [numbers(0, 2), numbers(2, 4)]
-    query.runner.stop()
-
-
-def test_available_messages_are_not_held_back(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    query = Query(broker, queue, tmp_path, minMessagesPerTrigger=5, idleTimeoutMs=300)
-    query.runner.prepareForTriggerAvailableNow()
-    post_numbers(broker, queue, 0, 3)
-    assert [query.batch(), query.batch()] == [numbers(0, 3), []]
     query.runner.stop()
 
 
@@ -1097,11 +1051,6 @@ def test_two_queries_cannot_share_a_log(
     one.runner.stop()
 
 
-def test_a_stream_needs_a_place_for_its_log() -> None:
-    with pytest.raises(bmq.UsageError, match="option checkpointLocation is missing"):
-        source(queue=f"bmq://{DOMAIN}/q").streamReader(WHOLE).initialOffset()
-
-
 def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
     """One receiver is cut off meanwhile; its messages are redelivered to the receivers, none twice."""
     others = broker.call(lambda b: set(b._connections))
@@ -1125,18 +1074,6 @@ def test_several_receivers_share_a_queue(broker: BrokerThread, queue: str, tmp_p
     assert query.batch() == []
     query.runner.stop()
     assert sorted(left_in(broker, queue)) == sorted(query.unproven(last))
-
-
-def test_batch_read_of_several_subscriptions_confirms_the_messages_of_spark(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    broker.post(queue, [bmq.PutMessage(b"x", {"n": n % 2}) for n in range(30)])
-    options = {"expression": '{"even": "n == 0", "odd": "n == 1"}', "maxMessages": 10}
-    options |= {"broker": broker.uri, "queue": queue, "checkpointLocation": str(tmp_path)}
-    rows = rows_of(source(idleTimeoutMs=300, **options))
-    assert len(rows) == 10
-    assert bmq.spark.confirm(options) == 10
-    assert {m.guid for m in broker.drain(queue, expect=20)}.isdisjoint(row["guid"] for row in rows)
 
 
 @pytest.mark.usefixtures("uncounted")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -67,12 +65,6 @@ def test_a_batch_write_reaches_subscribers(spark: SparkSession, broker: BrokerTh
     assert all(("OrderType" in m.properties) == (m.properties["CustomerId"] % 2 == 0) for m in rest)
 
 
-def test_every_save_is_a_separate_write(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
-    for _ in range(2):
-        sink(orders(spark, 20), broker, queue).mode("append").save()
-    assert bodies(broker, queue, 40) == sorted([*range(20), *range(20)])
-
-
 def test_a_second_thread_writes_once_it_has_a_session(
     spark: SparkSession, broker: BrokerThread, queue: str
 ) -> None:
@@ -89,47 +81,6 @@ def test_a_second_thread_writes_once_it_has_a_session(
     with ThreadPoolExecutor(1) as pool:  # the functions of bmq do not need it
         pool.submit(bmq.spark.write, frame, queue=queue, broker=broker.uri, value="body").result()
     assert bodies(broker, queue, 10) == list(range(10))
-
-
-def test_a_second_thread_starts_a_stream_once_it_has_a_session(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    add_file(tmp_path / "in", 0, 20)
-
-    def start() -> None:
-        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
-        stream = incoming(spark, tmp_path / "in").select("body").writeStream.format("bmq")
-        stream = stream.options(broker=broker.uri, queue=queue, valueColumn="body")
-        run(stream.option("checkpointLocation", str(tmp_path / "checkpoint")))
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(start).result()
-    assert bodies(broker, queue, 20) == list(range(20))
-
-
-def test_impossible_jobs_fail_before_the_start(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
-    with pytest.raises(Exception, match=r'a queue cannot be overwritten: use mode\("append"\)'):
-        sink(orders(spark, 5), broker, queue).mode("overwrite").save()
-    frame = orders(spark, 5).withColumn("weight", F.lit(1.5))
-    with pytest.raises(Exception, match="column 'weight' is of type double"):
-        sink(frame, broker, queue, propertyColumns="CustomerId,OrderType,weight").mode("append").save()
-    with pytest.raises(Exception, match="unknown option topic; the option queue names the queue"):
-        sink(orders(spark, 5), broker, queue, topic="x").mode("append").save()
-    assert broker.drain(queue, idle=0.1) == []
-
-
-def test_an_unreachable_broker_fails_the_job_by_name(spark: SparkSession, queue: str) -> None:
-    frame = orders(spark, 5).write.format("bmq").mode("append").option("broker", "tcp://127.0.0.1:1")
-    frame = frame.options(queue=queue, connectTimeoutMs="300", valueColumn="body")
-    with pytest.raises(Exception, match=r"the broker at tcp://127\.0\.0\.1:1 could not be reached"):
-        frame.option("propertyColumns", "CustomerId,OrderType").save()
-
-
-def test_a_refused_row_fails_the_job_by_name(spark: SparkSession, broker: BrokerThread) -> None:
-    uri = "bmq://bmq.test.small.priority/spark"
-    writer = sink(orders(spark, 40, parts=1), broker, uri, ackTimeoutMs="200")
-    with pytest.raises(Exception, match=r"row 11 of partition 0 was not accepted by .*LIMIT_MESSAGES"):
-        writer.mode("append").save()
 
 
 def test_the_plain_sink_counts(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
@@ -395,15 +346,6 @@ def test_stream_is_read_in_batches_and_continues_after_a_restart(
     assert broker.drain(queue) == []
 
 
-def test_stream_reads_only_messages_of_its_subscription(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(100)])
-    run(messages(spark, broker, queue, tmp_path, expression="n < 30"))
-    assert written(spark, tmp_path) == list(range(30))
-    assert sorted(int(m.data) for m in broker.drain(queue, expect=70)) == list(range(30, 100))
-
-
 def test_stream_runs_until_stopped(
     spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
 ) -> None:
@@ -422,45 +364,6 @@ def test_stream_runs_until_stopped(
             query.stop()
         assert max(progress["numInputRows"] for progress in query.recentProgress) <= 40
         assert written(spark, tmp_path) == list(range(last))
-
-
-@pytest.mark.timeout(400)  # two drivers start, one after the other
-def test_stream_with_a_killed_driver_loses_no_message(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    broker.post(queue, [f"{n}".encode() for n in range(100)])
-    script = Path(__file__).with_name("killed_query.py")
-    command = [sys.executable, str(script), broker.uri, queue, str(tmp_path)]
-    for _ in range(
-        3
-    ):  # Spark gives its Python workers ten seconds to start; on a busy machine it may give up
-        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            in_the_middle = "in the middle of batch 1\n" in process.stdout
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        if in_the_middle:
-            break
-    logged = (tmp_path / "checkpoint" / "offsets" / "1").read_text().splitlines()[-1]
-    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
-
-    seen: dict[int, list[int]] = {}
-
-    def note(frame: DataFrame, batch: int) -> None:
-        seen[batch] = sorted(int(row.value) for row in frame.select("value").collect())
-
-    broker.post(queue, [f"{n}".encode() for n in range(100, 110)])
-    options = {"checkpointLocation": str(tmp_path / "checkpoint"), "maxMessagesPerTrigger": "40", **IDLE}
-    reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
-    writer = reader.load().writeStream.foreachBatch(note)
-    for _ in range(1 if TOLD else 2):  # else a run ends with the one batch
-        run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
-    assert "80" in logged
-    assert seen[1] == list(range(40, 80))  # exactly the range that was logged
-    assert sorted(n for batch in seen.values() for n in batch) == list(range(40, 110))
-    assert broker.drain(queue) == []
 
 
 def test_a_load_has_the_documented_schema(spark: SparkSession, queue: str) -> None:

@@ -99,26 +99,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_between_batches_neither_loses_nor_duplicates_messages(
-    broker: BrokerThread, queue: str, tmp_path: Path, change: str
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 6)
-    assert query.batch() == numbers(0, 6)
-    query.stop()
-    post_numbers(broker, queue, 6, 9)
-    again = Query(broker, queue, tmp_path, **CHANGES[change])
-    rows: list[str] = []
-    while len(rows) < 3:
-        rows += again.batch()
-    assert rows == numbers(6, 9)
-    assert again.ask() == again.start
-    again.stop()
-    assert left_in(broker, queue) == []
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("change", CHANGES)
 def test_a_change_in_a_batch_neither_loses_nor_duplicates_messages(
     broker: BrokerThread, queue: str, tmp_path: Path, change: str
 ) -> None:

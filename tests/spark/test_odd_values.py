@@ -20,7 +20,6 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
-    StructField,
     StructType,
 )
 
@@ -28,12 +27,9 @@ import bmq
 from bmq.spark import BmqDataSource, PartitionReport, write_partition
 from bmq.spark.partition import TaskScope
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.spark.readers import struct
 
 Write = Callable[..., PartitionReport]
-
-
-def struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 def batches_to(

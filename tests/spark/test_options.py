@@ -79,20 +79,6 @@ def test_an_option_of_the_other_direction_is_named(
         parse(kind, {key: "1"})
 
 
-def test_create_table_refuses_options() -> None:
-    """Spark asks for the columns with the properties of the table, among them its provider."""
-    with pytest.raises(bmq.UsageError, match="CREATE TEMPORARY VIEW"):
-        source(**QUEUE, provider="bmq", owner="me").schema()
-    assert "value BINARY" in source(provider="bmq", owner="me").schema()
-
-
-def test_statement_on_a_table_without_options_names_the_place_for_options() -> None:
-    with pytest.raises(bmq.UsageError, match=r"option queue is missing.*SELECT \* FROM t WITH"):
-        source().reader(VALUE)
-    with pytest.raises(bmq.UsageError, match=r"no target: .*INSERT INTO t WITH"):
-        source().writer(VALUE, overwrite=False)
-
-
 def test_refused_stream_raises_in_each_call_but_the_last() -> None:
     """Spark always stops a reader at the end: an error there would hide the reason."""
     reader = source(**QUEUE).streamReader(VALUE)

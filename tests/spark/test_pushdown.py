@@ -28,23 +28,16 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     ByteType,
-    DataType,
     IntegerType,
     LongType,
     StringType,
-    StructField,
-    StructType,
 )
 
 import bmq
 import bmq.spark
 from bmq.spark import BmqDataSource
 from tests.spark.brokers import DOMAIN, BrokerThread
-
-
-def struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
+from tests.spark.readers import struct
 
 PROPERTIES = struct(
     n=LongType(), i=IntegerType(), b=ByteType(), s=StringType(), t=BooleanType(), raw=BinaryType()

@@ -18,8 +18,6 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
-    StructField,
-    StructType,
     TimestampType,
 )
 
@@ -30,6 +28,7 @@ from bmq.spark import BmqDataSource, Summary, write_partition
 from bmq.spark.options import write_options
 from bmq.spark.partition import TaskScope, post_partition
 from tests.spark.brokers import BrokerThread
+from tests.spark.readers import struct
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
@@ -151,10 +150,6 @@ def test_an_arrow_table_has_source_guids(broker: BrokerThread, queue: str) -> No
         table = pa.RecordBatch.from_pylist([ROWS[at].asDict() for at in order])
         post_partition(iter([(0, table)]), options, TaskScope("job", start))
     assert sorted(m.properties["n"] for m in broker.drain(queue, expect=100)) == list(range(100))
-
-
-def struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 SOURCE: dict[str, DataType] = {

@@ -18,19 +18,13 @@ from pyspark import cloudpickle
 from pyspark.sql import Row
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
-    BooleanType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
-    IntegerType,
     LongType,
     MapType,
-    ShortType,
     StringType,
-    StructField,
-    StructType,
     TimestampType,
 )
 
@@ -40,16 +34,13 @@ from bmq.spark import connection, write_partition
 from bmq.spark.partition import TaskScope, post_partition
 from tests.fakes.broker import Peer
 from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.spark.readers import struct
 from tests.waiting import eventually
 
 ORDERS = [
     Row(body=f"order {n}", CustomerId=n % 7, OrderType="EXPRESS" if n % 3 else None, weight=1.5)
     for n in range(2500)
 ]
-
-
-def struct(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 def sink(broker: BrokerThread, queue: str, **options: Any) -> Any:
@@ -83,17 +74,6 @@ def test_keys_and_times_of_rows(broker: BrokerThread, queue: str) -> None:
     assert {m.properties["bmq_destination"] for m in later} == {queue}
     with pytest.raises(bmq.UsageError, match="row 0 of the partition: 'soon' is not a time"):
         sink(broker, queue, **columns)(iter([Row(body="x", k=None, at="soon")]))
-
-
-def test_a_schema_keeps_the_types_of_columns(broker: BrokerThread, queue: str) -> None:
-    kinds = [BinaryType(), ShortType(), IntegerType(), LongType(), StringType(), BooleanType(), BinaryType()]
-    schema = struct(**dict(zip(["body", *"abcdef"], kinds, strict=True)))
-    row = Row(body=bytearray(b"x"), a=1, b=2, c=3, d="4", e=True, f=bytearray(b"6"))
-    sink(broker, queue, properties=list("abcdef"), schema=schema)(iter([row]))
-    (message,) = broker.drain(queue, expect=1)
-    assert dict(message.properties) == {"a": 1, "b": 2, "c": 3, "d": "4", "e": True, "f": b"6"}
-    kinds = {name: kind.name for name, kind in message.property_types.items()}
-    assert kinds == {"a": "SHORT", "b": "INT32", "c": "INT64", "d": "STRING", "e": "BOOL", "f": "BINARY"}
 
 
 def test_entries_of_maps_and_structs_become_properties(broker: BrokerThread, queue: str) -> None:
@@ -202,13 +182,6 @@ def test_equal_rows_of_another_write_are_different_messages(
     sink(broker, queue).post(iter(ORDERS[:100]), TaskScope("job", 3))
     sink(broker, queue, **options).post(iter(ORDERS[:100]), other)
     assert len(broker.drain(queue, expect=200)) == 200
-
-
-def test_rows_with_different_property_names_are_different_messages(broker: BrokerThread, queue: str) -> None:
-    for name in ("weight", "height"):
-        write = write_partition(queue=queue, broker=broker.uri, value="body", properties=[name])
-        write.post(iter([Row(**{"body": "x", name: 1})]), TaskScope("job", 3))
-    assert [dict(m.properties) for m in broker.drain(queue, expect=2)] == [{"weight": 1}, {"height": 1}]
 
 
 def test_entries_of_maps_are_distinguished_by_name_in_a_repeated_task(
@@ -507,8 +480,3 @@ def test_a_schema_that_cannot_be_posted_is_refused_at_once(columns: dict[str, Da
             queue=f"bmq://{DOMAIN}/q", value="body", properties=["p"], schema=struct(**columns), **options
         )
     assert text in str(info.value)
-
-
-def test_write_function_can_be_pickled(broker: BrokerThread, queue: str) -> None:
-    cloudpickle.loads(cloudpickle.dumps(sink(broker, queue)))(iter(ORDERS[:3]))
-    assert len(broker.drain(queue, expect=3)) == 3
