@@ -218,26 +218,15 @@ class Subscriptions(QueueOwner):
         queue activates the default subscription again, like any consumer.
         """
         default = self._queue._default
-        if (
-            default is None
-            or default is newcomer
-            or not default.active
-            or not (self._unused(default) if self._queue._core.at_most_once else default.idle)
-        ):
+        if default is None or default is newcomer or not default.active:
+            return None
+        # A broadcast queue keeps the subscription that began with it only once the program has received.
+        broadcast = self._queue._core.at_most_once
+        unused = self._queue._eager and not default.used if broadcast else default.idle
+        if not unused:
             return None
         self._drop(default, _I.REST)
-        logger.info(
-            "%s: no loop receives from the default subscription, which is withdrawn until the next loop. "
-            "Its %d buffered messages go to matching consumers",
-            self._queue.uri,
-            default.messages,
-            extra={"queue": self._queue.uri, "broker": self._driver.address},
-        )
         return default
-
-    def _unused(self, default: ReceiveBuffer) -> bool:
-        """Whether the default subscription of a broadcast queue began with the queue, for nobody so far."""
-        return self._queue._eager and not default.used
 
     async def begun(self, buffer: ReceiveBuffer, asked: asyncio.Future[None]) -> None:
         """Wait for the broker's acceptance; after a refusal, remove the consumer. A new start is possible."""
