@@ -127,8 +127,8 @@ def _take_broker(name: str, arguments: dict[str, Any], queues: list[str]) -> Bro
         return f"bmq://{target.domain}/{text}" if bare else text
 
     for queue in queues if target.domain else ():
-        given = [whole(each) for each in _listed(arguments[queue])]
-        arguments[queue] = given if type(arguments[queue]) is list else given[0]
+        uris = [whole(each) for each in _listed(arguments[queue])]
+        arguments[queue] = uris if type(arguments[queue]) is list else uris[0]
     return target
 
 
