@@ -104,6 +104,18 @@ def guarded(**options: Any) -> Core:
     return Core(settings=BrokerSettings(authentication=Authentication(BASIC, **options)))
 
 
+def test_right_credentials_last_ten_minutes() -> None:
+    core = guarded()
+    peer, answer = authenticated(core, credentials())
+    assert answer.status == Status()
+    assert answer.lifetime_ms == 600_000
+    peer.negotiate()
+    peer.session.tick(core.now + 599)
+    assert not peer.session.closed
+    peer.session.tick(core.now + 600)
+    assert peer.session.closed
+
+
 def test_renewed_credentials_last_again() -> None:
     core = guarded()
     peer, _ = authenticated(core, credentials())
