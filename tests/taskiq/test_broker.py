@@ -23,6 +23,7 @@ from taskiq.exceptions import SendTaskError
 import bmq
 from bmq.taskiq import BmqBroker
 from bmq.testing import FaultProxy
+from tests.fakes.broker import Peer
 from tests.waiting import until_depth
 
 Fresh = Callable[..., str]
@@ -254,3 +255,18 @@ async def test_a_cancelled_task_is_not_acknowledged(broker_uri: str, uri: str, w
                 each.cancel()
     async with started(broker_uri, uri) as broker:
         assert b"work" in (await first(broker)).data
+
+
+async def test_taskiq_names_itself_unless_the_program_does() -> None:
+    for more, agent in (
+        ({}, "taskiq "),
+        ({"user_agent": "billing"}, "billing "),
+        ({"user_agent": ""}, "bmq"),
+    ):
+        async with (
+            Peer() as peer,
+            started(peer.uri, "bmq://bmq.test.mem.priority/q", mover=False, **more),
+        ):
+            identity = peer.connection.script.identity
+        assert identity is not None
+        assert identity.user_agent.startswith(agent)
