@@ -35,7 +35,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _world
 
-__all__ = ["SHARE", "Turn", "WaitingLine", "ended", "look_at", "seen", "turn_of"]
+__all__ = ["SHARE", "Turn", "WaitingLine", "ended", "look_at", "turn_of"]
 
 # Tasks woken in one turn of the event loop.
 _MOST: Final = 1024
@@ -93,12 +93,6 @@ class WaitingLine:
                 waiter.set_result(None)
                 woken += 1
         return woken
-
-
-def seen(future: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a future without a waiting caller: otherwise asyncio logs the error."""
-    if not future.cancelled():
-        future.exception()
 
 
 # The callers of ended(), for each future that is not done.

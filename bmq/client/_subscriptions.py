@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import weakly
-from bmq._turn import seen
+from bmq._turn import look_at
 from bmq.client._definition import Definition, Numbered, RoutedMessage
 from bmq.client.buffer import ConsumerInput, ConsumerState, InHand, ReceiveBuffer
 from bmq.client.counting import size_of
@@ -341,7 +341,7 @@ class Subscriptions(QueueOwner):
     def _ask_again(self) -> None:
         """Request the subscriptions of the consumers again, after a failed attempt."""
         if not self._queue.closed:
-            self._ask().add_done_callback(seen)  # an error shows at the next change
+            self._ask().add_done_callback(look_at)  # an error shows at the next change
 
     # messages without a consumer (see QueueOwner)
 

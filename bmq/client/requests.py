@@ -18,7 +18,7 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import within
-from bmq._turn import ended, seen
+from bmq._turn import ended, look_at
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
 from bmq.conventions import CANCEL, CONTENT_TYPE, DEADLINE, ERROR, PREFIX, REPLY_TO, REQUEST, REQUESTER
@@ -104,7 +104,7 @@ class Requests:
             future = queue.post_nowait(b"cancel", properties={CANCEL: guid})
         except Error:
             return  # the deadline ends the request, too
-        future.add_done_callback(seen)
+        future.add_done_callback(look_at)
 
     async def _inbox(self, queue: Queue, shared: str | None) -> str:
         """Return the URI of the reply queue. The first call opens the queue."""
@@ -116,7 +116,7 @@ class Requests:
         opening = self._inboxes.get(uri)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             self._inboxes[uri] = opening = asyncio.create_task(self._open(uri, expression))
-            opening.add_done_callback(seen)
+            opening.add_done_callback(look_at)
         await ended(opening)
         opening.result()
         return uri
