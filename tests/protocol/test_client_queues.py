@@ -195,6 +195,18 @@ def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> N
     assert bench.completed["close"] == [None]
 
 
+def test_cleanup_of_a_refused_open_spares_a_later_open() -> None:
+    bench = connected()
+    bench.begin_open(URI, timeout=5)
+    bench.wait(5)
+    bench.begin_open(URI, token="again", timeout=5)
+    bench.broker.requests.rotate(1)
+    bench.refuse()
+    queue = bench.begin_open(URI, token="third")
+    assert bench.answer_all() == ["OpenQueue", "OpenQueue", "ConfigureStream"]
+    assert queue.state is QueueState.OPEN
+
+
 def test_an_open_repeated_before_the_timeout_takes_the_first_answer() -> None:
     bench = connected()
     first = bench.begin_open(URI, timeout=5)
@@ -356,6 +368,26 @@ def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -
     bench.answer_all()
     bench.push(foo, 2, s_id=agreed)  # routed before the change
     assert [owner for owner, _ in bench.received] == ["x > 1", "x > 1"]
+
+
+def test_refused_change_keeps_an_earlier_unanswered_change() -> None:
+    bench = connected()
+    queue = bench.open(URI)
+    (added,) = bench.subscriptions(["x > 1"])
+    bench.core.configure_queue(queue, [added], "unanswered", bench.now + 5)
+    bench.pump()
+    s_id = bench.broker.s_ids[queue.q_id][-1]
+    bench.wait(5)
+    bench.broker.requests.clear()
+    bench.core.configure_queue(queue, [added, *bench.subscriptions(["y > 1"])], "refused", bench.now + 60)
+    bench.pump()
+    bench.refuse()
+    assert [type(bench.completed[token][0]) for token in ("unanswered", "refused")] == [
+        RequestTimeout,
+        ConfigureQueueError,
+    ]
+    bench.push(queue, 1, s_id=s_id)  # the broker has applied the change
+    assert [owner for owner, _ in bench.received] == ["x > 1"]
 
 
 def test_each_change_has_its_own_deadline() -> None:
