@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -181,3 +182,24 @@ def test_a_missing_extra_is_named(missing: str) -> None:
         f"ModuleNotFoundError: bmq.arrow needs {missing}, which is not installed: pip install 'bmq[arrow]'"
     )
     assert run.stderr.splitlines()[-1] == expected
+
+
+def test_unread_source_ends_when_dropped(broker: BackgroundBroker) -> None:
+    stream = reader(broker.uri, URI, **OPTIONS)
+    assert threads() == ["bmq.arrow"]
+    del stream
+    gc.collect()
+    assert threads() == []
+    assert len(left(broker.uri)) == COUNT
+
+
+def test_failing_program_confirms_no_message(broker: BackgroundBroker) -> None:
+    def handle() -> None:
+        with Source(broker.uri, URI, **OPTIONS) as source:
+            next(iter(source.reader))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        handle()
+    assert threads() == []
+    assert left(broker.uri) == list(range(COUNT))

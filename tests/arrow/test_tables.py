@@ -258,3 +258,13 @@ print("pandas" in sys.modules)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
+
+
+async def test_other_consumers_leave_their_messages_to_the_table(queue: bmq.Queue) -> None:
+    async with queue.subscribe(max_unconfirmed_messages=COUNT) as consumer:
+        await eventually(lambda: consumer.buffered == COUNT, 30)
+        tables = await queue.tables(properties=PROPERTIES, max_rows=700)
+    await queue.post(b"later")
+    table = await read(tables, COUNT + 1)
+    assert table["value"].to_pylist() == [*(each.encode() for each in VALUES), b"later"]
+    assert table["CustomerId"].to_pylist() == [*CUSTOMERS, None]

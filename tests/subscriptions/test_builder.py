@@ -8,6 +8,7 @@ import copy
 import operator
 import pickle
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -202,3 +203,21 @@ def test_filters_have_the_meaning_of_python_operators(steps: list[Any], message:
     except InvalidExpression:
         reject()
     assert any(part.matches(message) for part in parts) == expected
+
+
+def test_impossible_size_is_refused_at_once() -> None:
+    def added(times: int) -> Any:
+        return reduce(operator.add, [1] * times, P.x)
+
+    def nested(times: int) -> Any:
+        return reduce(lambda inner, _: (inner | (P.y == 1)) & (P.z == 2), range(times), P.x == 1)
+
+    assert str(added(9) == 1) == "x" + "+1" * 9 + "==1"
+    with pytest.raises(InvalidExpression, match=r"too many operators \(11\), max allowed operators: 10"):
+        added(10)
+    assert str(nested(2))
+    with pytest.raises(InvalidExpression, match="nested 202 deep"):
+        nested(100).expression()
+    with pytest.raises(InvalidExpression, match="nested 202 deep"):
+        reduce(lambda inner, _: ~~((inner | (P.y == 1)) & (P.z == 2)), range(100), P.x == 1).plan()
+    assert str(~~~~(P.x == 1)) == "x==1"

@@ -55,3 +55,11 @@ def test_no_matching_subscription_is_left_out(texts: list[str], properties: dict
     assert [index for index, _ in places] == sorted(index for index, _ in places)
     matching = {index for index, text in enumerate(texts) if not text or Expression(text).matches(properties)}
     assert matching <= {index for index, _ in places}
+
+
+def test_sixteen_remainders_are_one_to_try() -> None:
+    texts = [f"(x - {bucket}) % 16 == 0" for bucket in range(16)]
+    equalities = Equalities(texts, str)
+    assert equalities.most == 1
+    assert [text for _, text in equalities.candidates({"x": -5}.get)] == [texts[11]]
+    assert list(equalities.candidates({}.get)) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression, Route, RoutingTable
 from tests.transcripts import probes
 
@@ -141,3 +142,29 @@ def test_the_explanation_is_a_table_to_read() -> None:
         "\n"
         "The message goes to one of zero, nil, in turn."
     )
+
+
+def test_expression_the_broker_cannot_compile_takes_all_messages() -> None:
+    with pytest.raises(InvalidExpression):
+        RoutingTable([("x = 1", 1, "typo")])
+    table = RoutingTable([(Expression("x = 1", strict=False), 1, "typo"), ("x == 2", 0, "two")])
+    assert names(table, {"x": 2}) == ("typo",)
+    assert "the broker cannot compile this expression" in table.route({"x": 2}).steps[0].verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "probe"), [("x >= 0", "different expression"), ("x >= 1", "same expression")]
+)
+def test_no_message_spills_over_between_two_priorities(low: str, probe: str) -> None:
+    table = RoutingTable([Route(Expression("x >= 1"), 2, "high", full=True), (low, 1, "low")])
+    decision = table.route({"x": 1})
+    assert decision.waits
+    assert decision.stops
+    assert decision.names == ()
+    assert decision.spills == ()
+    assert probes()["spillover"][probe]["low"] == []
+
+
+def test_unmatched_broadcast_message_is_dropped() -> None:
+    table = RoutingTable([("x == 1", 0, "one")], broadcast=True)
+    assert table.explain({}).endswith("No subscription matches: the message is dropped.")

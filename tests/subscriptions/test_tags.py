@@ -243,6 +243,21 @@ class TestPulsarAsItIs:
         with pytest.raises(InvalidExpression, match="escapes"):
             PulsarTags(any_of={'a"b'}, keys=KEYS)
 
+    def test_the_rest_is_a_catch_all(self) -> None:
+        wanted = PulsarTags(any_of=["urgent"], keys=KEYS)
+        assert wanted.keys == KEYS
+        rest = complement(wanted)
+        assert rest == wanted.complement()
+        assert rest.catch_all
+        assert rest.may_discard({"tag0": "late"})
+        assert not rest.may_discard({"tag1": "urgent"})
+        assert complement(PulsarTags(keys=KEYS)).subscriptions() == []
+
+    def test_more_values_than_names_match_no_message(self) -> None:
+        (never,) = PulsarTags(all_of={"a", "b"}, keys=["tag0"]).subscriptions()
+        assert never is not None
+        assert not never.matches({"tag0": "a", "tag1": "b", "tag": "a"})
+
 
 class TestCmq:
     @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")

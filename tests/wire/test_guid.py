@@ -98,3 +98,9 @@ def test_a_guid_has_a_text_form(guid: bytes) -> None:
 def test_invalid_text_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"32 upper-case hexadecimal digits, .*not"):
         guid_from_text(text)
+
+
+def test_the_unset_guid_is_refused() -> None:
+    assert guid_to_text(bytes(16)) == "0" * 32
+    with pytest.raises(UsageError, match="means 'unset'"):
+        guid_from_text("0" * 32)

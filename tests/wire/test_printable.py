@@ -31,3 +31,8 @@ def test_the_result_is_one_printable_line(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert len(shown.encode().splitlines()) <= 1
+
+
+def test_long_texts_are_truncated() -> None:
+    assert printable("x" * 10_000_000) == "x" * 1000 + "..."
+    assert printable("x\n" * 10, limit=3) == r"x\nx..."

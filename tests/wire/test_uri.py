@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +94,9 @@ def test_any_text_is_a_uri_that_reads_back_or_an_error(text: str) -> None:
         return
     assert str(uri) == text
     assert QueueUri.parse(str(uri)) == uri
+
+
+@pytest.mark.parametrize("value", [None, b"bmq://d/q", 7, ["bmq://d/q"]])
+def test_a_uri_is_text(value: Any) -> None:
+    with pytest.raises(InvalidURI, match=f"a queue URI must be a str, not {type(value).__name__}"):
+        QueueUri.parse(value)
