@@ -152,6 +152,32 @@ def test_the_window_follows_the_new_configuration_of_the_domain() -> None:
     assert len(reader.pushes) == 1
 
 
+def test_without_a_window_only_stored_messages_count() -> None:
+    core = Core(domain(deduplication_time_ms=0))
+    sender, reader = producer(core), core.client()
+    reader.consume(PRIORITY)
+    guids = sender.put(b"m")
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+    reader.confirm(*guids)
+    sender.put(b"m", guids=guids)
+    assert len(reader.pushes) == 1
+
+
+def test_a_stored_message_is_known_beyond_the_window() -> None:
+    core = Core(domain(deduplication_time_ms=1000, message_ttl=1000))
+    sender = producer(core)
+    guids = sender.put(b"m")
+    core.advance(100)
+    sender.put(b"m", guids=guids)
+    store = core.node.queues[PRIORITY].store
+    assert len(store) == 1
+    reader = core.client()
+    reader.consume(PRIORITY)
+    reader.confirm(*guids)
+    assert guids[0] not in store, "its window was over long ago"
+
+
 @pytest.mark.parametrize(
     ("uri", "guids", "expected"),
     [
