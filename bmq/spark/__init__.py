@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from bmq.spark.datasource import BmqDataSource
     from bmq.spark.guids import GuidMode
     from bmq.spark.metrics import QueryMetrics, QueryStats
-    from bmq.spark.partition import write_partition
-    from bmq.spark.writer import PartitionReport, Summary, summary_accumulator, write
+    from bmq.spark.summary import PartitionReport, Summary
+    from bmq.spark.writer import summary_accumulator, write, write_partition
 
 __all__ = [
     "BmqDataSource",
@@ -87,14 +87,14 @@ if not TYPE_CHECKING:
     _MODULE_OF = {
         "BmqDataSource": "datasource",
         "GuidMode": "guids",
-        "PartitionReport": "writer",
+        "PartitionReport": "summary",
         "QueryMetrics": "metrics",
         "QueryStats": "metrics",
-        "Summary": "writer",
+        "Summary": "summary",
         "confirm": "batch_reader",
         "summary_accumulator": "writer",
         "write": "writer",
-        "write_partition": "partition",
+        "write_partition": "writer",
     }
 
     def __getattr__(name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foreachPartition(bmq.spark.write_partition(...))``: posts the rows of a partition as PUT events."""
+"""What a task of ``foreachPartition(bmq.spark.write_partition(...))`` does: posts rows as PUT events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace
@@ -29,7 +28,7 @@ from bmq.errors import AckStatus, Error, PostError, RequestTimeout, UsageError
 from bmq.protocol.deadlines import backoff
 from bmq.spark.connection import SharedSession, session_thread
 from bmq.spark.guids import GuidMaker, GuidMode
-from bmq.spark.options import WriteOptions, arguments
+from bmq.spark.options import WriteOptions
 from bmq.spark.rows import (
     LETTER_PROPERTIES,
     LETTER_VALUE,
@@ -46,16 +45,13 @@ from bmq.spark.rows import (
     spread_maps,
     without_views,
 )
-from bmq.spark.schema import check_columns, check_queue
-from bmq.spark.writer import PartitionReport, Summary, WritePartition
+from bmq.spark.schema import check_queue
+from bmq.spark.summary import PartitionReport
 
 if TYPE_CHECKING:
-    from pyspark.accumulators import Accumulator
-    from pyspark.sql.types import StructType
-
     from bmq.arrow.encoding import EncodedPosts
 
-__all__ = ["TaskScope", "batches_of", "post_partition", "task_scope", "write_partition"]
+__all__ = ["TaskScope", "batches_of", "names_of", "post_partition", "task_scope"]
 
 
 logger = Log("bmq.spark")
@@ -74,158 +70,6 @@ _FULL = frozenset({AckStatus.LIMIT_MESSAGES, AckStatus.LIMIT_BYTES})
 # Seconds between two attempts with a full queue: after the first refusal, and at most.
 _FIRST_LOOK, _LONGEST_LOOK = 0.05, 1.0
 _Rows = Iterator[tuple[int, RecordBatch] | InvalidRow]
-
-
-def write_partition(
-    *,
-    queue: str = "",
-    broker: str | None = None,
-    value: str = "value",
-    properties: Sequence[str] = (),
-    queue_column: str = "",
-    id_column: str = "",
-    guid_column: str = "",
-    key_column: str = "",
-    not_before_column: str = "",
-    guid_mode: str | None = None,
-    write_name: str = "",
-    schema: StructType | None = None,
-    summary: Accumulator[Summary] | None = None,
-    compression: str = "none",
-    max_retries: int = 5,
-    retry_interval: float = 0.2,
-    connect_timeout: float = 10.0,
-    reconnect_timeout: float = 120.0,
-    ack_timeout: float = 300.0,
-    idle_timeout: float = 30.0,
-    rate: float | None = None,
-    on_invalid_row: str = "fail",
-    dead_letter_queue: str = "",
-    user: str = "",
-    password: str = "",
-    password_env: str = "",
-    mechanism: str = "",
-    credentials: str = "",
-    tls_ca_file: str = "",
-    tls_cert_file: str = "",
-    tls_key_file: str = "",
-    tls_server_name: str = "",
-) -> WritePartition:
-    """Return a function for ``foreachPartition`` that posts the rows of a partition.
-
-    ::
-
-        df.foreachPartition(
-            bmq.spark.write_partition(
-                queue="bmq://bmq.test.mem.priority/orders",
-                broker="tcp://localhost:30114",
-                value="body",
-                properties=["CustomerId", "OrderType"],
-            )
-        )
-
-    A partition is done when all rows are acknowledged. A worker process uses one session for all its
-    partitions. The function also works inside ``foreachBatch``.
-
-    GUIDs determine the effect of a repeated task. No column takes part in a GUID because of its name alone:
-    ``guid_column`` and ``id_column`` name the column.
-
-    * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
-      (five minutes by default). A task repeated within the window adds no messages if it computes the same
-      GUIDs. A task repeated after the window posts its rows again.
-    * ``content``, the default, derives a GUID from the write, the partition, the target queue, the row, and
-      the number of earlier equal rows in the partition. Two writes are different, unless both have the same
-      ``write_name`` (inside ``foreachBatch``: and the same batch). A write repeated with other partitions
-      posts its rows again.
-    * ``source`` derives a GUID from the row's source message (``guid_column``), the target queue, the write
-      name and the row. Other partitions, another query or a new checkpoint do not change the GUID. Equal rows
-      of one message in different partitions (after ``explode``, ``union`` or a join) are one message for the
-      broker. The write then fails with an error (with ``foreachPartition``, only ``check`` of its summary
-      raises the error): add a number (``posexplode``) to these rows. A row with a null GUID has the GUID of
-      ``content``.
-    * ``id`` derives a GUID from the target queue and the column ``id_column`` alone. Two rows with the same
-      id are one message, even in different jobs. Equal ids within a write are a warning in the log.
-    * ``random`` creates new GUIDs each time. A repeated task posts its rows again.
-    * Rows with other values after each computation (``rand()``, ``current_timestamp()``, a non-deterministic
-      UDF) get new GUIDs with ``content`` and ``source``, and are posted again. Give these rows an id.
-    * In ``foreachBatch``, a batch that is repeated after a failure of the driver is a new write, and posts
-      its rows again, unless the write has a name. Give each write in a ``foreachBatch`` its own name.
-
-    Args:
-        queue: URI of the target queue.
-        broker: address of the broker, or several separated by commas. If None, the address in BMQ_BROKER_URI
-            in the environment of the task, or ``tcp://localhost:30114`` if not set.
-        value: column with the payload, string or binary.
-        properties: columns that become properties of the same name: boolean, byte, short, int, bigint, string
-            or binary. Each entry of a map or struct column becomes a property. A null value omits the
-            property.
-        queue_column: column with the target queue of each row, instead of ``queue``.
-        id_column: column with the id of each row.
-        guid_column: column with the GUID of each row's source message.
-        key_column: column with the ordering key of each row: messages with equal keys go to one member of a
-            consumer group, see :meth:`bmq.Queue.group`. The key determines the property ``bmq_bucket``; null
-            means no key.
-        not_before_column: column with the due time of each row's message: a timestamp, or seconds since 1970.
-            Messages with a due time are posted to the delay queue of their target,
-            ``bmq://DOMAIN/NAME.delayed``; messages with null go to the target. A delay relative to now would
-            change in a repeated task, and change the GUID. Compute the due time in the DataFrame.
-        guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with ``id_column``, else
-            ``source`` with ``guid_column``, else ``content``.
-        write_name: name of the write: a repeated write of this name, in ``foreachBatch`` in a repeated batch,
-            adds no messages. Without a name, each call of write_partition, and each action that uses it, is
-            a separate write.
-        schema: schema of the DataFrame. With a schema, the columns are checked in this call, and narrow
-            integers keep their type (int is INT32, short and byte are SHORT). Without a schema, all integers
-            are INT64.
-        summary: accumulator of :func:`bmq.spark.summary_accumulator` that collects the reports of the
-            partitions.
-        compression: ``none`` or ``zlib``.
-        max_retries: number of retries after a negative acknowledgement before the task fails; a full queue
-            does not count.
-        retry_interval: seconds before the first retry, doubled each time.
-        connect_timeout: seconds until an unreachable broker is an error.
-        reconnect_timeout: seconds until a lost connection is an error.
-        ack_timeout: seconds without an outcome, or with a full queue that accepts no row, until the task
-            fails.
-        idle_timeout: seconds until the idle session of a worker is closed.
-        rate: maximum number of rows a second of each partition; None for no limit.
-        on_invalid_row: handling of rows that cannot be posted: ``fail`` fails the task, ``drop`` omits and
-            counts the row, ``deadLetters`` posts the row to ``dead_letter_queue`` with the reason.
-        dead_letter_queue: URI of the queue for invalid rows.
-        user: user name, if the broker requires authentication.
-        password: password, or the data of another mechanism. The password travels with the job.
-        password_env: environment variable with the password, on the worker.
-        mechanism: authentication mechanism, by default BASIC.
-        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, instead of
-            the arguments above.
-        tls_ca_file: trusted authorities instead of the system's: a PEM file on the worker.
-        tls_cert_file: client certificate: a PEM file on the worker.
-        tls_key_file: key of the client certificate, if in a separate file.
-        tls_server_name: name in the broker's certificate, if different from the address.
-
-    Raises:
-        UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
-
-    The returned function raises, in the task:
-        ConnectionFailed: the broker could not be reached; the message names the address.
-        PostError: a row was not accepted; the error names status, queue and row.
-        UsageError: a row cannot be posted.
-        RequestTimeout: no outcome in time.
-    """
-    given = dict(locals())  # every argument by its name
-    del given["schema"], given["summary"]
-    options = arguments(given)
-    types = None
-    if schema is not None:
-        from pyspark.sql.types import StructType  # only needed here
-
-        schema = _checks.instance("schema", schema, StructType, "the schema of a DataFrame")
-        types = check_columns(schema, options)
-    if summary is not None and not callable(getattr(type(summary), "add", None)):
-        raise UsageError(
-            f"summary must come from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
-        )
-    return WritePartition(options, types, summary)
 
 
 class TaskScope(NamedTuple):

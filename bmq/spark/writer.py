@@ -6,32 +6,34 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
+from bmq import _checks
 from bmq._logging import Log
 from bmq.arrow.decoding import RecordBatch, pa
 from bmq.errors import UsageError
-from bmq.spark.options import WriteOptions
+from bmq.spark.options import WriteOptions, arguments
 from bmq.spark.schema import check_columns
+from bmq.spark.summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from bmq.spark.partition import TaskScope
 
 __all__ = [
     "BatchWriter",
-    "PartitionReport",
     "StreamWriter",
-    "Summary",
     "WritePartition",
     "summary_accumulator",
     "write",
+    "write_partition",
 ]
 
 if TYPE_CHECKING:
@@ -54,193 +56,6 @@ class Posted(WriterCommitMessage):
     """
 
     report: PartitionReport
-
-
-_Sample = bytes  # a field of the report has this name
-
-
-@dataclass(slots=True, kw_only=True)
-class PartitionReport:
-    """Report about the rows of a partition.
-
-    Attributes:
-        partition: number of the partition.
-        attempt: number of Spark's earlier attempts.
-        rows: rows read.
-        acknowledged: messages acknowledged by the broker: stored now, or stored before under the same GUID.
-        repeated: rows not posted because an earlier row of the partition had the same id.
-        by_id: whether an id column is the identity of the messages.
-        dropped: rows that could not be posted and were dropped.
-        dead_letters: rows that could not be posted and whose dead letters the broker acknowledged.
-        retried: posts repeated after a negative acknowledgement, except for a full queue.
-        waited: seconds for which rows waited for space in a full queue.
-        bytes: posted payload bytes.
-        seconds: time from the first row to the last acknowledgement.
-        reconnects: number of restored connections.
-        sample: eight bytes for each sampled row, with ``guidMode=source`` and ``id``: equal bytes mean equal
-            messages.
-    """
-
-    partition: int = 0
-    attempt: int = 0
-    rows: int = 0
-    acknowledged: int = 0
-    repeated: int = 0
-    dropped: int = 0
-    dead_letters: int = 0
-    retried: int = 0
-    waited: float = 0.0
-    bytes: int = 0
-    seconds: float = 0.0
-    reconnects: int = 0
-    by_id: bool = False
-    sample: _Sample = field(default=b"", repr=False)
-
-    @property
-    def rows_per_second(self) -> float:
-        """Rows a second of this partition."""
-        return self.rows / self.seconds if self.seconds else 0.0
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether rows became no message of their own."""
-        return bool(self.repeated or self.dropped or self.dead_letters)
-
-    def __str__(self) -> str:
-        return f"partition {self.partition}: {_counts(self)} in {self.seconds:.2f} s, {_rates(self)}"
-
-
-@dataclass(slots=True)
-class Summary:
-    """Sum of the reports of a write.
-
-    Attributes:
-        reports: reports of the partitions, in the order of arrival.
-        wall_seconds: duration of the whole write, if measured; 0 otherwise.
-    """
-
-    reports: list[PartitionReport] = field(default_factory=list["PartitionReport"])
-    wall_seconds: float = 0.0
-
-    @property
-    def partitions(self) -> int:
-        """Number of written partitions."""
-        return len(self.reports)
-
-    @property
-    def rows(self) -> int:
-        """Rows read."""
-        return sum(each.rows for each in self.reports)
-
-    @property
-    def acknowledged(self) -> int:
-        """Acknowledged messages."""
-        return sum(each.acknowledged for each in self.reports)
-
-    @property
-    def repeated(self) -> int:
-        """Rows not posted because an earlier row of the partition had the same id."""
-        return sum(each.repeated for each in self.reports)
-
-    @property
-    def dropped(self) -> int:
-        """Rows that could not be posted and were dropped."""
-        return sum(each.dropped for each in self.reports)
-
-    @property
-    def dead_letters(self) -> int:
-        """Rows that could not be posted and became dead letters."""
-        return sum(each.dead_letters for each in self.reports)
-
-    @property
-    def retried(self) -> int:
-        """Posts repeated after a negative acknowledgement."""
-        return sum(each.retried for each in self.reports)
-
-    @property
-    def waited(self) -> float:
-        """Seconds for which rows of all partitions waited for space in a full queue."""
-        return sum(each.waited for each in self.reports)
-
-    @property
-    def bytes(self) -> int:
-        """Posted payload bytes."""
-        return sum(each.bytes for each in self.reports)
-
-    @property
-    def reconnects(self) -> int:
-        """Number of restored connections."""
-        return sum(each.reconnects for each in self.reports)
-
-    @property
-    def seconds(self) -> float:
-        """Duration: measured, or else the duration of the slowest partition."""
-        return self.wall_seconds or max((each.seconds for each in self.reports), default=0.0)
-
-    @property
-    def rows_per_second(self) -> float:
-        """Rows a second of the whole write."""
-        return self.rows / self.seconds if self.seconds else 0.0
-
-    def check(self) -> None:
-        """Check that no rows of different partitions had the same GUID, so that the broker lost none of them.
-
-        The check uses a sample of the rows, and almost certainly finds frequent cases. Equal ids
-        (``id_column``) are a warning in the log.
-
-        Raises:
-            UsageError: rows of one message (``guid_column``) are equal.
-        """
-        seen: dict[int, int] = {}
-        merged = 0
-        for report in self.reports:
-            for key in memoryview(report.sample).cast("Q"):
-                merged += seen.setdefault(key, report.partition) != report.partition
-        if any(report.by_id for report in self.reports):
-            repeated = self.repeated
-            if merged or repeated:
-                logger.warning(
-                    "rows with equal ids are one message, and the broker keeps the first: %s rows of a "
-                    "partition, and %s rows of a sample of %s in different partitions",
-                    f"{repeated:,}",
-                    f"{merged:,}",
-                    f"{len(seen) + merged:,}",
-                )
-        elif merged:
-            raise UsageError(
-                "rows of one message (guidColumn) in different partitions are equal in value and "
-                f"properties: {merged} of a sample of {len(seen) + merged} rows. The broker has kept only "
-                "one row of each set of equal rows, and all other rows. Add a number (posexplode) to the "
-                "value or to a property, drop duplicates (dropDuplicates) if one row is enough, or use "
-                "guidMode=content, with which a repeated write or batch may post rows again"
-            )
-
-    def add(self, reports: Iterable[PartitionReport]) -> Summary:
-        """Add reports; return this summary."""
-        self.reports.extend(reports)
-        return self
-
-    def __str__(self) -> str:
-        word = "partition" if self.partitions == 1 else "partitions"
-        return f"{_counts(self)} in {self.partitions} {word}, {self.seconds:.2f} s, {_rates(self)}"
-
-
-def _counts(of: PartitionReport | Summary) -> str:
-    parts = [
-        (of.repeated, f"{of.repeated:,} with a repeated id"),
-        (of.dropped, f"{of.dropped:,} invalid and dropped"),
-        (of.dead_letters, f"{of.dead_letters:,} invalid and posted as dead letters"),
-        (of.retried, f"{of.retried:,} retried"),
-        (of.waited, f"{of.waited:.1f} s of waiting for room"),
-        (of.reconnects, f"{of.reconnects} reconnects"),
-    ]
-    first = f"{of.rows:,} rows, {of.acknowledged:,} acknowledged"
-    return ", ".join([first, *(text for count, text in parts if count)])
-
-
-def _rates(of: PartitionReport | Summary) -> str:
-    megabytes = of.bytes / of.seconds / 1e6 if of.seconds else 0.0
-    return f"{of.rows_per_second:,.0f} rows/s, {megabytes:.1f} MB/s"
 
 
 class WritePartition:
@@ -292,6 +107,158 @@ class WritePartition:
             return PartitionReport(partition=scope.partition, attempt=scope.attempt)
         options = self.options.resolved(names_of(first))
         return post_partition(batches_of(first, rows, options, self._types), options, scope)
+
+
+def write_partition(
+    *,
+    queue: str = "",
+    broker: str | None = None,
+    value: str = "value",
+    properties: Sequence[str] = (),
+    queue_column: str = "",
+    id_column: str = "",
+    guid_column: str = "",
+    key_column: str = "",
+    not_before_column: str = "",
+    guid_mode: str | None = None,
+    write_name: str = "",
+    schema: StructType | None = None,
+    summary: Accumulator[Summary] | None = None,
+    compression: str = "none",
+    max_retries: int = 5,
+    retry_interval: float = 0.2,
+    connect_timeout: float = 10.0,
+    reconnect_timeout: float = 120.0,
+    ack_timeout: float = 300.0,
+    idle_timeout: float = 30.0,
+    rate: float | None = None,
+    on_invalid_row: str = "fail",
+    dead_letter_queue: str = "",
+    user: str = "",
+    password: str = "",
+    password_env: str = "",
+    mechanism: str = "",
+    credentials: str = "",
+    tls_ca_file: str = "",
+    tls_cert_file: str = "",
+    tls_key_file: str = "",
+    tls_server_name: str = "",
+) -> WritePartition:
+    """Return a function for ``foreachPartition`` that posts the rows of a partition.
+
+    ::
+
+        df.foreachPartition(
+            bmq.spark.write_partition(
+                queue="bmq://bmq.test.mem.priority/orders",
+                broker="tcp://localhost:30114",
+                value="body",
+                properties=["CustomerId", "OrderType"],
+            )
+        )
+
+    A partition is done when all rows are acknowledged. A worker process uses one session for all its
+    partitions. The function also works inside ``foreachBatch``.
+
+    GUIDs determine the effect of a repeated task. No column takes part in a GUID because of its name alone:
+    ``guid_column`` and ``id_column`` name the column.
+
+    * The broker drops a message whose GUID it has seen within the deduplication window of the queue's domain
+      (five minutes by default). A task repeated within the window adds no messages if it computes the same
+      GUIDs. A task repeated after the window posts its rows again.
+    * ``content``, the default, derives a GUID from the write, the partition, the target queue, the row, and
+      the number of earlier equal rows in the partition. Two writes are different, unless both have the same
+      ``write_name`` (inside ``foreachBatch``: and the same batch). A write repeated with other partitions
+      posts its rows again.
+    * ``source`` derives a GUID from the row's source message (``guid_column``), the target queue, the write
+      name and the row. Other partitions, another query or a new checkpoint do not change the GUID. Equal rows
+      of one message in different partitions (after ``explode``, ``union`` or a join) are one message for the
+      broker. The write then fails with an error (with ``foreachPartition``, only ``check`` of its summary
+      raises the error): add a number (``posexplode``) to these rows. A row with a null GUID has the GUID of
+      ``content``.
+    * ``id`` derives a GUID from the target queue and the column ``id_column`` alone. Two rows with the same
+      id are one message, even in different jobs. Equal ids within a write are a warning in the log.
+    * ``random`` creates new GUIDs each time. A repeated task posts its rows again.
+    * Rows with other values after each computation (``rand()``, ``current_timestamp()``, a non-deterministic
+      UDF) get new GUIDs with ``content`` and ``source``, and are posted again. Give these rows an id.
+    * In ``foreachBatch``, a batch that is repeated after a failure of the driver is a new write, and posts
+      its rows again, unless the write has a name. Give each write in a ``foreachBatch`` its own name.
+
+    Args:
+        queue: URI of the target queue.
+        broker: address of the broker, or several separated by commas. If None, the address in BMQ_BROKER_URI
+            in the environment of the task, or ``tcp://localhost:30114`` if not set.
+        value: column with the payload, string or binary.
+        properties: columns that become properties of the same name: boolean, byte, short, int, bigint, string
+            or binary. Each entry of a map or struct column becomes a property. A null value omits the
+            property.
+        queue_column: column with the target queue of each row, instead of ``queue``.
+        id_column: column with the id of each row.
+        guid_column: column with the GUID of each row's source message.
+        key_column: column with the ordering key of each row: messages with equal keys go to one member of a
+            consumer group, see :meth:`bmq.Queue.group`. The key determines the property ``bmq_bucket``; null
+            means no key.
+        not_before_column: column with the due time of each row's message: a timestamp, or seconds since 1970.
+            Messages with a due time are posted to the delay queue of their target,
+            ``bmq://DOMAIN/NAME.delayed``; messages with null go to the target. A delay relative to now would
+            change in a repeated task, and change the GUID. Compute the due time in the DataFrame.
+        guid_mode: ``content``, ``source``, ``id`` or ``random``; by default ``id`` with ``id_column``, else
+            ``source`` with ``guid_column``, else ``content``.
+        write_name: name of the write: a repeated write of this name, in ``foreachBatch`` in a repeated batch,
+            adds no messages. Without a name, each call of write_partition, and each action that uses it, is
+            a separate write.
+        schema: schema of the DataFrame. With a schema, the columns are checked in this call, and narrow
+            integers keep their type (int is INT32, short and byte are SHORT). Without a schema, all integers
+            are INT64.
+        summary: accumulator of :func:`bmq.spark.summary_accumulator` that collects the reports of the
+            partitions.
+        compression: ``none`` or ``zlib``.
+        max_retries: number of retries after a negative acknowledgement before the task fails; a full queue
+            does not count.
+        retry_interval: seconds before the first retry, doubled each time.
+        connect_timeout: seconds until an unreachable broker is an error.
+        reconnect_timeout: seconds until a lost connection is an error.
+        ack_timeout: seconds without an outcome, or with a full queue that accepts no row, until the task
+            fails.
+        idle_timeout: seconds until the idle session of a worker is closed.
+        rate: maximum number of rows a second of each partition; None for no limit.
+        on_invalid_row: handling of rows that cannot be posted: ``fail`` fails the task, ``drop`` omits and
+            counts the row, ``deadLetters`` posts the row to ``dead_letter_queue`` with the reason.
+        dead_letter_queue: URI of the queue for invalid rows.
+        user: user name, if the broker requires authentication.
+        password: password, or the data of another mechanism. The password travels with the job.
+        password_env: environment variable with the password, on the worker.
+        mechanism: authentication mechanism, by default BASIC.
+        credentials: ``MODULE:NAME`` of a function or class that returns :class:`bmq.Credentials`, instead of
+            the arguments above.
+        tls_ca_file: trusted authorities instead of the system's: a PEM file on the worker.
+        tls_cert_file: client certificate: a PEM file on the worker.
+        tls_key_file: key of the client certificate, if in a separate file.
+        tls_server_name: name in the broker's certificate, if different from the address.
+
+    Raises:
+        UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
+
+    The returned function raises, in the task:
+        ConnectionFailed: the broker could not be reached; the message names the address.
+        PostError: a row was not accepted; the error names status, queue and row.
+        UsageError: a row cannot be posted.
+        RequestTimeout: no outcome in time.
+    """
+    given = dict(locals())  # every argument by its name
+    del given["schema"], given["summary"]
+    options = arguments(given)
+    types = None
+    if schema is not None:
+        from pyspark.sql.types import StructType  # only needed here
+
+        schema = _checks.instance("schema", schema, StructType, "the schema of a DataFrame")
+        types = check_columns(schema, options)
+    if summary is not None and not callable(getattr(type(summary), "add", None)):
+        raise UsageError(
+            f"summary must come from bmq.spark.summary_accumulator(spark), not {_checks.shown(summary)}"
+        )
+    return WritePartition(options, types, summary)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -412,8 +379,6 @@ def write(
             partitions had the same GUID, see :meth:`Summary.check`.
         PySparkException: the job failed; its text contains the task's error.
     """
-    from bmq.spark.partition import write_partition
-
     plan = write_partition(
         queue=queue, broker=broker, value=value, properties=properties, schema=df.schema, **options
     )

@@ -16,8 +16,9 @@ import pytest
 from bmq.arrow.decoding import pa
 from bmq.spark import write_partition
 from bmq.spark.log import BatchLog, LogPartition, raw_schema, read_partition
-from bmq.spark.partition import TaskScope, WritePartition, post_partition
+from bmq.spark.partition import TaskScope, post_partition
 from bmq.spark.schema import OnInvalidMessage
+from bmq.spark.writer import WritePartition
 from tests.spark.readers import WHOLE
 
 MIB = 2**20
