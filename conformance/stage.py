@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from bmq import _world
-from bmq.errors import ProtocolError
+from bmq.errors import ProtocolError, StatusCategory
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage, decode_confirms
 from bmq.wire.constants import Compression, EventType, PushFlags
@@ -40,7 +40,6 @@ from bmq.wire.control import (
     QueueHandleParameters,
     RoutingConfiguration,
     Status,
-    StatusCategory,
 )
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import HEADER_SIZE, Event, pack_event_header

@@ -76,18 +76,12 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "delays": (["delays/*"], ["delays"]),
     "workers": (["workers/*"], ["workers"]),
     "broker": (
-        [
-            f"broker/_{name}"
-            for name in ("backlog", "bounds", "domain", "handle", "queue", "routing", "storage")
-        ],
+        [f"broker/_{name}" for name in ("delivery", "domain", "handle", "queue", "routing", "storage")],
         ["broker", "integration"],
     ),
     # Without code for the communication with a JVM.
     "spark": (
-        [
-            f"spark/{name}"
-            for name in ("guids", "invalid_rows", "log", "options", "partition", "rows", "schema")
-        ],
+        [f"spark/{name}" for name in ("guids", "log", "options", "partition", "rows", "schema")],
         ["spark", "arrow"],
     ),
 }

@@ -122,7 +122,7 @@ def _structure(
     if size is None and len(raw) < whole:
         parts.append(Part(start, depth + 1, name, f"cut: {len(raw)} of {whole} bytes present", error=True))
         return {}, parts
-    values = LAYOUTS[name].parse(raw.ljust(whole, b"\0"))
+    values: dict[str, Any] = cast("Any", LAYOUTS[name]).parse(raw.ljust(whole, b"\0"))
     for member, field in CODECS[name].fields.items():
         at = field.start // 8
         if at < len(raw):

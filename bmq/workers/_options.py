@@ -296,7 +296,7 @@ def check_elsewhere(uri: QueueUri, letters: Queue | str) -> None:
     Raises:
         UsageError: the messages would return to the queue, or cannot be posted.
     """
-    other = QueueUri.parse(letters if isinstance(letters, str) else letters.uri)
+    other = QueueUri.parse(letters.uri if isinstance(letters, Queue) else letters)
     if other.app_id:
         raise UsageError(f"dead letters are posted to a queue, not to an application of it: {other}")
     if other.canonical == uri.canonical:

@@ -237,7 +237,8 @@ class KeyedMessages(MessageSource):
         # For each key, messages without an attempt so far, and the state of messages after an attempt, each
         # behind its number among all messages: a pair for each would take more memory.
         self._lanes: dict[Hashable, deque[Any]] = {}
-        self.ready: deque[Hashable] = deque()
+        self._keys: deque[Hashable] = deque()
+        self.ready = self._keys
         # Number and bytes of the messages in lanes.
         self._messages = self._bytes = 0
         # The filling task waits for this future while the lanes are full.
@@ -264,7 +265,7 @@ class KeyedMessages(MessageSource):
                 lane.append(item)
             else:
                 self._lanes[key] = deque((placed, item))
-                self.ready.append(key)
+                self._keys.append(key)
             self.wake()
             while self._full:
                 self._room = asyncio.get_running_loop().create_future()
@@ -289,7 +290,7 @@ class KeyedMessages(MessageSource):
                 return
 
     def pop(self) -> Work:
-        key = self.ready.popleft()
+        key = self._keys.popleft()
         lane = self._lanes[key]
         item: Message | Work = lane[1]
         lane[1] = work = item if isinstance(item, Work) else self._workers.new(item)
@@ -319,7 +320,7 @@ class KeyedMessages(MessageSource):
 
     async def _rest(self, work: Work, seconds: float) -> None:
         await self._workers.clock.sleep(seconds)
-        self.ready.append(work.key)
+        self._keys.append(work.key)
         self.wake()
 
     def _rested(self, failing: int, resting: asyncio.Task[None]) -> None:
@@ -333,7 +334,7 @@ class KeyedMessages(MessageSource):
         lane.popleft()
         lane.popleft()
         if lane:
-            self.ready.append(work.key)
+            self._keys.append(work.key)
         else:
             del self._lanes[work.key]
         self._messages -= 1
@@ -353,7 +354,7 @@ class KeyedMessages(MessageSource):
             waiting += zip(items, items, strict=True)
         waiting.sort(key=itemgetter(0))
         self._lanes.clear()
-        self.ready.clear()
+        self._keys.clear()
         left: list[Message] = []
         for _, item in waiting:
             if not isinstance(item, Work):

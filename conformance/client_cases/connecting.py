@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from bmq.errors import StatusCategory
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     ClientType,
     ControlMessage,
     Disconnect,
-    StatusCategory,
 )
 from bmq.wire.event import HEARTBEAT_REQ, HEARTBEAT_RSP, pack_schema_event
 from conformance.case import Cases, Level, check, fail

@@ -687,7 +687,7 @@ EXCLUDED: dict[str, str] = {
                 "bmq.interceptors.Operation",
             ),
             *("bmq.otel.OpenTelemetry.on_operation", "bmq.otel.OpenTelemetry.on_operation_end"),
-            *("bmq.DeadLetter.post", "bmq.DeadLetter.post_once", "bmq.otel.BinaryCodec.*"),
+            *("bmq.DeadLetter.post", "bmq.otel.BinaryCodec.*"),
             *("bmq.otel.OpenTelemetry.handle", "bmq.otel.OpenTelemetry.on_ack"),
             *("bmq.otel.OpenTelemetry.on_confirm", "bmq.otel.OpenTelemetry.on_post"),
             *("bmq.otel.OpenTelemetry.on_receive", "bmq.otel.TextCodec.*"),

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -426,3 +427,48 @@ def test_messages_before_a_mistake_are_read() -> None:
         )
     read = [(queue_id, [data[:size] for *_, size, data in puts]) for queue_id, puts in runs]
     assert read == [(3, [b"one"]), (5, [b"two", b"three"])]
+
+
+@given(st.lists(st.tuples(st.sampled_from(SIMILAR), st.integers(1, 5)), max_size=10))
+def test_equal_messages_in_a_row_are_read_as_if_alone(parts: list[tuple[bytes, int]]) -> None:
+    expected = [m for part, count in parts for m in decode_pushes(EVENT_HEADER + part, AT) * count]
+    assert decode_pushes(EVENT_HEADER + b"".join(part * count for part, count in parts), AT) == expected
+
+
+@pytest.mark.parametrize("left", [1, 4, 16, len(push(b"one one")) - 1])
+def test_equal_messages_before_an_incomplete_one(left: int) -> None:
+    one = push(b"one one")
+    with pytest.raises(ProtocolError) as caught:
+        decode_pushes(EVENT_HEADER + one * 5 + one[:left], AT)
+    assert caught.value.offset is not None
+    assert caught.value.offset >= AT + 5 * len(one)
+
+
+def test_short_series_of_equal_messages_are_copied_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A hostile peer changes the length as soon as the decoder has begun to cut several messages.
+
+    The copies cannot be seen from outside but by their time, so the test counts them.
+    """
+    copied, cut = 0, push_module._cut
+
+    def counting(messages: bytes, length: int, prefix: int, pad: int) -> Iterator[tuple[bytes, ...]]:
+        nonlocal copied
+        copied += len(messages)
+        return cut(messages, length, prefix, pad)
+
+    monkeypatch.setattr(push_module, "_cut", counting)
+    event = EVENT_HEADER + (push(b"one one") * 3 + push(b"one and two") * 3) * 500
+    assert len(decode_pushes(event, AT)) == 3000
+    assert 0 < copied < 8 * len(event)
+
+
+def test_an_error_after_equal_messages_can_be_collected() -> None:
+    """Collecting an iterator over a memoryview, and the memoryview with it, crashes CPython."""
+    one = push(b"one one")
+    with pytest.raises(ProtocolError) as caught:
+        decode_pushes(EVENT_HEADER + one * 4 + push(b"one one", queueId=4) + one[:16], AT)
+    caught.value.args += (caught.value,)  # a cycle: only the garbage collector frees the frames
+    del caught
+    gc.collect()
