@@ -9,7 +9,6 @@ from inspect import signature
 import pytest
 
 import bmq
-from bmq.groups._coordinator import decoded, encoded
 from bmq.groups._protocol import Crown, Leader, Phase, Report, shares
 
 DEFAULT = signature(bmq.Queue.group).parameters["buckets"].default
@@ -71,17 +70,10 @@ class Members:
         return {name: len(buckets) for name, buckets in self.held.items()}
 
 
-@pytest.mark.parametrize("buckets", [DEFAULT, 256, 512])
-def test_the_largest_share_is_near_the_fair_one_for_2_to_20_members(buckets: int) -> None:
-    for count in range(2, 21):
-        share = shares({f"m{number}": 1.0 for number in range(count)}, buckets)
-        assert sum(share.values()) == buckets
-        assert max(share.values()) <= 1.15 * buckets / count
-
-
 @pytest.mark.parametrize("buckets", [DEFAULT, 512])
 @pytest.mark.parametrize(
-    "weights", [(1, 2), (1, 1, 3), (0.5, 1, 2, 4), (1, 1, 1, 1, 2, 2), (3, 5, 7), (0.01, 1), (100, 1)]
+    "weights",
+    [(1, 2), (1, 1, 3), (0.5, 1, 2, 4), (1, 1, 1, 1, 2, 2), (3, 5, 7), (0.01, 1), (100, 1), (1,) * 20],
 )
 def test_weights_are_met_within_a_tenth(buckets: int, weights: tuple[float, ...]) -> None:
     given = {f"m{number}": float(weight) for number, weight in enumerate(weights)}
@@ -115,58 +107,12 @@ def test_shares_stay_even_while_members_come_and_go_and_few_buckets_move() -> No
         assert {before[bucket] for bucket in moved} == {f"m{count}"}, "a leave moves buckets of others"
 
 
-def test_a_change_of_members_keeps_weights_within_a_tenth() -> None:
-    members = Members(512)
-    for name, weight in {"small": 0.5, "one": 1.0, "two": 2.0, "four": 4.0, "eight": 8.0}.items():
-        members.join(name, weight)
-    for gone in ("four", "small"):
-        members.leave(gone)
-        total = sum(members.weights.values())
-        for name, weight in members.weights.items():
-            assert members.counts[name] == pytest.approx(512 * weight / total, rel=0.1)
-
-
 def test_more_members_than_buckets_leave_some_without() -> None:
     members = Members(4)
     for number in range(7):
         members.join(f"m{number}")
     assert sorted(members.counts.values()) == [0, 0, 0, 1, 1, 1, 1]
     assert set(members.owners) == set(range(4))
-
-
-def test_a_leader_after_one_that_left_waits_for_the_remaining_members_only() -> None:
-    members = Members(4)
-    members.join("a")
-    members.join("b")
-    members.leave("b")
-    crown = members.leader.left()
-    assert crown is not None
-    assert crown.members == ("a",)
-    assert decoded(encoded(crown, "k % 4 == 0"))[:2] == (crown, "k % 4 == 0")
-    for other, phase in ((None, Phase.LEADING), (Crown("x", 1, 1), Phase.COLLECTING)):
-        leader = Leader(4)
-        claims = [leader.crown("c", each, 0.0) for each in (crown, other) if each is not None]
-        assert claims[-1] is not None
-        leader.crown("c", claims[-1], 0.0)
-        assert leader.phase is Phase.COLLECTING
-        assert not leader.report(Report("c", "", 1, (0, 0), 1.0, False, {}), 0.0)[0].buckets
-        leader.report(Report("a", "", 9, (0, 0), 1.0, False, members.held["a"]), 0.0)
-        assert leader.phase is phase
-        assert {owner.who for owner in leader.owners.values() if owner.granted} == {"a"}
-
-
-def test_a_member_alone_leads_at_once_after_one_that_left() -> None:
-    members = Members(4)
-    members.join("a")
-    members.leave("a")
-    crown = members.leader.left()
-    assert crown is not None
-    leader = Leader(4)
-    claim = leader.crown("b", crown, 0.0)
-    assert claim is not None
-    leader.crown("b", claim, 0.0)
-    assert leader.phase is Phase.LEADING
-    assert leader.fence >= members.leader.fence
 
 
 A, B, C = "a@node1:30114#1", "b@node1:30114#2", "c@node2:30114#3"
@@ -213,9 +159,13 @@ def test_buckets_of_a_former_leader_go_to_a_member_at_its_node_first() -> None:
     assert members.counts == {B: 6, C: 6}
 
 
-def test_a_node_without_members_has_no_precedence() -> None:
-    members = Members(12)
-    for name in (A, C, "d@node3:30114#5"):
-        members.join(name)
-    members.leave(A)
-    assert members.counts == {C: 6, "d@node3:30114#5": 6}
+@pytest.mark.parametrize("count", [2, 3, 5, 20])
+def test_neighbouring_keys_go_to_different_members(count: int) -> None:
+    """The keys of a young shop are small numbers."""
+    members = Members(128)
+    for number in range(count):
+        members.join(f"m{number}")
+    owners = members.owners
+    for first in range(128):
+        keys = {owners[(first + step) % 128] for step in range(4 * count)}
+        assert len(keys) > count / 2, (first, keys)

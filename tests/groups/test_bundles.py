@@ -111,29 +111,6 @@ async def test_a_member_has_few_subscriptions_above_those_of_its_buckets(
     assert not first.consumers
 
 
-async def test_busy_members_hand_buckets_over_in_order(
-    bmq_connect: Connect, bmq_queue_uri: str, flow: Flow, tasks: list[asyncio.Task[None]]
-) -> None:
-    """Messages wait in the members all the time, so that buckets leave and join bundles under load."""
-    groups: list[bmq.groups.Group] = []
-    for _ in range(3):
-        queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-        groups.append(await queue.group("k", **OPTIONS))
-        tasks.append(asyncio.create_task(flow.handle(groups[-1], 0.0005)))
-        await flow.post(10)
-        await eventually(lambda: sum(len(each.owned) for each in groups) == 8)
-        await eventually(lambda: max(len(each.owned) for each in groups) <= -(-8 // len(groups)))
-        await flow.post(10)
-        await eventually(flow.done)
-        await flow.post()
-        await eventually(lambda: all(bundles(each.queue) for each in groups))
-        await flow.post(10)
-    while groups:
-        await groups.pop(0).close()
-        await flow.post(5) if groups else None
-    assert flow.wrong == []
-
-
 async def test_a_bucket_whose_former_owner_still_subscribes_stays_out_of_bundles(
     bmq_connect: Connect, bmq_queue_uri: str, flow: Flow, tasks: list[asyncio.Task[None]]
 ) -> None:
@@ -228,33 +205,6 @@ async def test_a_refused_bundle_is_left_out(
         await flow.post(5)
         await eventually(flow.done)
         assert bundles(queue) == []
-    assert flow.wrong == []
-
-
-async def test_bundles_are_withdrawn_with_a_lost_connection(
-    bmq_connect: Connect,
-    bmq_proxy: Any,
-    bmq_queue_uri: str,
-    flow: Flow,
-    tasks: list[asyncio.Task[None]],
-) -> None:
-    session = await bmq_connect(bmq_proxy.uri)
-    queue = await session.open_queue(bmq_queue_uri, read=True)
-    async with queue.group("k", **OPTIONS) as group:
-        tasks.append(asyncio.create_task(flow.handle(group)))
-        await eventually(lambda: len(group.owned) == 8)
-        await flow.post()
-        await eventually(lambda: bundles(queue))
-        events = session.events()
-        bmq_proxy.cut()
-        async for event in events:
-            if isinstance(event, bmq.events.ConnectionLost):
-                break
-        await eventually(lambda: not bundles(queue))
-        await eventually(lambda: len(group.owned) == 8)
-        await flow.post(3)
-        await eventually(flow.done)
-        await eventually(lambda: bundles(queue) == ["k % 1 == 0"])
     assert flow.wrong == []
 
 

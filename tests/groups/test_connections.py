@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 import bmq
+from bmq.client.consumer import Consumer
 from bmq.testing import FaultProxy
 from tests.groups.test_exclusive import OPTIONS, Ledger, handle, post
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
-
-
-@pytest.fixture
-async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, write=True)
 
 
 async def test_a_member_with_more_messages_than_its_memory_holds_keeps_its_lease(
@@ -75,33 +73,6 @@ async def test_a_member_begins_anew_after_the_loss_of_either_connection(
         await asyncio.gather(*tasks)
     assert not ledger.wrong
     assert len(ledger.handled) == 120
-
-
-async def test_a_leader_that_hears_nothing_for_some_time_is_deposed(
-    bmq_connect: Connect,
-    bmq_broker: bmq.broker.Broker,
-    bmq_queue_uri: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A leader without its own reports cannot tell whether the members are silent: its peers can."""
-    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
-        old = await session.open_queue(bmq_queue_uri, read=True)
-        async with old.group("k", **OPTIONS) as first:
-            await eventually(lambda: len(first.owned) == 6)
-            async with new.group("k", **OPTIONS) as second:
-                await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
-                kept = second.owned
-                proxy.stall()
-                await eventually(lambda: not second.owned)
-                await eventually(lambda: len(second.owned) == 6)
-                assert kept < second.owned
-                assert second.stats().behind == 3
-                assert "has not answered for" in caplog.text
-                assert "holds 3 buckets" in caplog.text
-                proxy.resume()
-                await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
-                await eventually(lambda: second.stats().behind == 0)
 
 
 async def test_leaving_ends_the_connection_of_the_agreement(
@@ -183,29 +154,51 @@ async def test_the_leader_keeps_its_mark_if_it_arrives_again_on_the_same_connect
             await eventually(lambda: len(group.owned) == 6)
 
 
-async def test_a_member_joins_only_when_its_messages_can_arrive(
-    bmq_broker: bmq.broker.Broker,
-    bmq_session: bmq.Session,
+@pytest.mark.parametrize(
+    "refused", ['!= "[^"]+"$', r'&& bmq_from != ""$', "^exists"], ids=["open", "narrow", "close"]
+)
+async def test_requests_of_a_candidate_that_the_broker_refuses_are_repeated(
+    refused: str,
+    bmq_connect: Connect,
     bmq_queue_uri: str,
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def connect(session: bmq.Session) -> bmq.Session:
-        return await bmq.connect(bmq_broker.uri)
+    configure, left = Consumer.configure, [1, 2]
 
-    monkeypatch.setattr("bmq.groups._coordinator.connect_beside", connect)
-    control = f"{bmq_queue_uri}.group"
-    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
-        queue = await session.open_queue(bmq_queue_uri, read=True)
-        proxy.refuse()
-        proxy.cut()
-        await eventually(lambda: queue.state is bmq.QueueState.LOST)
-        group = queue.group("k", **OPTIONS)
-        joining = asyncio.create_task(group.open())
-        await eventually(lambda: control in bmq_broker.queues)
-        other = await bmq_session.open_queue(bmq_queue_uri, write=True)
-        for number in range(10):
-            await other.post(b"%d" % number, properties={"k": number})
-        assert not bmq_broker.queues[control].posted
-        await proxy.accept()
-        async with await joining:
-            await eventually(lambda: len(group.owned) == 6)
+    async def refuse(self: Consumer, expression: Any = None, **limits: Any) -> None:
+        control = self.queue.uri.endswith(".group") and not limits
+        if left and control and re.search(refused, str(expression)):
+            raise bmq.ConfigureQueueError(f"no {left.pop()}")
+        await configure(self, expression, **limits)
+
+    monkeypatch.setattr(Consumer, "configure", refuse)
+    queues = [await (await bmq_connect()).open_queue(bmq_queue_uri, read=True) for _ in range(2)]
+    groups = await asyncio.gather(*(queue.group("k", **OPTIONS) for queue in queues))
+    await eventually(lambda: [len(group.owned) for group in groups] == [3, 3])
+    assert not left
+    assert caplog.text.count("and is repeated: no") == 2
+    await asyncio.gather(*(group.close() for group in groups))
+
+
+async def test_a_member_whose_host_falls_ill_passes_its_buckets_on(
+    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+) -> None:
+    host = bmq.health.HostHealth()
+    async with bmq.connect(bmq_broker.uri, host_health=host) as ill, bmq.connect(bmq_broker.uri) as well:
+        queue = await ill.open_queue(bmq_queue_uri, read=True, suspends_on_bad_host_health=True)
+        first = await queue.group("k", **OPTIONS)
+        await eventually(lambda: len(first.owned) == 6)
+        second = await (await well.open_queue(bmq_queue_uri, read=True)).group("k", **OPTIONS)
+        await eventually(lambda: len(first.owned) == len(second.owned) == 3)
+        least = min(each.fence(bucket) for each in (first, second) for bucket in each.owned)
+        for _ in range(2):
+            host.set(False)
+            await eventually(lambda: len(second.owned) == 6 and not first.owned)
+            host.set(True)
+            await eventually(lambda: len(first.owned) == len(second.owned) == 3)
+        assert all(each.fence(bucket) > least for each in (first, second) for bucket in each.owned)
+        host.set(False)
+        await eventually(lambda: len(second.owned) == 6)
+        await first.close()
+        await second.close()

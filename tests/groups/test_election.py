@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from bmq._log_limit import LogLimit
-from bmq.groups import _coordinator, _protocol
+from bmq.groups import _coordinator
 from bmq.groups._coordinator import Coordinator, encoded
 from bmq.groups._protocol import (
     Candidate,
     CandidateInput,
-    CandidateState,
     Crown,
     Leader,
     Member,
@@ -306,43 +305,3 @@ def test_coordinators_take_the_steps_of_the_specification() -> None:
         "Arrive",
     }
     assert taken == steps.keys()
-
-
-def _any_own_report(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Candidate, "proves", lambda self, seq: self.state is not CandidateState.HOLDING)
-
-
-def _any_age(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Candidate, "proves", lambda self, seq: self.state is CandidateState.CANDIDATE)
-
-
-def _redelivered(patch: pytest.MonkeyPatch) -> None:
-    stray = Coordinator._stray
-    patch.setattr(Coordinator, "_stray", lambda self, report, *, again: stray(self, report, again=False))
-
-
-def _never_resumes(patch: pytest.MonkeyPatch) -> None:
-    patch.setitem(
-        Candidate.TRANSITIONS,
-        (CandidateState.YIELDED, CandidateInput.WAKE),
-        _protocol.Transition(None, CandidateState.YIELDED),
-    )
-
-
-def _crown_confirmed_at_once(patch: pytest.MonkeyPatch) -> None:
-    crowned = Coordinator._crowned
-
-    async def confirm(self: Coordinator, message: Any, crown: Crown) -> None:
-        message.confirm()
-        await crowned(self, message, crown)
-
-    patch.setattr(Coordinator, "_crowned", confirm)
-
-
-@pytest.mark.parametrize(
-    "change", [_any_own_report, _any_age, _redelivered, _never_resumes, _crown_confirmed_at_once]
-)
-def test_a_product_that_differs_is_found(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch)
-    with pytest.raises(AssertionError):
-        _replay_all()

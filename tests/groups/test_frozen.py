@@ -19,11 +19,6 @@ OPTIONS: dict[str, Any] = {"buckets": 6, "lease": 0.5}
 TAKE_OVER: dict[str, Any] = {**OPTIONS, "take_over_after": 1.5}
 
 
-@pytest.fixture
-async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, write=True)
-
-
 @pytest.mark.parametrize("leads", [False, True], ids=["member", "leader"])
 async def test_the_order_of_a_key_waits_for_a_frozen_member(
     leads: bool,
@@ -164,12 +159,3 @@ async def test_a_killed_member_is_not_taken_for_a_frozen_one(
                 await eventually(lambda: "is gone" in caplog.text)
                 await eventually(lambda: group.stats().silent == 0 and group.stats().behind == 0)
                 await proxy.accept()
-
-
-@pytest.mark.parametrize("given", [0, -1, 1.4, "2"])
-async def test_take_over_after_is_at_least_three_leases(
-    bmq_session: bmq.Session, bmq_queue_uri: str, given: Any
-) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
-    with pytest.raises(bmq.UsageError, match="take_over_after"):
-        queue.group("k", lease=0.5, take_over_after=given)

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
-from bmq.groups import _protocol
 from bmq.groups._protocol import (
     Action,
     AssignmentInput,
@@ -332,55 +330,3 @@ def test_the_product_takes_the_steps_of_the_specification() -> None:
     taken = {*_ELSEWHERE, *_ANSWERS, "Report", "Order", "HandOut", "Notice", "Ended", "Leave", "Left", "Kill"}
     taken |= {"Deliver", "Cover", "Cut", "Crash", "Early", "Crowned", "Claim", "Read", "Collected", "Expire"}
     assert not taken - steps.keys()
-
-
-def _any_grant(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Member, "done", lambda self, bucket, fence, what: _done(self, bucket, fence, what, since=0))
-
-
-def _done(member: Member, bucket: int, fence: int, what: AssignmentInput, since: int) -> list[Effect]:
-    effects = member._fire(bucket, what)
-    if bucket in member.assignments:
-        member.assignments[bucket].since = since
-    return effects
-
-
-def _sorted_last(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_protocol, "nested", lambda buckets: tuple(reversed(range(buckets))))
-
-
-def _former_name_kept(patch: pytest.MonkeyPatch) -> None:
-    report = Leader.report
-    patch.setattr(Leader, "report", lambda self, each, now: report(self, replace(each, was=""), now))
-
-
-def _never_alone(patch: pytest.MonkeyPatch) -> None:
-    crown = Leader.crown
-    patch.setattr(
-        Leader, "crown", lambda self, who, each, now: crown(self, who, replace(each, members=None), now)
-    )
-
-
-def _unproved(patch: pytest.MonkeyPatch) -> None:
-    done = Member.done
-
-    def opened(self: Member, bucket: int, fence: int, what: AssignmentInput) -> list[Effect]:
-        effects = done(self, bucket, fence, what)
-        if bucket in self.assignments:
-            self.assignments[bucket].alone = True
-        return effects
-
-    patch.setattr(Member, "done", opened)
-
-
-def _proved_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Member, "bundled", property(lambda self: sorted(self.assignments)))
-
-
-@pytest.mark.parametrize(
-    "change", [_any_grant, _sorted_last, _former_name_kept, _never_alone, _unproved, _proved_for_ever]
-)
-def test_a_product_that_differs_is_found(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    change(monkeypatch)
-    with pytest.raises((AssertionError, KeyError)):
-        _replay_all()

@@ -7,10 +7,7 @@ import re
 from pathlib import Path
 
 from bmq.groups._protocol import (
-    Action,
     Assignment,
-    AssignmentInput,
-    AssignmentState,
     Candidate,
     CandidateInput,
     CandidateState,
@@ -41,13 +38,6 @@ def test_the_specification_has_every_transition_of_a_bucket_and_no_other() -> No
     assert _specified() == product
 
 
-def test_the_specification_names_every_state_input_and_action() -> None:
-    rows = [(*key, *value) for key, value in _specified().items()]
-    assert {row[0] for row in rows} | {row[3] for row in rows} == set(AssignmentState.__members__)
-    assert {row[1] for row in rows} == set(AssignmentInput.__members__)
-    assert {row[2] for row in rows} == set(Action.__members__) - {"SUBSCRIBE"} | {"NOTHING"}
-
-
 def test_the_specification_has_every_transition_of_a_candidate_and_no_other() -> None:
     product: dict[tuple[str, str], tuple[str, str]] = {}
     for (state, what), transition in Candidate.TRANSITIONS.items():
@@ -67,12 +57,6 @@ def test_the_specification_has_every_transition_of_a_candidate_and_no_other() ->
 def test_each_run_of_tlc_is_a_row_of_the_readme() -> None:
     text = (SPECIFICATION.parent / "README.md").read_text("utf-8")
     assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == sorted(runs.RUNS)
-
-
-def test_each_planted_mistake_has_a_run() -> None:
-    for path, kind in ((SPECIFICATION, runs.Run), (ELECTION, runs.Election)):
-        planted = set(re.findall(r'Mistake (?:=|#) "([^"]+)"', path.read_text("utf-8")))
-        assert planted == {run.mistake for run in runs.RUNS.values() if isinstance(run, kind)} - {"none"}
 
 
 def test_configurations_have_the_constants_and_definitions_of_the_specification(tmp_path: Path) -> None:

@@ -7,16 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import bmq
-from bmq.groups._expressions import (
-    bucket_expression,
-    keyless_expression,
-    unselected_expressions,
-    unusable_expressions,
-)
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -24,14 +16,6 @@ Open = Callable[[], Awaitable[bmq.Queue]]
 
 #: A key outside of all buckets, and its name in the log.
 FORGED: list[tuple[Any, str]] = [("x", "text"), ("", "text"), (True, "true"), (False, "false")]
-VALUES = st.one_of(
-    st.integers(-(2**63), 2**63 - 1), st.booleans(), st.text(max_size=5), st.binary(max_size=5), st.none()
-)
-
-
-@pytest.fixture
-async def writer(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, write=True)
 
 
 @pytest.fixture
@@ -50,38 +34,6 @@ async def taken(group: bmq.groups.Group, count: int) -> list[tuple[bytes, int | 
         got.append((message.data, group.bucket_of(message)))
         message.confirm()
     return got
-
-
-KEYS, SELECTORS = st.sampled_from([None, "k"]), st.sampled_from([None, "vip"])
-
-
-@settings(max_examples=60)
-@given(KEYS, st.integers(1, 24), VALUES, SELECTORS, st.booleans())
-def test_every_message_is_taken_exactly_once(
-    key: str | None, buckets: int, value: Any, expression: str | None, vip: bool
-) -> None:
-    properties = {"vip": vip} if value is None else {"vip": vip, key or "bmq_bucket": value}
-    texts = [bucket_expression(key, buckets, bucket, expression) for bucket in range(buckets)]
-    texts.append(keyless_expression(key, expression))
-    unusable = unusable_expressions(key, buckets, expression)
-    wanted = not expression or vip
-    low = unusable.pop("a number too low", None)
-    matching = sum(bmq.Expression(text).matches(properties) for text in texts)
-    matching += sum(expression.matches(properties) for expression in unusable.values())
-    if low is not None and low.matches(properties):
-        assert value < -(2**63) + buckets  # overflow: a bucket takes the number, or this check does
-        assert wanted
-    else:
-        assert matching == wanted
-
-
-@pytest.mark.parametrize("expression", ["exists(a)", "exists(a) && !exists(b)"])
-def test_the_complement_of_an_expression_is_exact_if_it_exists(expression: str) -> None:
-    rest, exact = unselected_expressions(expression)
-    assert exact
-    for properties in ({}, {"a": 1}, {"b": 1}, {"a": 1, "b": 1}):
-        matching = sum(each.matches(properties) for each in rest if each is not None)
-        assert matching == (not bmq.Expression(expression).matches(properties))
 
 
 class TestUnusableKeys:
@@ -162,12 +114,6 @@ class TestUnusableKeys:
             await eventually(lambda: group.stats().strays_held == 5)
         assert [each.levelname for each in caplog.records].count("ERROR") == 1
 
-    @pytest.mark.parametrize("strays", ["confirm", "", None, 3])
-    async def test_strays_is_checked(self, open_reader: Open, strays: Any) -> None:
-        queue = await open_reader()
-        with pytest.raises(bmq.UsageError, match="strays"):
-            queue.group(strays=strays, buckets=16)
-
 
 #: Options of the leaving member, options of the remaining member, a message for the leaving member only.
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -200,17 +146,6 @@ class TestOtherOptions:
             "all members need the same key, buckets, expression and keyless" in each for each in warnings
         )
         await other.close()
-
-    async def test_a_member_handing_strays_out_precedes_a_member_holding_strays(
-        self, writer: bmq.Queue, open_reader: Open
-    ) -> None:
-        async with (
-            (await open_reader()).group("k", keyless=False, buckets=16) as holds,
-            (await open_reader()).group("k", buckets=16) as takes,
-        ):
-            await writer.post_many([b"none"] * 20)
-            assert len(await taken(takes, 20)) == 20
-            assert holds.stats().strays_held == 0
 
     async def test_strays_can_be_left_to_other_consumers(self, writer: bmq.Queue, open_reader: Open) -> None:
         async with (await open_reader()).group("k", expression="x == 1", strays="leave", buckets=16) as group:
