@@ -18,7 +18,6 @@ import uvloop
 import bmq
 from bmq.broker import Broker, DomainConfig, Mode
 from bmq.testing import TestApp
-from bmq.testing._transport import SocketlessTransport
 from tests.waiting import eventually
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -64,20 +63,6 @@ async def test_app_records_handled_retried_and_given_up_messages(app: bmq.App) -
     assert app._settings.broker == "tcp://broker.example:30114"
 
 
-async def test_failed_assertion_shows_the_posted_messages(app: bmq.App) -> None:
-    async with TestApp(app) as test:
-        await test.post(ORDERS, Order(1))
-        await test.drained()
-        with pytest.raises(AssertionError) as caught:
-            test.broker.assert_posted(SHIPPED, count=3, properties={"number": 7})
-        text = str(caught.value)
-        assert f"expected 3 messages with {{'number': 7}} in {SHIPPED}, found 0 of 1 posted messages" in text
-        assert "b'shipped 1' {'number': 1}" in text
-        assert f"(queues with posts: {ORDERS}, {SHIPPED})" in text
-        with pytest.raises(AssertionError, match=r"expected a message b'x' in .*\n    nothing"):
-            test.broker.assert_posted(DEAD, payload=b"x")
-
-
 async def test_remaining_and_failed_work_is_reported() -> None:
     app = bmq.App()
 
@@ -116,17 +101,6 @@ async def test_an_app_that_cannot_start_raises_and_leaves_no_task(app: bmq.App) 
         async with TestApp(app):
             raise AssertionError("not begun")
     assert app._settings.broker == "tcp://broker.example:30114"
-
-
-async def test_the_broker_of_the_fixture_keeps_posts(
-    bmq_broker: Broker, bmq_session: bmq.Session, app: bmq.App
-) -> None:
-    async with TestApp(app, bmq_broker) as test:
-        queue = await bmq_session.open_queue(ORDERS, write=True)
-        await queue.typed(Order).post(Order(5))
-        await bmq_broker.drained(ORDERS)
-        assert test.broker is bmq_broker
-    assert [each.payload for each in bmq_broker.posted(SHIPPED)] == [b"shipped 5"]
 
 
 async def test_compressed_and_refused_posts_are_recorded(
@@ -249,20 +223,6 @@ async def test_large_messages_pass_in_memory() -> None:
     assert sizes == [20_000_000] * 3
 
 
-async def test_bytes_in_memory_fill_the_space_of_a_protocol_piece_by_piece() -> None:
-    class Narrow(asyncio.BufferedProtocol):
-        def get_buffer(self, sizehint: int) -> bytearray:
-            self.space = bytearray(3)
-            return self.space
-
-        def buffer_updated(self, nbytes: int) -> None:
-            found.append(bytes(self.space[:nbytes]))
-
-    found: list[bytes] = []
-    SocketlessTransport({}, asyncio.get_running_loop(), Narrow())._feed(b"abcdefgh")
-    assert found == [b"abc", b"def", b"gh"]
-
-
 # ---- time
 
 
@@ -326,26 +286,6 @@ async def test_batch_is_handled_once_the_app_is_idle() -> None:
         await test.drained()
         assert batches == [[Order(1)]]
         assert test.now - began >= 600
-
-
-async def test_keyed_and_concurrent_messages_wait_without_time() -> None:
-    app = bmq.App()
-    handled: list[tuple[str, int]] = []
-
-    @app.consumer(ORDERS, key="Region", concurrency=3, retry=bmq.Backoff(every=60, retries=1, then="discard"))
-    async def ship(message: bmq.Message) -> None:
-        key = str(message.properties["Region"])
-        handled.append((key, int(message.data)))
-        if message.data == b"1":
-            raise ConnectionError("away")
-
-    async with TestApp(app) as test:
-        for region in ("eu", "us"):
-            for number in (b"1", b"2"):
-                await test.post(ORDERS, number, properties={"Region": region})
-        await test.drained()
-    for region in ("eu", "us"):
-        assert [number for key, number in handled if key == region] == [1, 1, 2]
 
 
 async def test_sleeping_handler_keeps_real_time_while_pauses_wait() -> None:
@@ -628,20 +568,6 @@ async def test_posts_of_a_test_have_tags_a_key_and_a_guid() -> None:
         await test.drained()
         test.assert_posted(ORDERS, count=1)
     assert seen == [(guid, 1, True)]
-
-
-async def test_results_of_a_handler_are_tested_by_value() -> None:
-    app = bmq.App()
-
-    @app.consumer(ORDERS)
-    @app.publish_to(SHIPPED)
-    async def ship(order: Order) -> Order:
-        return Order(order.number + 1)
-
-    async with TestApp(app) as test:
-        await test.post(ORDERS, Order(1))
-        await test.drained()
-        test.assert_posted(SHIPPED, Order(2), count=1)
 
 
 async def test_a_test_opens_no_health_port() -> None:

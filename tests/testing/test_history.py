@@ -181,28 +181,6 @@ def test_effects_are_recorded_with_their_end() -> None:
     assert check(history).ok
 
 
-def test_killed_process_records_no_more_events() -> None:
-    history = History()
-    desk = history.process("desk")
-    with pytest.raises(bmq.UsageError, match="the process 'desk' is running"):
-        history.process("desk")
-    history.killed("desk")
-    with desk.effect("charge 1"):
-        pass
-    desk.close()
-    assert not list(history.events(op="effect"))
-    history.process("desk").close()
-    history.process("desk").close()
-    assert [event["type"] for event in history.events(op="process")] == [
-        "invoke",
-        "unknown",
-        "invoke",
-        "ok",
-        "invoke",
-        "ok",
-    ]
-
-
 _KILLED = """
 import os, signal, sys
 from bmq.testing import History
@@ -282,14 +260,6 @@ async def test_a_batch_is_written_at_once(
     verdict = check(history)
     assert verdict.events == 4001
     assert writes < 100
-
-
-def test_closed_history_records_no_event(tmp_path: Path) -> None:
-    history = History(tmp_path / "history.jsonl")
-    history.close()
-    history.close()
-    history.fault("cut", seconds=1.5)
-    assert history.tail() == []
 
 
 def test_a_field_that_is_no_json_is_refused() -> None:

@@ -69,21 +69,24 @@ async def test_round_trip(bmq_broker, bmq_session, bmq_queue_uri):
 
 
 class TestModes:
-    def test_fixtures_work_in_auto_mode(self, suite: Suite) -> None:
-        run = suite.run(ROUND_TRIP.format(mark=""))
-        assert "1 passed" in run.stdout, run.stdout
-
-    def test_fixtures_work_in_strict_mode(self, suite: Suite) -> None:
-        run = suite.run(ROUND_TRIP.format(mark="@pytest.mark.asyncio"), ini="asyncio_mode = strict")
-        assert "1 passed" in run.stdout, run.stdout
-
-    @pytest.mark.parametrize("scope", ["module", "session"])
-    def test_a_loop_for_several_tests(self, suite: Suite, scope: str) -> None:
-        ini = (
-            f"asyncio_mode = auto\nasyncio_default_fixture_loop_scope = {scope}\n"
-            f"asyncio_default_test_loop_scope = {scope}"
-        )
-        run = suite.run(ROUND_TRIP.format(mark=""), ini=ini)
+    @pytest.mark.parametrize(
+        ("mark", "ini"),
+        [
+            ("", "asyncio_mode = auto"),
+            ("@pytest.mark.asyncio", "asyncio_mode = strict"),
+            *(
+                (
+                    "",
+                    f"asyncio_mode = auto\nasyncio_default_fixture_loop_scope = {scope}\n"
+                    f"asyncio_default_test_loop_scope = {scope}",
+                )
+                for scope in ("module", "session")
+            ),
+        ],
+        ids=["auto", "strict", "module", "session"],
+    )
+    def test_fixtures_work_in_every_mode(self, suite: Suite, mark: str, ini: str) -> None:
+        run = suite.run(ROUND_TRIP.format(mark=mark), ini=ini)
         assert "1 passed" in run.stdout, run.stdout
 
     def test_fixtures_on_another_loop_than_the_test_are_refused(self, suite: Suite) -> None:
@@ -122,26 +125,16 @@ class TestModes:
 
 
 class TestNamedBroker:
-    def test_fixtures_use_the_broker_of_the_environment(
+    def test_fixtures_and_code_under_test_use_the_broker_of_the_environment(
         self, suite: Suite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         code = ROUND_TRIP.format(mark="") + (
             "    import os\n"
             "    assert bmq_broker.uri == os.environ['BMQ_BROKER_URI']\n"
             "    with pytest.raises(AttributeError, match='unset BMQ_BROKER_URI'):\n"
-            "        bmq_broker.restart\n"
-        )
-        with BackgroundBroker() as broker:
-            monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
-            run = suite.run(code)
-        assert "1 passed" in run.stdout, run.stdout
-
-    def test_the_code_under_test_connects_through_the_proxy(
-        self, suite: Suite, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        code = (
+            "        bmq_broker.restart\n\n"
             "import bmq, os\n\n"
-            "async def test_it(bmq_proxy, bmq_session):\n"
+            "async def test_through_the_proxy(bmq_proxy, bmq_session):\n"
             "    async with bmq.connect():\n"
             "        assert bmq_proxy.accepted == 2\n\n"
             "async def test_afterwards(bmq_broker):\n"
@@ -150,7 +143,7 @@ class TestNamedBroker:
         with BackgroundBroker() as broker:
             monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
             run = suite.run(code)
-        assert "2 passed" in run.stdout, run.stdout
+        assert "3 passed" in run.stdout, run.stdout
 
     def test_unsupported_fixtures_skip_with_a_reason(
         self, suite: Suite, monkeypatch: pytest.MonkeyPatch
@@ -186,9 +179,6 @@ class TestFixtures:
         assert (await billing.receive(timeout=10)).data == b"paid"
         assert [(await audit.receive(timeout=10)).data for _ in range(2)] == [b"free", b"paid"]
 
-    async def test_each_domain_is_separate(self, bmq_domain: Callable[..., str]) -> None:
-        assert bmq_domain() != bmq_domain()
-
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
@@ -201,11 +191,6 @@ class TestFixtures:
     ) -> None:
         with pytest.raises(bmq.UsageError, match=sentence):
             bmq_domain(**arguments)
-
-    async def test_the_session_may_be_named_before_the_proxy(
-        self, bmq_session: bmq.Session, bmq_proxy: FaultProxy
-    ) -> None:
-        assert bmq_proxy.accepted == 1
 
     async def test_the_session_connects_through_the_proxy(
         self, bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
@@ -260,12 +245,6 @@ class TestBackgroundBroker:
             with pytest.raises(bmq.StateError, match="is running"):
                 broker.start()
             broker.stop()
-
-    def test_error_of_the_start_is_raised_by_start(self) -> None:
-        with BackgroundBroker() as broker:
-            port = broker.call(lambda inner: inner.port)
-            with pytest.raises(OSError, match="in use"):
-                BackgroundBroker(port=port).start()
 
 
 @pytest.mark.parametrize("hint", ["test_x[a-1]", "", "ü", "x" * 300])
