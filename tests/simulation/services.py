@@ -53,6 +53,27 @@ def some(world: World) -> float:
     return world.random.choice((0.0, 0.001, 0.05, 0.5)) * world.random.random()
 
 
+async def worked_off(
+    world: World,
+    uri: str,
+    work: Callable[[Recorder], Awaitable[None]],
+    *,
+    count: int = 40,
+    rest: str = "",
+    properties: Callable[[int], dict[str, Any] | None] = lambda _: None,
+    **rules: Any,
+) -> None:
+    """Two workers handle a queue under faults; ``rest`` is the queue of what they put aside."""
+    world.workers(work)
+    if rest:
+        world.program("rest", lambda recorder: world.read(recorder, rest))
+    producer = world.program(
+        "producer", lambda recorder: world.post(recorder, uri, count, over=12, properties=properties)
+    )
+    await end_of_trouble(world, producer)
+    await world.settle(600, **rules)
+
+
 async def end_of_trouble(world: World, *producers: Any, seconds: float = 15) -> None:
     """Inject faults, and wait until the producers have posted all messages."""
     await world.trouble(seconds)
@@ -66,14 +87,14 @@ def fanout(world: World) -> Scene:
     world.history.applications(uri, APP_IDS)
 
     async def each(recorder: Recorder, app_id: str) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             queue = await session.open_queue(f"{uri}?id={app_id}", read=True)
             async for message in queue:
                 async with message:
                     await asyncio.sleep(some(world) / 10)
 
     async def batches(recorder: Recorder, app_id: str) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             queue = await session.open_queue(f"{uri}?id={app_id}", read=True)
             async for batch in queue.batches(20):
                 await asyncio.sleep(some(world))
@@ -96,7 +117,7 @@ def broadcast(world: World) -> Scene:
     received: dict[str, list[bytes]] = {}
 
     async def read(recorder: Recorder) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             queue = await session.open_queue(uri, read=True)
             mine = received[recorder.name] = []
             async for message in queue:
@@ -145,7 +166,7 @@ def subscriptions(world: World) -> Scene:
 
     async def read(recorder: Recorder, last: bool) -> None:
         nonlocal everything
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             queue = await session.open_queue(uri, read=True, default_subscription=False)
             while last or not peace:
                 low = world.random.randrange(10)
@@ -203,18 +224,10 @@ def lanes(world: World) -> Scene:
 
         await app.run(signals=False)
 
-    async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
-        world.program("graves", lambda recorder: world.read(recorder, dead))
-        producer = world.program(
-            "producer",
-            lambda recorder: world.post(recorder, uri, 35, over=12, properties=lambda n: {"k": n % 9}),
-        )
-        await end_of_trouble(world, producer)
-        await world.settle(600, rules=[*DEFAULT_RULES, "key-order", "one-at-a-time"])
-
-    return main
+    rules = [*DEFAULT_RULES, "key-order", "one-at-a-time"]
+    return lambda: worked_off(
+        world, uri, work, count=35, rest=dead, properties=lambda n: {"k": n % 9}, rules=rules
+    )
 
 
 @scene
@@ -239,15 +252,7 @@ def batches(world: World) -> Scene:
 
         await app.run(signals=False)
 
-    async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
-        world.program("graves", lambda recorder: world.read(recorder, dead))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        await end_of_trouble(world, producer)
-        await world.settle(600)
-
-    return main
+    return lambda: worked_off(world, uri, work, rest=dead)
 
 
 @scene
@@ -267,15 +272,7 @@ def durable(world: World) -> Scene:
 
         await app.run(signals=False)
 
-    async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
-        world.program("graves", lambda recorder: world.read(recorder, dead))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=12))
-        await end_of_trouble(world, producer)
-        await world.settle(600)
-
-    return main
+    return lambda: worked_off(world, uri, work, count=30, rest=dead)
 
 
 @scene
@@ -319,7 +316,7 @@ def policies(world: World) -> Scene:
 
     async def main() -> None:
         nonlocal peace
-        workers = [world.program(name, work) for name in ("first", "second")]
+        workers = world.workers(work)
         world.program("graves", lambda recorder: world.read(recorder, dead))
         producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=12))
         await end_of_trouble(world, producer)
@@ -351,18 +348,7 @@ def sweeping(world: World) -> Scene:
         app.sweeper(uri, put_aside=aside, hand_back_every=20)
         await app.run(signals=False)
 
-    async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
-        world.program("clerk", lambda recorder: world.read(recorder, aside))
-        producer = world.program(
-            "producer",
-            lambda recorder: world.post(recorder, uri, 40, over=12, properties=lambda n: {"x": n % 10}),
-        )
-        await end_of_trouble(world, producer)
-        await world.settle(600)
-
-    return main
+    return lambda: worked_off(world, uri, work, rest=aside, properties=lambda n: {"x": n % 10})
 
 
 @dataclass
@@ -401,7 +387,7 @@ def requests(world: World) -> Scene:
         await app.run(signals=False)
 
     async def ask(recorder: Recorder) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             queue = (await session.open_queue(uri, write=True)).typed(Question)
             for number in range(1, 11):
                 try:
@@ -414,8 +400,7 @@ def requests(world: World) -> Scene:
                 await asyncio.sleep(world.random.expovariate(1))
 
     async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, respond)
+        world.workers(respond)
         asking = [world.program(name, ask) for name in ("alice", "bob")]
         await end_of_trouble(world, *asking)
         await world.settle(600)
@@ -477,14 +462,13 @@ def publishing(world: World) -> Scene:
         await app.run(signals=False)
 
     async def read(recorder: Recorder) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             async for part in (await session.open_queue(out, read=True)).typed(Part):
                 assert stored.setdefault(part.guid, part.value) == part.value
                 part.confirm()
 
     async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
+        world.workers(work)
         world.program("graves", lambda recorder: world.read(recorder, dead))
         world.program("reader", read)
         producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
@@ -517,11 +501,11 @@ def shop(world: World) -> Scene:
             await asyncio.sleep(world.random.expovariate(2))
 
     async def relay(recorder: Recorder) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             await outbox.relay(database, "shop", await session.open_queue(uri, write=True))
 
     async def read(recorder: Recorder) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             async for message in await session.open_queue(uri, read=True):
                 received.append(message.data)
                 message.confirm()
@@ -593,7 +577,7 @@ def payments(world: World) -> Scene:
             driver.drop()
 
     async def receive(recorder: Recorder) -> None:
-        async with world.connect(recorder, retry_first_connect=True) as session:
+        async with world.connect(recorder) as session:
             async for message in await session.open_queue(out, read=True):
                 receipts.append(message.data.decode())
                 message.confirm()
@@ -611,7 +595,7 @@ def payments(world: World) -> Scene:
     async def main() -> None:
         with contextlib.closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE effects (name TEXT)")
-        workers = [world.program(name, pay) for name in ("first", "second")]
+        workers = world.workers(pay)
         world.program("reader", receive)
         producer = world.program("producer", lambda recorder: world.post(recorder, uri, 25, over=12))
         killing = asyncio.create_task(kill(workers))
@@ -677,8 +661,7 @@ def taskiq(world: World) -> Scene:
         await broker.shutdown()
 
     async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
+        world.workers(work)
         sender = world.program("sender", send)
         await end_of_trouble(world, sender)
         await world.settle(600)
@@ -768,8 +751,7 @@ def interceptors(world: World) -> Scene:
         await app.run(signals=False)
 
     async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, work)
+        world.workers(work)
         producer = world.program(
             "producer",
             lambda recorder: world.post(

@@ -15,7 +15,6 @@ import pytest
 import bmq
 from bmq.events import ConnectionLost, SessionEvent
 from bmq.testing import Simulation
-from bmq.workers import SubscriberState
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
@@ -76,37 +75,6 @@ async def test_posts_without_outcome_degrade_the_session_and_are_logged_once(
 
 
 @simulated_peer
-async def test_a_request_without_answer_degrades_the_session(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, liveness=0.2) as session:
-        peer.hold.add("OpenQueue")
-        opening = asyncio.ensure_future(session.open_queue(URI, write=True))
-        await eventually(lambda: session.health().degraded)
-        assert f"the broker has not answered openQueue of {URI} for " in str(session.health())
-        peer.answer("OpenQueue")
-        await opening
-        assert str(session.health()) == "ready"
-
-
-@simulated_peer
-async def test_the_status_of_subscribers_shows_a_stall(peer: Peer) -> None:
-    app = bmq.App(peer.uri, liveness=0.2)
-
-    @app.consumer(URI)
-    async def handle(message: bmq.Message) -> None: ...
-
-    async with app:
-        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
-        peer.hold.add("PUT")
-        queue = await app.queue(f"{URI}.output")
-        post = queue.post_nowait(b"1")
-        await eventually(lambda: app.status()[0].state is SubscriberState.STALLED)
-        assert " stalled " in str(app.status())
-        peer.answer("PUT")
-        await post
-        await eventually(lambda: app.status()[0].state is SubscriberState.ACTIVE)
-
-
-@simulated_peer
 async def test_silent_broker_degrades_the_session_before_the_connection_is_dropped(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,50 +125,3 @@ async def test_broker_that_delivers_without_answering_degrades_the_session_and_i
     begun, ended, *_ = lines(caplog)
     assert begun.startswith("the broker has not answered for 0.5")
     assert ended.startswith(f"{peer.uri} answers again after ")
-
-
-@simulated_peer
-async def test_lost_connection_ends_the_stalls(peer: Peer) -> None:
-    async with bmq.connect(
-        peer.uri, liveness=0.2, reconnect_delays=lambda: itertools.repeat(0.001)
-    ) as session:
-        queue = await session.open_queue(URI, write=True)
-        peer.hold.add("PUT")
-        post = queue.post_nowait(b"1")
-        await eventually(lambda: session.health().degraded)
-        peer.hold.add("clientIdentity")
-        peer.cut()
-        await eventually(lambda: not session.health().ready)
-        assert len(session.health().troubles) == 1
-        assert session.health().silent_seconds is None
-        peer.answer("PUT", "clientIdentity")
-        await post
-        await eventually(lambda: str(session.health()) == "ready")
-
-
-@simulated_peer
-async def test_held_messages_have_an_age_and_do_not_degrade_the_session(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, liveness=0.1) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1)
-        first = await queue.receive()
-        peer.connection.push(2, 3)
-        others = [await queue.receive() for _ in range(2)]
-        await eventually(lambda: (session.health().oldest_unconfirmed_seconds or 0) > 0.15)
-        assert str(session.health()) == "ready"
-        for message in others:
-            message.confirm()
-        age = session.stats().oldest_unconfirmed_seconds
-        assert age is not None
-        assert age > 0.15, "the first one is held"
-        first.confirm()
-        assert session.health().oldest_unconfirmed_seconds is None
-
-
-@simulated_peer
-async def test_an_idle_session_with_a_broker_that_answers_is_kept(peer: Peer) -> None:
-    happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, on_event=happened.append, liveness=0.03):
-        await eventually(lambda: peer.log.count("HEARTBEAT_REQ") >= 10)
-    assert not any(isinstance(event, ConnectionLost) for event in happened)
-    assert set(peer.log) == {"clientIdentity", "HEARTBEAT_REQ", "Disconnect"}

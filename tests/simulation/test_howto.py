@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,3 @@ def test_bug_is_found_and_reproduced_by_its_seed(simulate: Any, version: str, fo
 
 def test_the_correct_version_keeps_every_promise(simulate: Any) -> None:
     assert first_failure(lambda seed: simulate.simulate(simulate.VERSIONS["is_right"], seed), 10) == (-1, "")
-
-
-def test_the_page_names_each_version_and_what_finds_it() -> None:
-    page = (ROOT / "docs" / "guides" / "simulation.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page.partition("{#simulation-howto}")[2], re.M))
-    for version, found in FOUND:
-        assert found.partition(" {")[0] in rows[version]
-    assert "every promise kept" in rows["is_right"]

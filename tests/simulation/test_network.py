@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 import bmq
 from bmq.testing import Simulation
-from bmq.testing._sim_network import SimServer, SimTransport
 
 
 class Recorder(asyncio.Protocol):
@@ -122,16 +120,6 @@ def test_bytes_arrive_in_order_in_segments_of_any_size() -> None:
     over(check)
 
 
-def test_a_latency_and_a_rate_are_kept() -> None:
-    async def check(pair: Pair) -> None:
-        began = pair.sim.now
-        pair.near.write(bytes(100_000))
-        await pair.sim.until(lambda: len(pair.peer.data) == 100_000, every=0.001)
-        assert 1.2 <= pair.sim.now - began < 1.25
-
-    over(check, latency=(0.2, 0.2), rate=100_000)
-
-
 def test_close_sends_buffered_data_and_ends_the_stream() -> None:
     async def check(pair: Pair) -> None:
         pair.near.write(bytes(3_000_000))
@@ -192,21 +180,6 @@ def test_a_slow_reader_pauses_and_resumes_the_writer() -> None:
     over(check, window=5000)
 
 
-@pytest.mark.parametrize("unread", [True, False])
-def test_waiting_writer_continues_when_the_window_grows(unread: bool) -> None:
-    async def check(pair: Pair) -> None:
-        pair.far.pause_reading()
-        pair.near.write(b"x" * 10_000)
-        if not unread:
-            pair.far.resume_reading()  # the segments that are on their way make room later
-        pair.sim.network.set(window=100_000)
-        pair.far.resume_reading()
-        await some_time()
-        assert len(pair.peer.data) == 10_000
-
-    over(check, window=1)
-
-
 def test_the_end_of_a_stream_leaves_the_other_direction_open() -> None:
     async def check(pair: Pair) -> None:
         pair.peer.keep_open = True
@@ -223,75 +196,6 @@ def test_the_end_of_a_stream_leaves_the_other_direction_open() -> None:
         await some_time()
         assert pair.client.data == b"answer"
         assert pair.client.events[-1] == ("lost", None)
-
-    over(check)
-
-
-def test_writing_after_the_end_warns_as_asyncio_does(caplog: pytest.LogCaptureFixture) -> None:
-    async def check(pair: Pair) -> None:
-        pair.connection.reset()
-        await some_time()
-        assert isinstance(pair.client.events[-1][1], ConnectionResetError)
-        with caplog.at_level(logging.WARNING, "asyncio"):
-            for _ in range(6):
-                pair.near.write(b"lost")
-        assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == [
-            "socket.send() raised exception."
-        ] * 2
-        with pytest.raises(TypeError, match="bytes-like"):
-            pair.near.write("text")
-
-    over(check)
-
-
-def test_a_transport_tells_its_addresses_and_protocol() -> None:
-    async def check(pair: Pair) -> None:
-        peername, sockname = pair.near.get_extra_info("peername"), pair.near.get_extra_info("sockname")
-        assert peername[1] == 1000
-        assert peername == pair.far.get_extra_info("sockname")
-        assert sockname == pair.far.get_extra_info("peername")
-        assert pair.near.get_extra_info("socket") is None
-        assert pair.near.get_extra_info("anything", 7) == 7
-        other = Recorder()
-        pair.near.set_protocol(other)
-        assert pair.near.get_protocol() is other
-        other.events.append(("made", None))
-        pair.far.write(b"hello")
-        await some_time()
-        assert other.data == b"hello"
-
-    over(check)
-
-
-def test_exception_of_a_protocol_ends_the_connection_and_is_reported() -> None:
-    async def check(pair: Pair) -> None:
-        pair.client.data_received = None  # type: ignore[assignment, method-assign]
-        pair.far.write(b"hello")
-        await some_time()
-        assert isinstance(pair.client.events[-1][1], TypeError)
-        assert pair.peer.names[-1] == "lost"
-
-    with pytest.raises(bmq.testing.SimulationError, match="data_received"):
-        over(check)
-
-
-def test_a_buffered_protocol_gets_its_bytes() -> None:
-    class Buffered(asyncio.BufferedProtocol):
-        def __init__(self) -> None:
-            self.buffer, self.data = bytearray(3), b""
-
-        def get_buffer(self, sizehint: int) -> bytearray:
-            return self.buffer
-
-        def buffer_updated(self, nbytes: int) -> None:
-            self.data += self.buffer[:nbytes]
-
-    async def check(pair: Pair) -> None:
-        _, protocol = await asyncio.get_running_loop().create_connection(Buffered, "server", 1000)
-        await some_time()
-        pair.far.write(b"in several pieces")
-        await some_time()
-        assert protocol.data == b"in several pieces"
 
     over(check)
 
@@ -516,56 +420,6 @@ def test_the_kernel_of_a_killed_process_closes_its_connections() -> None:
     over(unread)
 
 
-def test_connections_that_were_not_accepted_are_reset_with_their_server() -> None:
-    sim = Simulation(1)
-    client = Recorder()
-
-    async def serve() -> None:
-        async with await asyncio.get_running_loop().create_server(Recorder, "server", 1000):
-            await asyncio.sleep(2)
-
-    async def main() -> None:
-        server = sim.process("server", serve)
-        await asyncio.sleep(1)
-        server.pause()
-        await asyncio.get_running_loop().create_connection(lambda: client, "server", 1000)
-        await asyncio.sleep(1)
-        server.kill()
-        await asyncio.sleep(1)
-
-    sim.run(main)
-    assert client.names == ["made", "lost"]
-    assert isinstance(client.events[-1][1], ConnectionResetError)
-
-
-def test_closing_server_resets_unaccepted_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = Simulation(1)
-    client = Recorder()
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(Recorder, "server", 1000)
-        await asyncio.sleep(1)
-        assert isinstance(server, SimServer)
-
-        def accept(transport: SimTransport) -> None:
-            SimServer.accept(server, transport)
-            server.close()  # in the turn in which the connection comes
-
-        monkeypatch.setattr(server, "accept", accept)
-        await asyncio.sleep(2)
-
-    async def main() -> None:
-        sim.process("server", serve)
-        await asyncio.sleep(1.5)
-        with pytest.raises(ConnectionResetError):
-            await asyncio.get_running_loop().create_connection(lambda: client, "server", 1000)
-        await asyncio.sleep(1)
-
-    sim.run(main)
-    assert client.names == []
-
-
 def test_machine_without_power_is_silent_until_its_restart() -> None:
     async def check(pair: Pair) -> None:
         pair.server.kill(machine=True)
@@ -615,26 +469,3 @@ def test_heal_ends_every_fault() -> None:
         assert len(pair.client.data) == 1000
 
     over(check)
-
-
-def test_unknown_hosts_are_refused_by_name() -> None:
-    sim = Simulation(1)
-    with pytest.raises(bmq.UsageError, match="no host has the name 'nowhere'"):
-        sim.network.partition("nowhere", "else")
-
-
-def test_large_messages_arrive_whole_over_the_simulated_network() -> None:
-    """In many pieces, and into memory of the client."""
-
-    async def main() -> list[int]:
-        async with bmq.connect(broker.uri) as session:
-            queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
-            sent = [bytes([size % 251]) * size for size in (100, 2_000_000, 300_000, 1_000_000, 7)]
-            await queue.post_many(sent)
-            found = [(await queue.receive(timeout=30)).data for _ in sent]
-            assert found == sent
-            return [len(each) for each in found]
-
-    sim = Simulation(1)
-    broker = sim.broker()
-    assert sim.run(main) == [100, 2_000_000, 300_000, 1_000_000, 7]

@@ -8,14 +8,8 @@ import gc
 import os
 import random
 import secrets
-import signal
-import subprocess
-import sys
 import time
 import uuid
-import weakref
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,22 +80,6 @@ def test_one_seed_makes_one_run_byte_for_byte() -> None:
     assert orders(8)[0] != first
 
 
-def test_digests_do_not_depend_on_hash_seeds() -> None:
-    program = "from tests.simulation.test_simulation import orders; print(orders(7)[0])"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in (0, 1, 77)
-    }
-    assert digests == {orders(7)[0]}
-
-
 def test_random_numbers_of_a_program_follow_from_the_seed() -> None:
     async def draw() -> list[Any]:
         return [random.random(), secrets.token_hex(8), uuid.uuid4(), os.urandom(3), time.time()]
@@ -127,57 +105,6 @@ def test_a_deadlock_names_the_tasks_and_where_they_wait() -> None:
     assert "main, the stuck one: " in str(caught.value)
     assert "stuck (simulation/test_simulation.py:" in str(caught.value)
     assert "Event.wait" in str(caught.value)
-
-
-def test_a_run_that_never_ends_is_given_up_after_its_limit() -> None:
-    async def main() -> None:
-        await asyncio.sleep(DAY)
-
-    with pytest.raises(SimulationError, match="main has not ended after 60 virtual seconds"):
-        Simulation(1, limit=60).run(main)
-
-
-def test_sessions_of_a_failed_run_are_collected_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    def fail() -> None:
-        sim = Simulation(1)
-        uri = sim.broker().uri
-
-        async def main() -> None:
-            # The error keeps the session for as long as somebody has the error.
-            raise ValueError(await bmq.connect(uri))
-
-        with pytest.raises(ValueError, match=r"bmq\.Session"):
-            sim.run(main)
-
-    fail()
-    gc.collect()
-    assert [each for each in recwarn if each.category is ResourceWarning] == []
-
-
-def test_polling_a_clock_advances_the_time() -> None:
-    async def main() -> int:
-        until, turns = time.monotonic() + 0.001, 0
-        while time.monotonic() < until:
-            turns += 1
-        while asyncio.get_running_loop().time() < until + 0.001:
-            turns += 1
-            await asyncio.sleep(0)
-        return turns
-
-    assert Simulation(1).run(main) > 10
-
-
-def test_callbacks_of_a_process_keep_the_order_of_asyncio() -> None:
-    async def main() -> list[int]:
-        seen: list[int] = []
-        loop = asyncio.get_running_loop()
-        for number in range(50):
-            loop.call_soon(seen.append, number)
-        await asyncio.sleep(0.001)
-        return seen
-
-    for seed in range(5):
-        assert Simulation(seed).run(main) == list(range(50))
 
 
 def test_timers_ring_in_the_order_of_their_times_and_never_early() -> None:
@@ -245,69 +172,6 @@ def test_a_killed_process_runs_no_more_code_and_no_cleanup() -> None:
         return process.state
 
     assert sim.run(main) == "killed"
-
-
-def test_a_killed_process_leaves_nothing_that_python_reports_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept: list[object] = []  # as a module's variable would
-    reported: list[object] = []
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-
-    def run() -> None:
-        sim = Simulation(1)
-        broker = sim.broker()
-
-        async def serve() -> None:
-            app = bmq.App(broker.uri, retry_first_connect=True)
-
-            @app.consumer(QUEUE)
-            async def handle(message: bmq.Message) -> None:
-                try:
-                    await asyncio.sleep(60)
-                finally:
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-
-            kept.append(app)
-            kept.append(asyncio.current_task())
-            await app.run()
-
-        async def main() -> None:
-            process = sim.process("service", serve)
-            async with bmq.connect(broker.uri) as session:
-                await (await session.open_queue(QUEUE, write=True)).post(b"x")
-            await asyncio.sleep(1)
-            process.kill()
-            process.start()
-            await asyncio.sleep(1)
-            process.kill()
-
-        sim.run(main)
-
-    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_value))
-    for _ in range(2):
-        run()
-        kept.clear()
-        gc.collect()
-    assert reported == []
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
-def test_unraisable_errors_of_a_living_process_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def __del__(self) -> None:
-            raise KeyError("broken")
-
-    async def main() -> None:
-        Broken()
-        cycle: list[object] = [Broken()]
-        cycle.append(cycle)
-
-    reported: list[str] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(str(report.exc_value)))
-    Simulation(1).run(main)
-    assert reported == ["'broken'"] * 2
 
 
 def test_a_killed_process_can_be_started_again_with_another_number() -> None:
@@ -416,14 +280,6 @@ def test_unretrieved_exception_is_an_error() -> None:
         Simulation(1).run(callback)
 
 
-def test_exception_of_main_is_raised_unchanged() -> None:
-    async def main() -> None:
-        raise KeyError("own")
-
-    with pytest.raises(KeyError, match="own"):
-        Simulation(1).run(main)
-
-
 def test_remaining_processes_are_ended_cleanly() -> None:
     sim = Simulation(1)
     ended: list[str] = []
@@ -497,17 +353,6 @@ def test_simulation_leaves_no_state() -> None:
         asyncio.get_running_loop()
 
 
-def test_a_simulation_runs_once() -> None:
-    sim = Simulation(1)
-
-    async def main() -> None:
-        await asyncio.sleep(1)
-
-    sim.run(main)
-    with pytest.raises(bmq.StateError, match="create another simulation"):
-        sim.run(main)
-
-
 # threads
 
 
@@ -522,30 +367,6 @@ def test_calls_in_threads_run_after_a_while_and_in_the_process() -> None:
         return found
 
     assert Simulation(1).run(main) == [6, 5]
-
-
-def test_plain_functions_as_handlers_run_without_threads() -> None:
-    sim = Simulation(1)
-    broker = sim.broker()
-    seen: list[bytes] = []
-
-    async def main() -> None:
-        app = bmq.App(broker.uri)
-
-        @app.consumer(QUEUE)
-        def handle(message: bmq.Message) -> None:
-            seen.append(message.data)
-
-        async with app, bmq.connect(broker.uri) as session:
-            queue = await session.open_queue(QUEUE, write=True)
-            await queue.post_many([b"1", b"2", b"3"])
-            await broker_is_empty(lambda: len(broker.broker.queues[QUEUE]))
-
-    async def broker_is_empty(left: Callable[[], int]) -> None:
-        await sim.until(lambda: not left())
-
-    sim.run(main)
-    assert sorted(seen) == [b"1", b"2", b"3"]
 
 
 def test_time_sleep_is_refused_in_a_process() -> None:
@@ -638,24 +459,6 @@ def test_broker_may_lose_its_last_messages() -> None:
     assert stored == acknowledged[: len(stored)]
 
 
-def test_restart_without_storage_loses_all_messages() -> None:
-    sim = Simulation(1)
-    broker = sim.broker()
-
-    async def main() -> list[int]:
-        async with bmq.connect(broker.uri) as session:
-            queue = await session.open_queue(QUEUE, write=True)
-            await queue.post(b"1")
-            broker.restart()
-            await queue.post(b"2")
-            kept = len(broker.broker.queues[QUEUE])
-            broker.restart(keep=False)
-            await queue.post(b"3")
-            return [kept, len(broker.broker.queues[QUEUE])]
-
-    assert sim.run(main) == [2, 1]
-
-
 def test_clients_follow_a_failover_to_another_host() -> None:
     sim = Simulation(1)
     broker = sim.broker("node1", "node2")
@@ -676,44 +479,6 @@ def test_clients_follow_a_failover_to_another_host() -> None:
     assert len(broker.broker.queues[QUEUE]) == 4
 
 
-def test_a_broker_in_the_program_itself_listens_on_its_host() -> None:
-    async def main() -> bytes:
-        async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-            queue = await session.open_queue(QUEUE, read=True, write=True)
-            await queue.post(b"own")
-            await broker.restart()
-            return (await queue.receive()).data
-
-    assert Simulation(1).run(main) == b"own"
-
-
-def test_drawn_options_follow_from_the_seed_and_are_reported() -> None:
-    sim = Simulation(3)
-    drawn = [sim.draw(f"option{number}", 10, 1, 1000) for number in range(50)]
-    again = Simulation(3)
-    assert [again.draw(f"option{number}", 10, 1, 1000) for number in range(50)] == drawn
-    assert {1, 10, 1000} == set(drawn)
-    sim.note("the lights went out")
-    assert "seed 3" in sim.report()
-    assert f"option0={drawn[0]}" in sim.report()
-    assert "the lights went out" in sim.report()
-
-
-def test_memory_of_earlier_runs_is_released() -> None:
-    async def main(sim: Simulation) -> None:
-        broker = sim.broker()
-        async with bmq.connect(broker.uri):
-            pass
-
-    runs: list[weakref.ref[Simulation]] = []
-    for seed in range(50):
-        simulation = Simulation(seed)
-        simulation.run(main, simulation)
-        runs.append(weakref.ref(simulation))
-        del simulation
-    assert sum(each() is not None for each in runs) <= 20
-
-
 def test_a_simulation_is_played_in_slices() -> None:
     sim = Simulation(1)
     ticks: list[float] = []
@@ -729,24 +494,6 @@ def test_a_simulation_is_played_in_slices() -> None:
         assert all(tick <= now for tick in ticks)
     assert times == pytest.approx([0.1 * number for number in range(1, len(times) + 1)])
     assert len(ticks) == 4
-
-
-def test_faults_and_processes_between_two_slices() -> None:
-    sim = Simulation(1)
-    done: list[str] = []
-
-    async def other(name: str) -> None:
-        await asyncio.sleep(0.5)
-        done.append(name)
-
-    async def main() -> None:
-        await asyncio.sleep(2)
-
-    for now in sim.play(main, every=0.5):
-        if now == pytest.approx(0.5):
-            sim.process("first", other, "first")
-            sim.process("second", other, "second").kill()
-    assert done == ["first"]
 
 
 def test_a_closed_play_ends_the_simulation() -> None:

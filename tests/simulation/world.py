@@ -95,21 +95,19 @@ class World:
 
     def connect(self, recorder: Recorder, **options: Any) -> bmq.connect:
         """Return a session with recorded calls."""
-        given: dict[str, Any] = {
-            "interceptors": [recorder, self._witness],
-            "on_event": recorder.on_event,
-            **self.options,
-        }
-        return bmq.connect(self.broker.uri, **{**given, **options})
+        return bmq.connect(self.broker.uri, **{**self._recorded(recorder), **options})
 
     def app(self, recorder: Recorder, **options: Any) -> bmq.App:
         """Return an app with recorded calls."""
-        given: dict[str, Any] = {
+        return bmq.App(self.broker.uri, **{**self._recorded(recorder), **options})
+
+    def _recorded(self, recorder: Recorder) -> dict[str, Any]:
+        return {
             "interceptors": [recorder, self._witness],
             "on_event": recorder.on_event,
+            "retry_first_connect": True,
             **self.options,
         }
-        return bmq.App(self.broker.uri, retry_first_connect=True, **{**given, **options})
 
     def program(self, name: str, main: Callable[[Recorder], Awaitable[Any]]) -> SimulatedProcess:
         """Start a program that faults may kill; restart it, also after a passing error."""
@@ -131,6 +129,10 @@ class World:
         process = self._programs[name] = self.sim.process(name, run)
         return process
 
+    def workers(self, main: Callable[[Recorder], Awaitable[Any]]) -> list[SimulatedProcess]:
+        """Start two equal programs."""
+        return [self.program(name, main) for name in ("first", "second")]
+
     async def post(
         self,
         recorder: Recorder,
@@ -142,7 +144,7 @@ class World:
         **options: Any,
     ) -> None:
         """Post messages over some seconds, in all three ways; refusals are in the history."""
-        async with self.connect(recorder, retry_first_connect=True, **options) as session:
+        async with self.connect(recorder, **options) as session:
             queue = await session.open_queue(uri, write=True)
             tasks: list[asyncio.Task[Any]] = []
             number = 0
@@ -172,7 +174,7 @@ class World:
         self, recorder: Recorder, uri: str, pause: Callable[[], float] = lambda: 0.0, **options: Any
     ) -> None:
         """Receive and confirm the messages of a queue one by one."""
-        async with self.connect(recorder, retry_first_connect=True, **options) as session:
+        async with self.connect(recorder, **options) as session:
             async for message in await session.open_queue(uri, read=True):
                 async with message:
                     await asyncio.sleep(pause())

@@ -130,6 +130,38 @@ def judged(sim: Simulation, broker: SimulatedBroker, **rules: Any) -> Verdict:
     return check(sim.history, **rules)
 
 
+async def post_numbers(sim: Simulation, broker: SimulatedBroker, where: str, count: int) -> None:
+    async with connect(sim, broker) as session:
+        queue = await session.open_queue(where, write=True)
+        for number in range(count):
+            await queue.post(b"%d" % number)
+            await asyncio.sleep(sim.random.expovariate(count / 4))
+
+
+async def read_numbers(sim: Simulation, broker: SimulatedBroker, where: str, found: set[int]) -> None:
+    async with connect(sim, broker) as session:
+        async for message in await session.open_queue(where, read=True):
+            found.add(int(message.data))
+            message.confirm()
+
+
+async def emptied(sim: Simulation, broker: SimulatedBroker) -> None:
+    """Wait until workers and undertaker have finished.
+
+    A worker may have a message at hand that another worker has confirmed.
+    """
+
+    def left() -> list[Any]:
+        queues = broker.broker.queues
+        return [queues[each] for each in (uri("work"), uri("dead")) if each in queues and len(queues[each])]
+
+    await settle(
+        sim,
+        lambda: not left() and not sim.history.pending(),
+        lambda: "; ".join(f"{len(queue)} messages are left in {queue.uri}" for queue in left()),
+    )
+
+
 # worlds
 
 
@@ -199,13 +231,6 @@ async def workers(sim: Simulation) -> Verdict:
     retries = sim.draw("retries", 2, 0, 5)
     concurrency = sim.draw("concurrency", 5, 1, 50)
 
-    async def produce() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("work"), write=True)
-            for number in range(count):
-                await queue.post(b"%d" % number)
-                await asyncio.sleep(sim.random.expovariate(count / 4))
-
     async def work() -> None:
         async with connect(sim, broker) as session:
             queue = await session.open_queue(
@@ -225,16 +250,9 @@ async def workers(sim: Simulation) -> Verdict:
             retry = bmq.Backoff(every=every, retries=retries, then=bmq.DeadLetter(letters))
             await bmq.consume(queue, handle, concurrency=concurrency, retry=retry)
 
-    async def bury() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("dead"), read=True)
-            async for message in queue:
-                dead.add(int(message.data))
-                message.confirm()
-
-    producer = sim.process("producer", produce)
+    producer = sim.process("producer", post_numbers, sim, broker, uri("work"), count)
     victims = [sim.process(f"worker-{number}", work) for number in range(2)]
-    undertaker = sim.process("undertaker", bury)
+    undertaker = sim.process("undertaker", read_numbers, sim, broker, uri("dead"), dead)
     await sim.faults(6.0, victims=victims)
     await producer.wait()
     wanted = set(range(count))
@@ -242,23 +260,11 @@ async def workers(sim: Simulation) -> Verdict:
     bound = BOUND + count * retries * (every + 1)
     await settle(sim, lambda: done | dead >= wanted, lambda: sorted(wanted - done - dead)[:5], bound)
     # A message may be handled by one worker, and become a dead letter of another one that had it before.
-    queues = [
-        broker.broker.queues[each] for each in (uri("work"), uri("dead")) if each in broker.broker.queues
-    ]
-
-    async def empty() -> None:
-        await settle(
-            sim,
-            # A worker may have a message at hand that another worker has confirmed.
-            lambda: not any(len(queue) for queue in queues) and not sim.history.pending(),
-            lambda: "; ".join(f"{len(queue)} messages are left in {queue.uri}" for queue in queues),
-        )
-
-    await empty()
+    await emptied(sim, broker)
     assert {number for number in wanted if number % 7 == 0} <= dead
     await stop(*victims)
     # A worker that had no turn for a while may have posted its own dead letter of such a message.
-    await empty()
+    await emptied(sim, broker)
     await stop(undertaker)
     return judged(sim, broker)
 
@@ -277,13 +283,6 @@ async def transactions(sim: Simulation) -> Verdict:
     committed: set[int] = set()
     dead: set[int] = set()
     desks: list[Desk] = []
-
-    async def produce() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("work"), write=True)
-            for number in range(count):
-                await queue.post(b"%d" % number)
-                await asyncio.sleep(sim.random.expovariate(count / 4))
 
     async def work() -> None:
         desk = Desk(sim, committed)
@@ -307,39 +306,20 @@ async def transactions(sim: Simulation) -> Verdict:
                 assert not desk.open, f"{desk.open} transactions are open behind the worker"
                 assert not desk.connected
 
-    async def bury() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("dead"), read=True)
-            async for message in queue:
-                dead.add(int(message.data))
-                message.confirm()
-
-    producer = sim.process("producer", produce)
+    producer = sim.process("producer", post_numbers, sim, broker, uri("work"), count)
     victims = [sim.process(f"worker-{number}", work) for number in range(2)]
-    undertaker = sim.process("undertaker", bury)
+    undertaker = sim.process("undertaker", read_numbers, sim, broker, uri("dead"), dead)
     await sim.faults(6.0, victims=victims)
     await producer.wait()
     wanted = set(range(count))
     bound = BOUND + count * retries * (every + 1)
 
-    def queues() -> list[Any]:
-        known = broker.broker.queues
-        return [known[each] for each in (uri("work"), uri("dead")) if each in known]
-
-    async def empty(within: float = BOUND) -> None:
-        await settle(
-            sim,
-            lambda: not any(len(queue) for queue in queues()) and not sim.history.pending(),
-            lambda: "; ".join(f"{len(queue)} messages are left in {queue.uri}" for queue in queues()),
-            within,
-        )
-
     await settle(
         sim, lambda: committed | dead >= wanted, lambda: sorted(wanted - committed - dead)[:5], bound
     )
-    await empty()
+    await emptied(sim, broker)
     await stop(*victims)
-    await empty()
+    await emptied(sim, broker)
     await stop(undertaker)
     assert wanted == committed | dead
     return judged(sim, broker)
