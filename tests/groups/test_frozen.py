@@ -69,8 +69,16 @@ _MODES: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("leads", [False, True], ids=["member", "leader"])
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize(
+    ("mode", "leads"),
+    [
+        ("frozen process", False),
+        ("frozen process", True),
+        ("silent host", True),
+        ("nothing reaches the broker", False),
+        ("the host is gone", True),
+    ],
+)
 async def test_with_take_over_after_the_group_goes_on_without_a_frozen_member(
     leads: bool,
     mode: str,

@@ -111,7 +111,7 @@ class TestHandover:
         reader = await (await bmq_connect(reconnect_delays=lambda: iter([0.0] * 100))).open_queue(
             bmq_queue_uri, read=True
         )
-        async with reader.group("k", buckets=2, on_event=happened.append) as group:
+        async with reader.group("k", buckets=2, lease=0.5, on_event=happened.append) as group:
             await post(writer, *range(20))
             assert sorted(await take(group, 3))
             await eventually(lambda: sum(c.buffered for c in reader.consumers) >= 15)

@@ -136,24 +136,6 @@ def test_close_sends_buffered_data_and_ends_the_stream() -> None:
     over(check)
 
 
-def test_abort_loses_only_buffered_data() -> None:
-    async def check(pair: Pair) -> None:
-        pair.near.write(b"sent")
-        pair.far.pause_reading()
-        pair.near.write(bytes(3_000_000))
-        buffered = pair.near.get_write_buffer_size()
-        pair.near.abort()
-        pair.near.abort()
-        await asyncio.sleep(0)
-        pair.far.resume_reading()
-        await some_time()
-        assert len(pair.peer.data) == 4 + 3_000_000 - buffered
-        assert pair.client.events[-1] == ("lost", None)
-        assert pair.peer.names[-2:] == ["eof", "lost"]
-
-    over(check)
-
-
 def test_a_slow_reader_pauses_and_resumes_the_writer() -> None:
     async def check(pair: Pair) -> None:
         pair.near.set_write_buffer_limits(high=1000, low=100)

@@ -255,6 +255,16 @@ class TestStall:
             proxy.heal()
             assert await far.read(1) == b"x"
 
+    async def test_a_stall_delays_the_end_of_the_stream(
+        self, proxy: FaultProxy, ends: tuple[End, End]
+    ) -> None:
+        near, far = ends
+        proxy.stall()
+        near.writer.write_eof()
+        await nothing_comes(far)
+        proxy.resume()
+        assert await far.rest() == b""
+
     async def test_a_stall_may_begin_inside_an_event(self, proxy: FaultProxy, ends: tuple[End, End]) -> None:
         near, far = ends
         proxy.when(UP, lambda connection: connection.stall(UP), nbytes=6)
