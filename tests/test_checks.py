@@ -4,7 +4,6 @@
 import logging
 import math
 from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -27,23 +26,7 @@ def test_integral_values_become_int(value: object) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        None,
-        True,
-        np.True_,
-        "5",
-        b"5",
-        5.5,
-        math.nan,
-        math.inf,
-        Decimal(5),
-        Fraction(5),
-        2**63,
-        -1,
-        [5],
-        Unprintable(),
-        5j,
-    ],
+    [None, True, np.True_, "5", b"5", 5.5, math.nan, math.inf, Decimal(5), 2**63, -1, [5], Unprintable()],
 )
 def test_other_values_are_refused_as_integers_with_their_name(value: object) -> None:
     with pytest.raises(UsageError, match=r"^count must be an integer from 0 to "):

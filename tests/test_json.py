@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq._json import MsgspecJson as plain
+from tests.sweeps import sweep
 
 
 class Colour(enum.Enum):
@@ -120,20 +121,12 @@ def test_what_is_no_json_value(value: Any) -> None:
 
 
 TEXTS = [
-    b"",
-    b"{",
-    b"NaN",
-    b"[1,]",
-    b"\xff",
-    b'"\\ud800"',
-    b"[" * 100_000,
-    b"\xff\xfe1\x00",
-    b"\xef\xbb\xbf1",
-    b"01",
-]
+    b"", b"{", b"NaN", b"[1,]", b"\xff", b'"\\ud800"', b"[" * 100_000,
+    b"\xff\xfe1\x00", b"\xef\xbb\xbf1", b"01"
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: repr(text[:8]))
+@sweep("text", TEXTS)
 def test_what_is_no_json_text(text: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         orjson.loads(text)

@@ -38,14 +38,6 @@ def test_a_traceback_ends_with_the_page_of_the_error() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_an_error_of_another_module_has_the_page_of_its_kind() -> None:
-    class Wrong(bmq.UsageError):
-        pass
-
-    assert printed(Wrong("x")).endswith("https://example.org/docs/api/UsageError.html\n")
-
-
-@pytest.mark.usefixtures("site")
 def test_foreign_notes_are_kept() -> None:
     error = bmq.TimedOut("late")
     error.add_note("while shipping")

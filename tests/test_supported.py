@@ -42,12 +42,6 @@ def test_versions_of_python_are_those_of_the_metadata_and_the_matrix() -> None:
     assert pyproject()["tool"]["mypy"]["python_version"] == claimed[0]
 
 
-def test_a_version_of_python_ends_five_years_after_it_began() -> None:
-    """A version appears in October, a year after the version before it, and 3.11 in 2022 (PEP 602)."""
-    for version, until, supported in rows("python"):
-        assert (until, supported) == (f"{2016 + int(version.partition('.')[2])}-10", "yes")
-
-
 def test_systems_are_those_of_the_matrix() -> None:
     names = {"Linux": "ubuntu", "macOS": "macos", "Windows": "windows"}
     assert [f"{names[row[0]]}-latest" for row in rows("systems")] == matrix()["os"]
@@ -69,16 +63,3 @@ def test_brokers_come_from_the_recorded_runs() -> None:
     assert all(run["release"] and run["date"] for run in runs)
     columns = dict(zip(*(row[1:] for row in rows("brokers") if row[0] in {"commit", "date"}), strict=True))
     assert columns == {run["commit"] or "-": run["date"] for run in runs}
-
-
-def test_the_changelog_and_the_security_policy_have_the_same_policy() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert "every version with security fixes, from 3.11 on" in changelog
-    assert "brokers from 2024 on" in changelog
-    assert "Only the newest release is supported" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-
-
-def test_no_row_is_lost_by_reading_a_table() -> None:
-    table = "## A {#a}\n\n| x | y |\n| --- | --- |\n| 1 | 2 |\n\n## B {#b}\n\n| z |\n| --- |\n"
-    assert rows("a", table) == [["1", "2"]]
-    assert rows("b", table) == []

@@ -10,15 +10,6 @@ import pytest
 
 from tests.sweeps import sweep
 
-seen: list[tuple[int, int]] = []
-
-
-@sweep("one, other", [(1, 1), (2, 2)])
-def test_every_case_runs_with_the_fixtures_of_the_test(monkeypatch: object, one: int, other: int) -> None:
-    assert monkeypatch is not None
-    seen.append((one, other))
-    assert seen == [(1, 1), (2, 2)][:one]
-
 
 def test_a_failure_names_its_case() -> None:
     @sweep("one, other", [(1, 1), (1, 2), (1, 3)])

@@ -323,23 +323,6 @@ async def test_the_event_loop_runs_between_events(scene: Scene) -> None:
     assert all(later > earlier for earlier, later in itertools.pairwise(scene.turns))
 
 
-async def test_two_loops_over_the_same_events_share_them(scene: Scene) -> None:
-    events = scene.session.events()
-    seen: list[int] = []
-
-    async def loop(number: int) -> None:
-        async for _ in events:
-            seen.append(number)  # noqa: PERF401 - while others run
-
-    loops = [asyncio.create_task(loop(number)) for number in range(2)]
-    for _ in range(MESSAGES):
-        scene.session._driver.events.publish(StateRestored())
-    await eventually(lambda: len(seen) == MESSAGES)
-    await scene.session.close()
-    await asyncio.gather(*loops)
-    assert set(seen) == {0, 1}
-
-
 async def test_a_host_health_monitor_that_never_waits_does_not_block_the_loop(scene: Scene) -> None:
     asked = 0
 
@@ -412,18 +395,6 @@ async def test_cancelled_tasks_of_a_share_do_not_stop_the_others() -> None:
         await asyncio.sleep(0)
     assert sorted({*done, *cancelled}) == list(range(300))
     assert done == sorted(done)
-
-
-async def test_a_turn_of_the_loop_renews_the_share() -> None:
-    """Tasks that wait for other events never wait for a turn."""
-    clock = Handed()
-    turn = Turn(clock)
-    for _ in range(3):
-        clock.now += 2 * SHARE
-        with pytest.raises(StopIteration):
-            turn.wait().send(None)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
 
 
 async def test_cancelled_task_passes_its_share_on() -> None:

@@ -27,18 +27,6 @@ async def test_a_cancelled_task_is_passed_over_before_it_has_left() -> None:
     assert line.leave(second), "its turn had come: the caller passes it on"
 
 
-async def test_a_task_may_leave_from_the_middle() -> None:
-    line = WaitingLine()
-    first, second, third = (line.join() for _ in range(3))
-    assert not line.leave(second)
-    assert not line.leave(second)
-    assert len(line) == 2
-    assert line.wake(2) == 2
-    assert first.done()
-    assert third.done()
-    assert not second.done()
-
-
 class SearchedFuture(asyncio.Future[None]):
     """A future that counts the searches through its list of callbacks."""
 
@@ -62,15 +50,6 @@ async def test_tasks_that_wait_for_one_future_leave_without_a_search() -> None:
     future.set_result(None)
     await tasks[999]
     await ended(future)
-
-
-async def test_callbacks_of_a_done_future_run_before_the_caller_continues() -> None:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    ran: list[bool] = []
-    future.add_done_callback(lambda _: ran.append(True))
-    future.set_result(None)
-    await ended(future)
-    assert ran
 
 
 async def test_waiting_for_a_failed_or_cancelled_future_raises_no_error() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import sys
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -124,20 +122,6 @@ def test_tasks_live_in_the_world_they_were_created_in() -> None:
         assert abs(real[1] - datetime.now(UTC)) < timedelta(minutes=1)
 
     asyncio.run(main())
-
-
-def test_other_threads_stay_in_the_real_world_unless_they_inherit_the_context() -> None:
-    seen: list[_world.World] = []
-    here = _made(1)
-    token = _world.world.set(here)
-    try:
-        thread = threading.Thread(target=lambda: seen.append(_world.current()))
-        thread.start()
-        thread.join()
-    finally:
-        _world.world.reset(token)
-    inherits = getattr(sys.flags, "thread_inherit_context", False)  # by default in free-threaded CPython 3.14
-    assert seen == [here if inherits else _world.REAL]
 
 
 async def test_two_runs_in_equal_worlds_send_equal_guids_names_and_delays() -> None:

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import importlib
-import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +15,9 @@ from bmq.protocol.client.core import ClientCore
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionSet
-from bmq.wire.layout import LAYOUTS
 from conformance import Case, Level, all_cases, client_cases
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGE = (DOCS / "protocol" / "protocol.md").read_text(encoding="utf-8")
 CASES: tuple[Case, ...] = (*all_cases(), *client_cases())
 
 
@@ -49,27 +45,6 @@ def test_each_must_has_a_case_or_a_reason(specification: ModuleType) -> None:
     checked = {case.statement for case in CASES}
     without = [n for n, s in specification.statements().items() if s.level == "must" and n not in checked]
     assert without == list(specification.WITHOUT_CASE), "write a case, or a reason"
-
-
-def test_statements_are_numbered_by_chapter(specification: ModuleType) -> None:
-    chapter = ""
-    numbers: list[tuple[str, str]] = []
-    for line in PAGE.splitlines():
-        if heading := re.match(r"## (\d+)\. ", line):
-            chapter = heading[1]
-        elif found := re.match(r"\*\*(\d+)\.(\d+)\*\* ", line):
-            assert found[1] == chapter, line
-            numbers.append((found[1], found[2]))
-    assert [f"{a}.{b}" for a, b in numbers] == list(specification.statements())
-    for chapter, count in Counter(a for a, _ in numbers).items():
-        assert {int(b) for a, b in numbers if a == chapter} == set(range(1, count + 1)), chapter
-
-
-def test_a_statement_is_short(specification: ModuleType) -> None:
-    for number, statement in specification.statements().items():
-        words = len(re.sub(r"`[^`]*`|\|.*", "x", statement.text).split())
-        assert words <= 70, (number, words)
-        assert not re.search(r"\b(must|should not|shall)\b", statement.text), number
 
 
 def test_the_machines_name_statements_and_reach_each_state(specification: ModuleType) -> None:
@@ -142,11 +117,3 @@ def test_the_client_takes_each_step_of_a_machine(specification: ModuleType, name
     for source, event, _, target, _ in machine["transitions"]:
         reached = set[str]().union(*(follows(state) for state in states[source]))
         assert reached & states[target], (source, event, target)
-
-
-def test_the_page_has_each_structure_and_each_case(specification: ModuleType) -> None:
-    for name in LAYOUTS:
-        assert f"<!-- generated: structure {name} -->" in PAGE
-    numbered = specification.numbered(PAGE, {"10.23": ["4.1.5", "4.1.7", "4.1.8"]})
-    assert "4.1.5, 4.1.7-8" in numbered
-    assert '<a id="s-10-23"></a>**[10.23](#s-10-23)**' in numbered

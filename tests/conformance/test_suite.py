@@ -29,9 +29,9 @@ from conformance import (
     run_suite,
 )
 from conformance.bench import KINDS, Address
-from conformance.case import Cases, check, fail
+from conformance.case import fail
 from conformance.command import main
-from conformance.pages import broker_page, catalogue_page
+from conformance.pages import catalogue_page
 from conformance.report import record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -83,55 +83,6 @@ def test_cases_are_chosen_by_number_and_level() -> None:
     for text in ("0", "2.", "2.3.", "MUST", "", "1.1.99", "-1"):
         with pytest.raises(UsageError, match="a group, a section, a case or a level was expected"):
             choose([text])
-
-
-def test_numbers_belong_to_their_group_and_do_not_repeat() -> None:
-    cases = Cases(7, "Seven")
-
-    async def nothing(bench: Bench) -> None: ...
-
-    def add(number: str) -> None:
-        cases.add(number, "1.1", Level.MUST, "t", "s", "e", nothing)
-
-    add("7.1.1")
-    for number in ("7.1.1", "8.1.1", "7.1", "7.1.1.1"):
-        with pytest.raises(UsageError, match="number"):
-            add(number)
-
-
-def test_the_docstring_of_a_case_has_its_texts() -> None:
-    cases = Cases(7, "Seven")
-
-    @cases.case("7.1.1", "1.1", Level.SHOULD)
-    async def documented(bench: Bench) -> None:
-        """A title. With two sentences.
-
-        Sends: a message that is
-            long.
-        Expects: nothing.
-        """
-
-    (case,) = cases.cases
-    assert (case.title, case.sends, case.expects) == (
-        "A title. With two sentences",
-        "a message that is long",
-        "nothing",
-    )
-
-    async def silent(bench: Bench) -> None: ...
-
-    with pytest.raises(UsageError, match="Sends: and Expects:"):
-        cases.case("7.1.2", "1.1")(silent)
-
-
-def test_addresses_and_domains_are_checked() -> None:
-    assert (Address.parse("tcp://h").port, Address.parse("tcp://[::1]:5/").host) == (30114, "::1")
-    for text in ("h:1", "tcp://", "tcp://h:x", "tcp://h:99999", "tcp://h/q", "bmq://h", "tcp://h?x"):
-        with pytest.raises(UsageError, match="use tcp://HOST:PORT"):
-            Address.parse(text)
-    with pytest.raises(UsageError, match="a kind of domain was expected, not 'big'"):
-        Domains({"big": "x"})
-    assert Domains({"ttl": "x"}).name("ttl") == "x"
 
 
 # ---- the embedded broker
@@ -280,62 +231,7 @@ async def test_wrong_arguments_are_refused(embedded: bmq.broker.Broker) -> None:
 # ---- forms of results
 
 
-@pytest.fixture
-async def report(embedded: bmq.broker.Broker) -> Report:
-    """Return a report of a passed, a failed, a different and an untested case, with hostile texts."""
-
-    async def wrong(bench: Bench) -> None:
-        peer = await bench.client()
-        await peer.barrier()
-        check("\x00\x1b<b>&|\ud800", "good", "value")
-
-    def failing(number: str, level: Level) -> Case:
-        return Case(
-            number=number, title="a|b", level=level, statement="x", sends="s", expects="e", check=wrong
-        )
-
-    cases = (
-        choose(["1.1.1"])[0],
-        failing("2.1.1", Level.MUST),
-        failing("2.1.2", Level.OBSERVED),
-        choose(["3.2.2"])[0],
-    )
-    return await judged(embedded.uri, cases, domains=Domains({"fanout": "no.such"}))
-
-
-def test_json_contains_the_events_of_a_failure(report: Report) -> None:
-    found = [record(each) for each in report.results]
-    assert [each["outcome"] for each in found] == ["passed", "failed", "failed", "not tested"]
-    assert not report.conforms
-    events = found[1]["events"]
-    assert [(each["direction"], each["text"].split()[3]) for each in events] == [
-        ("sent", "clientIdentity"),
-        ("received", "brokerResponse"),
-        ("sent", "configureStream"),
-        ("received", "status"),
-    ]
-    assert events[0]["hex"].startswith("00000")
-    json.dumps(found)
-
-
-def test_pages_show_differences(report: Report) -> None:
-    page = broker_page(report, "A broker")
-    assert page.startswith("# A broker\n")
-    assert "| 2 Events and heartbeats | 0 | 1 | 0 | 1 | 0 |" in page
-    assert r"2.1.1 a\|b" in page
-    assert "no domain no.such" in page
-    assert catalogue_page(all_cases()).count("\n| ") == len(all_cases()) + 2 * len(
-        {case.key[0] for case in all_cases()}
-    )
-
-
 # ---- the command
-
-
-def test_the_command_lists_cases(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--only", "2.3", "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["number"] for line in lines] == [case.number for case in choose(["2.3"])]
 
 
 @pytest.mark.parametrize(

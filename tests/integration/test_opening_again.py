@@ -18,20 +18,6 @@ async def time_out(session: bmq.Session, uri: str) -> None:
     assert caught.value.retryable
 
 
-async def test_a_request_that_was_lost_is_sent_again(
-    bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
-) -> None:
-    bmq_proxy.swallow(Direction.TO_BROKER)
-    for _ in range(2):
-        await time_out(bmq_session, bmq_queue_uri)
-    bmq_proxy.heal()
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, timeout=TIMEOUT)
-    writer = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    await writer.post(b"a")
-    assert await payloads(queue, 1) == [b"a"]
-    assert bmq_session.stats().reconnects == 0
-
-
 async def test_lost_answer_leaves_no_state(
     bmq_proxy: FaultProxy, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:

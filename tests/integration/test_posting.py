@@ -49,35 +49,12 @@ async def test_confirmed_messages_are_not_redelivered(
     assert await left_in(bmq_connect, bmq_queue_uri) == [b"left"]
 
 
-async def test_a_message_as_a_context_is_confirmed_unless_the_block_fails(
-    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    for payload in (b"handled", b"failed"):
-        await queue.post(payload)
-    handled, failed = await take(queue, 2)
-    async with handled:
-        pass
-    with pytest.raises(ZeroDivisionError):
-        async with failed:
-            _ = 1 / 0
-    await queue.close()
-    assert await left_in(bmq_connect, bmq_queue_uri) == [b"failed"]
-
-
 async def test_two_thousand_messages_stay_in_order(queue: bmq.Queue) -> None:
     posts = [queue.post_nowait(f"{number}".encode()) for number in range(2000)]
     acks = await asyncio.gather(*posts)
     assert len({ack.guid for ack in acks}) == 2000
     # With the default limit of 1,000 unconfirmed messages, this also tests confirmations in between.
     assert await payloads(queue, 2000) == [f"{number}".encode() for number in range(2000)]
-
-
-async def test_flush_waits_for_every_post(queue: bmq.Queue) -> None:
-    posts = [queue.post_nowait(bytes([number])) for number in range(100)]
-    assert not any(post.done() for post in posts)
-    await queue.flush(timeout=TIMEOUT)
-    assert all(post.done() for post in posts)
-    assert queue.unacked == 0
 
 
 async def test_flush_without_posts_returns_at_once(
@@ -93,15 +70,6 @@ async def test_flush_without_posts_returns_at_once(
 
 
 class TestPostMany:
-    async def test_post_many_takes_an_iterable(self, queue: bmq.Queue) -> None:
-        items: list[bytes | PutMessage] = [b"plain", PutMessage(b"with", properties={"n": 1}), b"again"]
-        report = await queue.post_many(items)
-        assert (report.posted, report.acknowledged, report.failures) == (3, 3, [])
-        assert report.bytes == len(b"plainwithagain")
-        messages = await take(queue, 3)
-        assert [message.data for message in messages] == [b"plain", b"with", b"again"]
-        assert [dict(message.properties) for message in messages] == [{}, {"n": 1}, {}]
-
     async def test_post_many_takes_an_async_iterable(self, queue: bmq.Queue) -> None:
         async def items() -> AsyncIterator[bytes]:
             for number in range(500):
@@ -190,15 +158,6 @@ async def test_a_full_window_is_an_error_of_post_nowait(bmq_connect: Connect, bm
     await queue.post(b"x")
 
 
-async def test_waiting_posts_continue_when_the_window_has_room(
-    bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    session = await bmq_connect(max_unacked_messages=10)
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-    await asyncio.wait_for(asyncio.gather(*[queue.post(b"x") for _ in range(200)]), TIMEOUT)
-    assert await payloads(queue, 200) == [b"x"] * 200
-
-
 EVERY_TYPE = {
     "bool": PropertyValue(PropertyType.BOOL, True),
     "char": PropertyValue(PropertyType.CHAR, b"\x80"),
@@ -228,30 +187,6 @@ async def test_every_property_type_with_and_without_compression(
     assert dict(plain.properties) == {}
 
 
-async def test_python_values_take_the_natural_types(queue: bmq.Queue) -> None:
-    await queue.post(b"x", properties={"b": True, "i": 1, "l": 2**40, "s": "text", "raw": b"bytes"})
-    (message,) = await take(queue, 1)
-    assert message.property_types["b"] is PropertyType.BOOL
-    assert message.property_types["s"] is PropertyType.STRING
-    assert message.property_types["raw"] is PropertyType.BINARY
-    assert dict(message.properties) == {"b": True, "i": 1, "l": 2**40, "s": "text", "raw": b"bytes"}
-
-
-async def test_a_message_has_up_to_255_properties(queue: bmq.Queue) -> None:
-    properties = {f"p{number}": number for number in range(255)}
-    await queue.post(b"x", properties=properties)
-    (message,) = await take(queue, 1)
-    assert dict(message.properties) == properties
-
-
-async def test_messages_of_different_shapes_mix(queue: bmq.Queue) -> None:
-    shapes = [{}, {"a": 1}, {"b": "x", "a": 2}, {"a": 3}, {}]
-    for properties in shapes:
-        queue.post_nowait(b"x", properties=properties)
-    await queue.flush(timeout=TIMEOUT)
-    assert [dict(message.properties) for message in await take(queue, 5)] == shapes
-
-
 @pytest.mark.parametrize("size", [MIB, 16 * MIB])
 @pytest.mark.statement("3.18")
 async def test_large_payloads_arrive(queue: bmq.Queue, size: int) -> None:
@@ -260,20 +195,6 @@ async def test_large_payloads_arrive(queue: bmq.Queue, size: int) -> None:
     message = await queue.receive(timeout=60)
     assert hashlib.sha256(message.data).digest() == hashlib.sha256(payload).digest()
     message.confirm()
-
-
-async def test_large_and_small_messages_stay_in_order(queue: bmq.Queue) -> None:
-    sizes = [1, 3 * MIB, 10, 2 * MIB, 1000, MIB, 1]
-    for number, size in enumerate(sizes):
-        queue.post_nowait(bytes([number]) * size)
-    await queue.flush(timeout=60)
-    assert [(m.data[0], len(m.data)) for m in await take(queue, 7)] == list(enumerate(sizes))
-
-
-@pytest.mark.parametrize("convert", [bytearray, memoryview])
-async def test_payloads_of_other_bytes_types(queue: bmq.Queue, convert: type) -> None:
-    await queue.post(convert(b"payload"))
-    assert await payloads(queue, 1) == [b"payload"]
 
 
 @pytest.mark.statement("4.11")
@@ -327,17 +248,6 @@ async def test_a_property_of_a_batch(queue: bmq.Queue) -> None:
             numbers = range(received, received + len(batch))
             assert batch.column("id") == [None if number % 10 > 7 else number for number in numbers]
             received += len(batch)
-
-
-async def test_a_producer_without_reader_and_a_reader_in_another_session(
-    bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    producer, consumer = await bmq_connect(), await bmq_connect()
-    outgoing = await producer.open_queue(bmq_queue_uri, write=True)
-    await outgoing.post(b"early")
-    incoming = await consumer.open_queue(bmq_queue_uri, read=True)
-    await outgoing.post(b"late")
-    assert await payloads(incoming, 2) == [b"early", b"late"]
 
 
 async def test_a_full_quota_refuses_posts_until_confirmations(

@@ -8,21 +8,12 @@ import asyncio
 import pytest
 
 import bmq
-from tests.integration.steps import TIMEOUT, Connect, NewUri, is_quiet, left_in, payloads, take
+from tests.integration.steps import Connect, NewUri, is_quiet, left_in, payloads, take
 
 FANOUT = "bmq.test.mem.fanout"
 
 
 class TestOpen:
-    @pytest.mark.statement("4.2")
-    async def test_a_queue_is_opened_for_writing_only(
-        self, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-        assert queue.uri == bmq_queue_uri
-        assert queue.state is bmq.QueueState.OPEN
-        await queue.post(b"x")
-
     @pytest.mark.statement("4.34")
     async def test_a_queue_is_opened_for_reading_only(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
@@ -39,21 +30,6 @@ class TestOpen:
         for queue in queues:
             assert await payloads(queue, 1) == [queue.uri.encode()]
         assert bmq_session.queues == queues
-
-    async def test_a_queue_as_a_context_is_closed(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
-        async with await bmq_session.open_queue(bmq_queue_uri, write=True) as queue:
-            await queue.post(b"x")
-        assert queue.closed
-        assert bmq_session.queues == []
-
-    async def test_a_queue_can_be_reopened_after_closing(
-        self, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        for payload in (b"first", b"second"):
-            queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-            await queue.post(payload)
-            assert await payloads(queue, 1) == [payload]
-            await queue.close()
 
     async def test_an_unknown_domain_is_refused(self, bmq_session: bmq.Session) -> None:
         with pytest.raises(bmq.OpenQueueError, match=r"no\.such\.domain") as caught:
@@ -75,14 +51,6 @@ class TestOpen:
     ) -> None:
         with pytest.raises(bmq.OpenQueueError, match="AppId should not be specified"):
             await bmq_session.open_queue(f"{bmq_new_queue_uri(domain)}?id=foo", read=True)
-
-    async def test_session_continues_after_a_refusal(
-        self, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        with pytest.raises(bmq.OpenQueueError):
-            await bmq_session.open_queue("bmq://no.such.domain/q", write=True)
-        queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-        await queue.post(b"x")
 
 
 class TestConfigure:
@@ -157,20 +125,6 @@ class TestClose:
         assert all(post.done() and not post.exception() for post in posts)
         assert len(await left_in(bmq_connect, bmq_queue_uri)) == 100
 
-    async def test_iteration_ends(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
-        queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-        await queue.post(b"x")
-        seen: list[bytes] = []
-
-        async def consume() -> None:
-            async for message in queue:
-                seen.append(message.data)
-                message.confirm()
-                asyncio.get_running_loop().call_soon(asyncio.ensure_future, queue.close())
-
-        await asyncio.wait_for(consume(), TIMEOUT)
-        assert seen == [b"x"]
-
     async def test_confirms_just_before_closing_count(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
     ) -> None:
@@ -208,22 +162,3 @@ class TestRedelivery:
             message.confirm()
         await queue.close()
         assert await left_in(bmq_connect, bmq_queue_uri) == [b"1", b"3", b"5", b"7", b"9"]
-
-    async def test_after_the_session_is_closed(self, bmq_connect: Connect, bmq_queue_uri: str) -> None:
-        session = await bmq_connect()
-        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-        await queue.post(b"x")
-        await take(queue, 1)
-        await session.close()
-        assert await left_in(bmq_connect, bmq_queue_uri) == [b"x"]
-
-    @pytest.mark.statement("1.14")
-    async def test_after_the_connection_is_lost(
-        self, bmq_proxy: object, bmq_connect: Connect, bmq_queue_uri: str
-    ) -> None:
-        session = await bmq_connect(reconnect=False)
-        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-        await queue.post(b"x")
-        await take(queue, 1)
-        bmq_proxy.cut()  # type: ignore[attr-defined]
-        assert await left_in(bmq_connect, bmq_queue_uri) == [b"x"]

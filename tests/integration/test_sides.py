@@ -55,24 +55,6 @@ async def test_closing_one_side_leaves_the_other(
     assert bmq_session.queues == []
 
 
-async def test_an_open_side_is_refused_with_advice(
-    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
-) -> None:
-    uri = bmq_new_queue_uri()
-    both = await bmq_session.open_queue(uri, read=True, write=True)
-    for read, write, sides in ((True, False, "reading"), (False, True, "writing")):
-        with pytest.raises(bmq.StateError, match=f"open in this session for {sides}: use that bmq.Queue"):
-            await bmq_session.open_queue(uri, read=read, write=write)
-    await both.post(b"a")
-    assert await payloads(both, 1) == [b"a"]
-    fanout = bmq_new_queue_uri("bmq.test.mem.fanout")
-    await bmq_session.open_queue(f"{fanout}?id=foo", read=True)
-    await bmq_session.open_queue(f"{fanout}?id=bar", read=True)
-    await bmq_session.open_queue(fanout, write=True)
-    with pytest.raises(bmq.StateError, match="for reading"):
-        await bmq_session.open_queue(f"{fanout}?id=foo", read=True)
-
-
 class TestConfirmingByGuid:
     async def test_a_guid_of_another_session_is_confirmed(
         self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str

@@ -38,20 +38,6 @@ async def test_each_subscription_has_its_consumer(
     assert await payloads(red, 1) == [b"-"]
 
 
-async def test_unwanted_messages_are_not_delivered(
-    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-) -> None:
-    writer = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
-    await writer.post(b"other", properties={"x": 5})
-    await writer.post(b"wanted", properties={"x": 1})
-    queue = await bmq_session.open_queue(bmq_queue_uri, read=True, subscriptions=["x == 1"])
-    [consumer] = queue.consumers
-    assert await payloads(consumer, 1) == [b"wanted"]
-    assert queue.unclaimed == 0
-    async with queue.subscribe("x == 5") as late:
-        assert await payloads(late, 1) == [b"other"]
-
-
 async def test_a_consumer_of_open_queue_can_be_changed_and_closed(
     bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
@@ -64,32 +50,6 @@ async def test_a_consumer_of_open_queue_can_be_changed_and_closed(
     await writer.post_many([bmq.PutMessage(b"%d" % n, {"x": n}) for n in (1, 2, 3)])
     assert await payloads(one, 1) == [b"3"]
     assert await is_quiet(one)
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "says"),
-    [
-        ({"subscriptions": ["x =="], "read": True}, bmq.InvalidExpression, None),
-        ({"subscriptions": "x == 1", "read": True}, bmq.UsageError, "must be a list"),
-        ({"subscriptions": ["x == 1"], "write": True}, bmq.UsageError, "opened for writing only"),
-        (
-            {"priority": 2**40, "read": True},
-            bmq.UsageError,
-            "priority must be an integer from",
-        ),
-    ],
-)
-async def test_errors_are_reported_before_opening(
-    bmq_session: bmq.Session,
-    bmq_queue_uri: str,
-    given: dict[str, object],
-    error: type[bmq.Error],
-    says: str | None,
-) -> None:
-    with pytest.raises(error, match=says):
-        await bmq_session.open_queue(bmq_queue_uri, **given)  # type: ignore[arg-type]
-    assert bmq_session.queues == []
-    await bmq_session.open_queue(bmq_queue_uri, read=True)
 
 
 @pytest.mark.statement("3.13")
@@ -112,27 +72,3 @@ async def test_compression_is_chosen_for_a_post_a_queue_or_a_session(
         queue.post_nowait(text, compression="zlib")  # type: ignore[arg-type]
     with pytest.raises(bmq.UsageError, match="compression_level must be an integer from -1 to 9, not 12"):
         await bmq_connect(compression_level=12)
-
-
-@pytest.mark.statement("4.15")
-async def test_schemas_of_one_session_are_distinguished(bmq_connect: Connect, bmq_queue_uri: str) -> None:
-    session = await bmq_connect()
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
-    sequences = [("b", "a"), ("c", "a", "b"), ("a",), ("b", "c"), ("a", "b")]
-    async with queue.subscribe("a == 1") as consumer:
-        for round_ in range(3):
-            for number, names in enumerate(sequences):
-                values = {name: 1 if name == "a" else 7 for name in names}
-                await queue.post(b"%d.%d" % (round_, number), properties=values)
-        expected = [
-            b"%d.%d" % (round_, number)
-            for round_ in range(3)
-            for number, names in enumerate(sequences)
-            if "a" in names
-        ]
-        got = await take(consumer, len(expected))
-        assert [message.data for message in got] == expected
-        for message in got:
-            names = sequences[int(message.data.split(b".")[1])]
-            assert dict(message.properties) == {name: 1 if name == "a" else 7 for name in names}
-            message.confirm()

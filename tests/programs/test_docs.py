@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import itertools
-import json
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -22,25 +19,14 @@ import pytest
 
 import bmq
 import bmq.errors
-from bmq.broker._session import BrokerSession
-from bmq.protocol.client.core import ClientCore
-from bmq.protocol.client.handshake import Handshake
-from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.machine import Machine
 from bmq.wire import layout
-from bmq.workers._life import Life
 from conformance import all_cases
 from tests import pages
+from tests.sweeps import sweep
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
-MACHINES = {
-    "Handshake": Handshake.TRANSITIONS,
-    "Session": ClientCore.TRANSITIONS,
-    "Queue": QueueCore.TRANSITIONS,
-    "App": Life.TRANSITIONS,
-    "Broker": BrokerSession.TRANSITIONS,
-}
 PROSE = [
     ROOT / "README.md",
     ROOT / "ARCHITECTURE.md",
@@ -75,30 +61,11 @@ def section(markdown: str, heading: str) -> str:
     return markdown.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
-class TestLayouts:
-    @pytest.mark.parametrize("name", layout.LAYOUTS)
-    def test_every_field_has_its_row(self, generate: ModuleType, name: str) -> None:
-        declared = [member.name for member in layout.LAYOUTS[name].subcon.subcons]
-        shown = [row[4] for row in rows(section("\n" + generate.layouts(), name))[2:]]
-        assert shown == declared
-
-    def test_event_header_matches_the_protocol(self, generate: ModuleType) -> None:
-        table = rows(section("\n" + generate.layouts(), "EventHeader"))[2:]
-        assert [(int(byte), int(bit), int(bits), name) for _, byte, bit, bits, name, *_ in table] == [
-            (0, 0, 1, "fragment"),
-            (0, 1, 31, "length"),
-            (4, 0, 2, "protocolVersion"),
-            (4, 2, 6, "type"),
-            (5, 0, 8, "headerWords"),
-            (6, 0, 8, "typeSpecific"),
-            (7, 0, 8, "reserved"),
-        ]
-
-    @pytest.mark.parametrize("name", layout.LAYOUTS)
-    def test_the_diagram_has_every_bit_once(self, generate: ModuleType, name: str) -> None:
-        declaration = layout.LAYOUTS[name]
-        diagram = generate.bit_diagram(generate.layout_fields(declaration))
-        assert sum(map(int, re.findall(r'colspan="(\d+)"', diagram))) == declaration.sizeof() * 8
+@sweep("name", layout.LAYOUTS)
+def test_every_field_of_a_layout_has_its_row(generate: ModuleType, name: str) -> None:
+    declared = [member.name for member in layout.LAYOUTS[name].subcon.subcons]
+    shown = [row[4] for row in rows(section("\n" + generate.layouts(), name))[2:]]
+    assert shown == declared
 
 
 def action_name(action: Any) -> str:
@@ -126,13 +93,6 @@ class TestStatements:
         assert set(generate.marked_tests()) | {number for number, cases in by_cases.items() if cases} == shown
         assert set().union(*by_cases.values()) <= {case.number for case in all_cases()}
 
-    def test_every_statement_has_its_row(self, generate: ModuleType, listed: list[dict[str, str]]) -> None:
-        page = generate.statements()
-        shown = [
-            line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")
-        ]
-        assert [each for each in shown if each[:1].isdigit()] == [row["number"] for row in listed]
-
     def test_every_statement_of_the_documents_has_a_row(
         self, generate: ModuleType, listed: list[dict[str, str]]
     ) -> None:
@@ -145,80 +105,33 @@ class TestStatements:
         # Two rows are of the broker, not of the documents: what does not compile, and attempts that are left.
         assert numbers - {each for rows in documents.values() for each in rows} == {"2.12", "4.16"}
 
-    def test_differences_have_a_reason(self, listed: list[dict[str, str]]) -> None:
-        assert {row["holds"] for row in listed} == {"yes", "broker", "no", "open"}
-        assert [row["number"] for row in listed if row["holds"] != "yes" and not row.get("why")] == []
 
-
-class TestMachines:
-    def test_no_table_is_forgotten(self, generate: ModuleType) -> None:
-        run = [machine.TRANSITIONS for machine in Machine.__subclasses__()]
-        drawn = generate.transition_tables()
-        assert {id(table) for table in drawn.values()} == {id(table) for table in run}
-        assert re.findall(r"\n## (\w+)\n", "\n" + generate.machines()) == list(drawn)
-
-    @pytest.mark.parametrize("name", MACHINES)
-    def test_every_transition_has_its_row(self, generate: ModuleType, name: str) -> None:
+def test_every_transition_of_a_machine_has_its_row(generate: ModuleType) -> None:
+    run = [machine.TRANSITIONS for machine in Machine.__subclasses__()]
+    tables = generate.transition_tables()
+    assert {id(table) for table in tables.values()} == {id(table) for table in run}
+    for name, table in tables.items():
         shown = [tuple(row) for row in rows(section("\n" + generate.machines(), name)) if len(row) == 4]
         expected = [
             (state.name, event.name, action_name(step.action), step.next_state.name)
-            for (state, event), step in MACHINES[name].items()
+            for (state, event), step in table.items()
         ]
-        assert sorted(shown[2:]) == sorted(expected)
-
-    @pytest.mark.parametrize("name", MACHINES)
-    def test_every_state_and_event_is_drawn(self, generate: ModuleType, name: str) -> None:
-        table = MACHINES[name]
-        drawing = generate.drawing(name, table)
-        boxes = re.findall(r'<text class="name"[^>]*>([^<]+)</text>', drawing)
-        events = re.findall(r'<text class="event"[^>]*>([^<]+)</text>', drawing)
-        states = {state.name for state, _ in table} | {step.next_state.name for step in table.values()}
-        assert sorted(boxes) == sorted(states)
-        assert sorted(event.removeprefix("↻ ") for event in events) == sorted(
-            event.name for _, event in table
-        )
-
-    @pytest.mark.parametrize("name", MACHINES)
-    def test_no_two_events_are_drawn_over_each_other(self, generate: ModuleType, name: str) -> None:
-        texts = re.findall(
-            r'<text class="event" x="[\d.]+" y="([\d.]+)" text-anchor="(\w+)"',
-            generate.drawing(name, MACHINES[name]),
-        )
-        for side in ("start", "end"):
-            lines = sorted(float(y) for y, anchor in texts if anchor == side)
-            assert all(below - above >= 12 for above, below in itertools.pairwise(lines))
+        assert sorted(shown[2:]) == sorted(expected), name
 
 
-class TestErrors:
-    def test_the_whole_tree_is_listed(self, generate: ModuleType) -> None:
-        shown = [row[0] for row in rows(generate.errors())[2:]]
-        errors = [name for name, value in vars(bmq.errors).items() if _is_error(value)]
-        assert sorted(shown) == sorted(errors)
-
-    def test_documented_retryable_equals_the_attribute(self, generate: ModuleType) -> None:
-        said = {row[0]: row[2] for row in rows(generate.errors())[2:]}
-        assert said["BufferFull"] == "yes"
-        assert said["InvalidURI"] == "no"
-        assert said["PostError"] == "by status"
-        assert said["OpenQueueError"] == "by status"
-
-
-def _is_error(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, bmq.errors.Error)
-
-
-def test_pictures_equal_the_output_of_their_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = runpy.run_path(str(DOCS / "sketches.py"))
-    monkeypatch.setitem(names["Sketch"].save.__globals__, "ASSETS", tmp_path)
-    for name in ("landing", "house", "message", "delays", "requests"):
-        names[name]()
-        drawn = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
-        assert drawn == (DOCS / "assets" / f"{name}.svg").read_text(encoding="utf-8")
-
-
-def test_marker_without_a_generator_is_refused(generate: ModuleType) -> None:
-    with pytest.raises(ValueError, match="nothing generates 'weather'"):
-        generate.fill("<!-- generated: weather -->")
+def test_every_error_is_listed_and_whether_it_is_retryable(generate: ModuleType) -> None:
+    said = {row[0]: row[2] for row in rows(generate.errors())[2:]}
+    errors = vars(bmq.errors).items()
+    assert said.keys() == {
+        name for name, value in errors if isinstance(value, type) and issubclass(value, bmq.errors.Error)
+    }
+    expected = {
+        "BufferFull": "yes",
+        "InvalidURI": "no",
+        "PostError": "by status",
+        "OpenQueueError": "by status",
+    }
+    assert expected.items() <= said.items()
 
 
 def python_blocks() -> list[Any]:
@@ -232,7 +145,7 @@ def python_blocks() -> list[Any]:
     return blocks
 
 
-@pytest.mark.parametrize("code", python_blocks())
+@sweep("code", python_blocks())
 def test_code_blocks_are_python_and_use_names_that_exist(code: str) -> None:
     tree = ast.parse(code)
     compile(code, "block", "exec")
@@ -253,7 +166,7 @@ def test_every_code_block_is_a_complete_program(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout
 
 
-@pytest.mark.parametrize("page", sorted(page.name for page in ROOT.glob("*.md")))
+@sweep("page", sorted(page.name for page in ROOT.glob("*.md")))
 def test_links_between_files_have_targets(page: str) -> None:
     """The site's build follows links among pages; this test covers files beside them."""
     for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
@@ -264,13 +177,6 @@ def test_links_between_files_have_targets(page: str) -> None:
             anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
             anchors |= set(re.findall(r"\{#([\w-]+)\}$", "\n".join(headings), re.MULTILINE))
             assert anchor in anchors, target
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_pages_link_reliability_failure_and_performance(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for target in ("guarantees", "failure", "performance"):
-        assert re.search(rf"\]\((docs/)?explain/{target}\.md\)", text), target
 
 
 @pytest.mark.parametrize(
@@ -319,7 +225,7 @@ def navigated() -> list[str]:
     return [name for name in pages_of_nav if (ROOT / name).exists()]
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *navigated()])
+@sweep("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *navigated()])
 def test_listings_have_at_most_76_columns(page: str) -> None:
     text = pages.include((ROOT / page).read_text(encoding="utf-8"))
     found = [
@@ -330,13 +236,6 @@ def test_listings_have_at_most_76_columns(page: str) -> None:
         if len(line.removeprefix(listing["indent"])) > COLUMNS
     ]
     assert found == []
-
-
-def test_a_wide_listing_is_found() -> None:
-    wide = f"```text\n{'x' * 77}\n```\n"
-    assert [each["wide"] for each in LISTING.finditer(wide)] == [None]
-    assert [each["text"] for each in LISTING.finditer(f"  ```\n  {'x' * 77}\n  ```")] == [f"  {'x' * 77}\n"]
-    assert [each["wide"] for each in LISTING.finditer(f"<!-- wide: a log -->\n\n{wide}")] != [None]
 
 
 class _References(HTMLParser):
@@ -354,32 +253,6 @@ class _References(HTMLParser):
             self.fetched.append(given.get("href") or "")
 
 
-#: Words of other systems, and the pages that a search for them must find.
-SYNONYMS = {
-    "filter": {"reference/expressions.html", "guides/select.html"},
-    "selector": {"reference/expressions.html", "guides/select.html"},
-    "dlq": {"guides/workers.html", "guides/workers-recipes.html"},
-    "backpressure": {"operate/tuning.html", "explain/failure.html"},
-    "prefetch": {"operate/tuning.html", "migrate/rabbitmq.html", "explain/comparison.html"},
-    "offset": {"migrate/kafka.html", "explain/comparison.html", "reference/glossary.html"},
-    "ack": {"explain/concepts.html", "reference/glossary.html"},
-    "nack": {"guides/workers.html", "explain/concepts.html", "reference/glossary.html"},
-    "consumer group": {"guides/ordering.html", "migrate/kafka.html", "reference/glossary.html"},
-    "partition": {"guides/ordering.html", "migrate/kafka.html", "explain/comparison.html"},
-    "exactly once": {"explain/guarantees.html", "reference/glossary.html"},
-    "nats": {"explain/comparison.html"},
-    "dependency injection": {"explain/comparison.html", "guides/workers.html"},
-    "troubleshooting": {"operate/troubleshooting.html"},
-    "faq": {"operate/troubleshooting.html", "guides/index.html"},
-    "mock": {"guides/testing.html"},
-    "router": {"guides/workers.html", "explain/comparison.html"},
-}
-
-
-def _words(entry: dict[str, str]) -> str:
-    return re.sub(r"<[^>]+>|[-_]", " ", f"{entry['title']} {entry['text']}").lower()
-
-
 @pytest.mark.timeout(300)
 def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path) -> None:
     build = subprocess.run(
@@ -390,10 +263,6 @@ def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path)
         check=False,
     )
     assert build.returncode == 0, build.stderr
-    entries = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
-    for words, expected in SYNONYMS.items():
-        found = {each["location"].partition("#")[0] for each in entries if words in _words(each)}
-        assert expected <= found, words
     built = sorted(tmp_path.rglob("*.html"))
     assert {"index.html", "wire.html", "states.html"} <= {page.name for page in built}
     for page in built:
@@ -420,21 +289,6 @@ def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
     }
     assert len(documented) > 5
     assert {each.name: each.default for each in fields(bmq.broker.Bounds)} == documented
-
-
-def test_metrics_and_properties_of_the_glossary_are_those_of_their_pages() -> None:
-    text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
-    text_of_pages = "".join(
-        (DOCS / f"{name}.md").read_text(encoding="utf-8")
-        for name in ("reference/conventions", "guides/workers")
-    )
-    documented = set(re.findall(r"\w[\w.]*", text_of_pages))
-    documented |= set(
-        re.findall(r"bmq_\w+", (DOCS / "operate" / "prometheus.md").read_text(encoding="utf-8"))
-    )
-    named = set(re.findall(r"`(bmq_\w+)", text))
-    assert len(named) > 10
-    assert named - documented == set()
 
 
 def test_external_addresses_are_complete() -> None:

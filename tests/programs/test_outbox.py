@@ -82,14 +82,6 @@ async def stored(queue: bmq.Queue) -> list[bytes]:
     return found[:-1]
 
 
-def test_untested_databases_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """Report the databases that were not tested."""
-    missing = "" if postgresql.PROGRAMS else "; PostgreSQL was not tried: there is no initdb and pg_ctl here"
-    with capsys.disabled():
-        print(f"\nthe outbox on {' and '.join(DATABASES)}{missing}", file=sys.stderr)
-    assert DATABASES[0] == "sqlite"
-
-
 async def test_committed_rows_are_posted(engine: Engine, queue: bmq.Queue) -> None:
     write(engine, b"one", b"three")
     with engine.connect() as connection, connection.begin() as transaction:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,26 +89,3 @@ def test_the_command_of_a_project_runs(project: Path, kind: Kind) -> None:
     done = run(project, *command)
     assert done.returncode == 0, done.stderr
     assert {Kind.SERVICE: f"{NAME}.orders.dead", Kind.PIPELINE: "--checkpoint"}[kind] in done.stdout
-
-
-@pytest.mark.parametrize("kind", [Kind.SERVICE], indirect=True)
-def test_the_order_of_the_readme_is_shipped(project: Path) -> None:
-    text = (project / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"bmq post (\S+) \\\n +'(.+)' -p (\w+)=(\d+)\n", text)
-    assert found is not None
-    uri, order, name, value = found.groups()
-    program = f"""
-import asyncio
-from bmq.testing import TestApp
-from {module_of(NAME)}.app import DEAD, make_app
-
-async def main():
-    async with TestApp(make_app()) as test:
-        await test.post({uri!r}, {order.encode()!r}, properties={{{name!r}: {value}}})
-        await test.drained()
-        test.assert_posted(DEAD, count=0)
-
-asyncio.run(main())
-"""
-    done = run(project, "-W", "error", "-c", program)
-    assert done.returncode == 0, done.stderr

@@ -138,13 +138,6 @@ def test_files_are_prepared_for_a_release(release: ModuleType, ready: Path) -> N
             release.prepare(ready, version, "2026-03-01")
 
 
-def test_the_changelog_of_this_project_has_its_release(release: ModuleType) -> None:
-    text = release.notes(ROOT, release.current(ROOT)) or release.notes(ROOT, "Unreleased")
-    assert "### Added" in text
-    assert "\n## " not in text
-    assert release.links(ROOT).keys() >= {"repository", "site", "issues", "security"}
-
-
 def test_an_archive_has_the_files_of_the_commit(release: ModuleType, ready: Path, tmp_path: Path) -> None:
     (ready / "stray.log").touch()
     files = release.export(ready, tmp_path / "source")

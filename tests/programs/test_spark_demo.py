@@ -101,26 +101,3 @@ def test_unbalanced_books_are_reported(
     said = console.export_text()
     assert ("The books are balanced" in said) is balanced
     assert books(said)["batches repeated after the restart"] == 1
-
-
-def test_picture_shows_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten a second for ten seconds: nothing is read for five seconds, and then everything at once."""
-    drawer = imported("spark_demo_picture", "examples", monkeypatch)
-    samples = [
-        drawer.Sample(quarter / 4, quarter * 10 // 4, 0 if quarter > 20 else quarter * 10 // 4)
-        for quarter in range(41)
-    ]
-    assert drawer.rates(samples, lambda each: each.posted)[1:9] == [10.0] * 8
-    assert sum(drawer.rates(samples, lambda each: each.done)) == 100
-    drawing = ElementTree.fromstring(drawer.picture(samples, [(2.0, 5.0)]))
-    texts = [each.text for each in drawing.iter(f"{SVG}text")]
-    assert texts.count("driver killed, started again") == 1
-    assert {"60", "10 s"} <= set(texts)
-
-
-def test_the_picture_in_the_documentation_is_of_this_demo() -> None:
-    assert "(../assets/spark-pipeline.svg)" in (ROOT / "docs" / "data" / "spark-recipes.md").read_text(
-        encoding="utf-8"
-    )
-    drawing = ElementTree.parse(ROOT / "docs" / "assets" / "spark-pipeline.svg")
-    assert [each.text for each in drawing.iter(f"{SVG}text")].count("driver killed, started again") == 2

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +14,6 @@ from tests.programs.test_docs import DOCS, ROOT
 from tests.programs.test_docs import generate as generate
 
 PAGE = DOCS / "operate" / "troubleshooting.md"
-LOG = DOCS / "reference" / "log-messages.md"
 
 
 @pytest.fixture(scope="module")
@@ -54,31 +51,3 @@ def test_every_line_of_the_log_has_a_cause_and_a_remedy(
     assert sorted(set(explained) - set(logged)) == []
     assert len(explained) == len(set(explained))
     assert all(found["cause"] and found["remedy"] for found in troubles["message"])
-
-
-def test_every_explained_line_is_on_the_page(generate: ModuleType, troubles: dict[str, Any]) -> None:
-    page = generate.fill(LOG.read_text(encoding="utf-8"))
-    titles = re.findall(r'^\?\?\? (?:warning|failure) "(.+)"$', page, re.MULTILINE)
-    assert len(titles) == len(troubles["message"])
-    for found in troubles["message"]:
-        assert found["remedy"] in page
-
-
-def test_lines_are_found_in_every_spelling(generate: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "module.py").write_text(
-        "logger.warning('%s is slow', a)\n"
-        "self._limit.error('kind', 'broken: %s', a)\n"
-        "logger.log(logging.INFO, 'only information')\n"
-        "logger.log(logging.INFO if fine else logging.WARNING, 'perhaps information')\n"
-        "text = 'given a name: %s'\n"
-        "log(logging.ERROR, text, a)\n"
-        "warnings.warn(f'{self!r} was never closed', ResourceWarning)\n"
-        "math.log(value, 'no line at all')\n"
-    )
-    assert sys.modules["messages"].logged(tmp_path) == {
-        "%s is slow": "WARNING",
-        "broken: %s": "ERROR",
-        "perhaps information": "WARNING",
-        "given a name: %s": "ERROR",
-        "%s was never closed": "ResourceWarning",
-    }

@@ -87,14 +87,6 @@ async def test_depth_is_reported_by_application(
     assert {app.app_id: app.messages for app in depth.apps} == {"foo": 0, "bar": 3, "baz": 3}
 
 
-async def test_depth_of_a_queue_without_applications(
-    admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
-) -> None:
-    await _posted(bmq_session, bmq_queue_uri, 2)
-    depth = await admin.queue(bmq_queue_uri).depth()
-    assert [(app.app_id, app.messages, app.bytes) for app in depth.apps] == [("__default", 2, depth.bytes)]
-
-
 async def test_messages_are_listed_by_page(
     admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
 ) -> None:
@@ -169,20 +161,6 @@ async def test_internals_list_clients_and_subscriptions(
     assert states["bar"] == ("registered", 0)
 
 
-async def test_internals_of_a_consumer_of_all_messages(
-    admin: Admin, bmq_session: bmq.Session, bmq_queue_uri: str
-) -> None:
-    reader = await bmq_session.open_queue(bmq_queue_uri, read=True)
-    async with reader.subscribe(priority=2, max_unconfirmed_messages=5):
-        internals = await admin.queue(bmq_queue_uri).internals()
-    (client,) = internals.clients
-    (stream,) = client.streams
-    assert stream.app_id == "__default"
-    assert [(s.expression, s.priority, s.max_messages) for s in stream.subscriptions] == [("", 2, 5)]
-    assert [(app.app_id, app.consumers) for app in internals.apps] == [("__default", 1)]
-    assert internals.mode == "priority"
-
-
 async def test_statistics_count_messages(
     admin: Admin, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
@@ -198,11 +176,6 @@ async def test_statistics_count_messages(
     assert found.posted_bytes > 5
     assert {app.app_id for app in found.apps} == {"foo", "bar", "baz"}
     assert (await admin.statistics()).time > datetime.now(UTC) - timedelta(days=1)
-
-
-async def test_reconfiguring_reloads_the_domain(admin: Admin) -> None:
-    await admin.domain(FANOUT)
-    await admin.reconfigure(FANOUT)
 
 
 async def test_a_command_in_the_brokers_own_language(admin: Admin) -> None:
@@ -301,21 +274,3 @@ async def test_settings_of_elector_and_replication(admin: Admin) -> None:
     assert "tunables" in await admin.query("STAT LIST_TUNABLES")
     with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
         await admin.query("STAT GET NOTHING")
-
-
-async def test_caches_are_cleared(admin: Admin) -> None:
-    await admin.clear_caches()
-    for command in ("DOMAINS RESOLVER", "CONFIGPROVIDER"):
-        with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
-            await admin.query(f"{command} CACHE_CLEAR no.such.domain")
-
-
-async def test_the_configuration_of_the_broker(admin: Admin) -> None:
-    answer = await admin.query("BROKERCONFIG DUMP")
-    assert "brokerVersion" in answer["brokerConfig"]["asJSON"]
-
-
-async def test_a_missing_partition_is_refused(admin: Admin) -> None:
-    (cluster,) = await admin.clusters()
-    with pytest.raises(bmq.errors.AdminError, match="Too high partitionId value"):
-        await admin.query(f"CLUSTERS CLUSTER {cluster.name} STORAGE PARTITION 1000 SUMMARY")

@@ -258,44 +258,6 @@ async def test_mover_killed_before_the_confirmation_duplicates_no_message(
     assert sorted(found) == [b"0", b"1", b"2", b"3", b"4", b"end"]
 
 
-async def test_a_message_moved_twice_is_stored_once(
-    bmq_session: bmq.Session, bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(5):
-        await queue.post(b"%d" % number, delay=0.1)
-    first = await bmq_connect()
-    with monkeypatch.context() as forgetful:
-        forgetful.setattr(bmq.Message, "confirm", lambda self: None)
-        async with moving(first, queue.uri) as mover:
-            batch = [await queue.receive(timeout=10) for _ in range(5)]
-            await eventually(lambda: mover.moved == 5, 20)
-    await first.close()
-    for message in batch:
-        message.confirm()
-    async with moving(bmq_session, queue.uri) as mover:
-        await queue.post(b"end", delay=0.5)
-        assert (await queue.receive(timeout=10)).data == b"end"
-        await eventually(lambda: mover.moved == 6, 20)
-
-
-async def test_messages_beyond_the_limit_of_a_mover_arrive(
-    bmq_session: bmq.Session, queue: bmq.Queue
-) -> None:
-    """Late messages do not delay early ones."""
-    async with moving(bmq_session, queue.uri, max_held=10, tick=0.2) as mover:
-        for _ in range(100):
-            await queue.post(b"late", delay=25)
-        before = time.time()
-        for number in range(10):
-            await queue.post(b"%d" % number, delay=1 + number / 10)
-        for number in range(10):
-            message = await queue.receive(timeout=20)
-            assert message.data == b"%d" % number
-            assert time.time() - before - 1 - number / 10 >= 0
-            message.confirm()
-        assert mover.held <= 20
-
-
 async def test_a_full_destination_delays_its_messages(
     bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -430,16 +392,3 @@ async def test_an_app_runs_a_mover_and_handlers(bmq_broker: HasUri, bmq_queue_ur
         await app.run()
     assert [data for data, _ in found] == [b"first", b"second"]
     assert found[1][1] - found[0][1] >= 0.5
-
-
-def test_an_app_moves_a_queue_once() -> None:
-    app = bmq.App()
-    app.mover("bmq://bmq.test.mem.priority/q.delayed")
-    with pytest.raises(bmq.UsageError, match="already has a mover"):
-        app.mover("bmq://bmq.test.mem.priority/q.delayed")
-
-
-def test_the_guid_is_documented() -> None:
-    """As computed by hand: b2sum -l 128, for services in other languages."""
-    guid = derived_guid("4000000000003CA4F6B5B4C9F3B06D3F", "bmq://d/orders", "due 1795328751032")
-    assert guid == "12964574B8B3BAD3E937B3BD4F2320A3"

@@ -63,20 +63,6 @@ def in_order(numbers: list[int]) -> bool:
 EDGES = [0, 1, -1, 15, 16, -16, -17, 2**31, -(2**31), 2**63 - 1, -(2**63), -(2**63) + 3, -(2**63) + 16]
 
 
-async def test_the_remainder_has_the_sign_of_the_number(
-    writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
-) -> None:
-    """`k % 16 == -5` matches -5, and `k % 16 == 11` does not: as in C. `(k - 11) % 16 == 0` matches both."""
-    queue = await open_reader()
-    for number in (-5, 11):
-        await writer.post(b"%d" % number, properties={"k": number})
-    async with queue.subscribe("k % 16 == -5") as consumer:
-        message = await consumer.receive(timeout=10)
-        assert message.data == b"-5"
-        await consumer.configure("(k - 11) % 16 == 0")
-        assert (await consumer.receive(timeout=10)).data == b"11"
-
-
 async def test_every_number_has_a_bucket(
     writer: bmq.Queue, open_reader: Callable[[], Awaitable[bmq.Queue]]
 ) -> None:

@@ -148,14 +148,6 @@ async def test_a_failure_is_a_problem_that_other_languages_can_read(
     assert json.loads(full.data) == {"type": "BufferFull", "detail": "later", "retryable": True}
 
 
-def test_two_classes_cannot_have_the_same_type_of_problem() -> None:
-    with pytest.raises(bmq.UsageError, match=r"SoldOut and .*\.OutOfStock both have the type urn:shop"):
-        type("SoldOut", (bmq.RequestFailed,), {}, type="urn:shop:out-of-stock")
-    for text in ("", "out of stock", "a\n"):
-        with pytest.raises(bmq.UsageError, match="type must be a URI reference"):
-            bmq.RequestFailed("x", type=text)
-
-
 @dataclass
 class Article:
     number: Annotated[str, bmq.Property("Article")]
@@ -271,15 +263,6 @@ async def test_a_responder_of_values_works_without_an_app(
         await bmq.consume(reader, Responder(price), codec="application/json")
 
 
-async def test_a_request_without_a_responder_times_out(queue: bmq.Queue) -> None:
-    before = time.monotonic()
-    with pytest.raises(bmq.TimedOut, match="was not answered"):
-        await queue.request(b"x", timeout=0.3)
-    assert time.monotonic() - before >= 0.3
-    with pytest.raises(bmq.UsageError):
-        await queue.request(b"x", timeout=0)
-
-
 async def test_request_after_its_deadline_is_not_handled(bmq_broker: HasUri, queue: bmq.Queue) -> None:
     app = bmq.App(bmq_broker.uri)
     seen: list[bytes] = []
@@ -393,18 +376,3 @@ async def test_a_late_and_a_second_reply_are_dropped(
     message = await reader.receive(timeout=20)
     await to.post(b"3", properties={"bmq_request": message.guid})
     assert (await third).data == b"3"
-
-
-async def test_the_end_of_the_session_ends_requests(bmq_connect: Connect, bmq_queue_uri: str) -> None:
-    session = await bmq_connect()
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-    request = asyncio.create_task(queue.request(b"x", timeout=300))
-    await queue.receive(timeout=20)
-    await session.close()
-    with pytest.raises(bmq.SessionClosed):
-        await asyncio.wait_for(request, 20)
-
-
-def test_a_responder_must_be_async() -> None:
-    with pytest.raises(bmq.UsageError, match="async def"):
-        bmq.App().responder("bmq://d/q")(print)  # type: ignore[type-var]

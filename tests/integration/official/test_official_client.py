@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import blazingmq
-import google_crc32c
 import pytest
 from blazingmq import AckStatus, PropertyType, QueueOptions, session_events
 
-import bmq
-from bmq.groups import key_bucket
 from tests.integration.official.conftest import Client, StillBroker
 
 Connect = Callable[..., Client]
@@ -104,15 +100,6 @@ def test_each_application_receives_every_message(
     assert broker.stored(uri) == 0
 
 
-def test_two_applications_in_one_session(connect: Connect, new_uri: NewUri) -> None:
-    uri, client = new_uri(FANOUT), connect()
-    client.session.open_queue(uri, write=True)
-    for app in ("foo", "bar"):
-        client.session.open_queue(f"{uri}?id={app}", read=True)
-    client.post(uri, b"m")
-    assert {message.queue_uri for message in client.take(2)} == {f"{uri}?id=foo", f"{uri}?id=bar"}
-
-
 def test_each_consumer_receives_broadcast_messages(connect: Connect, new_uri: NewUri) -> None:
     uri, producer, readers = new_uri(BROADCAST), connect(), [connect(), connect()]
     for reader in readers:
@@ -125,32 +112,6 @@ def test_each_consumer_receives_broadcast_messages(connect: Connect, new_uri: Ne
     late = connect()
     late.session.open_queue(uri, read=True)
     assert late.is_quiet()
-
-
-@pytest.mark.parametrize(
-    ("uri", "options", "error"),
-    [
-        ("bmq://no.such.domain/q", {"write": True}, blazingmq.Error),
-        (f"bmq://{FANOUT}/q", {"read": True}, blazingmq.Error),
-        (f"bmq://{PRIORITY}/q?id=foo", {"read": True}, blazingmq.Error),
-    ],
-)
-def test_invalid_opens_are_refused(
-    connect: Connect, uri: str, options: dict[str, bool], error: type[Exception]
-) -> None:
-    client = connect()
-    with pytest.raises(error):
-        client.session.open_queue(uri, **options)
-    client.session.open_queue(f"bmq://{PRIORITY}/q", write=True)
-
-
-def test_an_unknown_application_opens_and_receives_no_message(connect: Connect, new_uri: NewUri) -> None:
-    uri, client = new_uri(FANOUT), connect()
-    client.session.open_queue(f"{uri}?id=nope", read=True)
-    client.session.open_queue(uri, write=True)
-    client.post(uri, b"m")
-    assert client.statuses(1) == [AckStatus.SUCCESS]
-    assert client.is_quiet()
 
 
 def test_priorities_and_taking_turns(connect: Connect, new_uri: NewUri) -> None:
@@ -271,46 +232,3 @@ def test_client_without_credentials_is_refused(broker: StillBroker) -> None:
     broker.call(lambda it: it.faults.refuse_negotiation())
     with pytest.raises(blazingmq.Error):
         Client(broker.uri, timeout=blazingmq.Timeouts(connect_timeout=0.5))
-
-
-def test_messages_delivered_twice_are_received_twice(
-    broker: StillBroker, connect: Connect, new_uri: NewUri
-) -> None:
-    """Deliver a message twice, for tests of idempotent consumers."""
-    uri, client = new_uri(PRIORITY), connect()
-    client.session.open_queue(uri, read=True, write=True)
-    broker.call(lambda it: it.faults.duplicate_pushes(1))
-    client.post(uri, b"m", b"n")
-    assert client.payloads(3) == [b"m", b"m", b"n"]
-
-
-def test_posting_into_a_group_with_a_bucket_by_hand(
-    connect: Connect, new_uri: NewUri, broker: StillBroker
-) -> None:
-    """The bucket of a key is a CRC-32C without its highest bit, available in any language."""
-    uri, producer = new_uri(PRIORITY), connect()
-    producer.session.open_queue(uri, write=True)
-    keys = [f"order-{number}" for number in range(40)]
-    for key in keys:
-        bucket = google_crc32c.value(key.encode()) & 0x7FFFFFFF
-        producer.post(
-            uri,
-            key.encode(),
-            properties={"bmq_bucket": bucket},
-            property_type_overrides={"bmq_bucket": PropertyType.INT32},
-        )
-    assert producer.statuses(40) == [AckStatus.SUCCESS] * 40
-
-    async def consume() -> dict[str, int | None]:
-        async with (
-            bmq.connect(broker.uri) as session,
-            (await session.open_queue(uri, read=True)).group(buckets=16) as group,
-        ):
-            found: dict[str, int | None] = {}
-            for _ in keys:
-                message = await group.receive(timeout=10)
-                found[message.data.decode()] = group.bucket_of(message)
-                message.confirm()
-            return found
-
-    assert asyncio.run(consume()) == {key: key_bucket(key) % 16 for key in keys}
