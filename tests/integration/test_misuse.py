@@ -11,12 +11,52 @@ import pytest
 
 import bmq
 from bmq.client.limits import ConsumerLimits
-from tests.integration.steps import Connect
+from tests.integration.steps import Connect, NewUri
 
 
 @pytest.fixture
 async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
     return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+async def test_an_illegal_post_is_refused_and_not_sent(queue: bmq.Queue) -> None:
+    illegal: list[tuple[Any, dict[str, Any], type[bmq.Error], str]] = [
+        *((payload, {}, bmq.InvalidPayload, "bytes, not") for payload in ("text", 42, None, ["list"])),
+        (b"", {}, bmq.InvalidPayload, "empty"),
+        (bytes(64 * 1024 * 1024 + 1), {}, bmq.InvalidPayload, "64 MiB"),
+        (b"x", {"properties": {"": 1}}, bmq.InvalidProperty, "1 to 4095"),
+        (b"x", {"properties": ["x"]}, bmq.InvalidProperty, "must be a mapping"),
+        (b"x", {"properties": {"x": 1.5}}, bmq.InvalidProperty, "not float"),
+        (b"x", {"properties": {"x": 2**63}}, bmq.InvalidProperty, "does not fit"),
+        (b"x", {"properties": {f"p{n}": n for n in range(256)}}, bmq.InvalidProperty, "at most 255"),
+        *((b"x", {"tags": tags}, bmq.UsageError, "tag") for tags in ("urgent", [1], [None])),
+    ]
+    for payload, options, error, says in illegal:
+        with pytest.raises(error, match=says):
+            await queue.post(payload, **options)
+    assert queue.unacked == 0
+    await queue.post(bytearray(b"good"))
+    await queue.post(memoryview(b"also good"))
+    assert [(await queue.receive(timeout=20)).data for _ in range(2)] == [b"good", b"also good"]
+
+
+@pytest.mark.statement("7.3")
+async def test_an_illegal_open_is_refused(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
+    fanout = bmq_new_queue_uri("bmq.test.mem.fanout")
+    illegal: list[tuple[str, dict[str, Any], type[bmq.Error], str]] = [
+        (fanout, {}, bmq.UsageError, "read=True, write=True, or both"),
+        (f"{fanout}?id=foo", {"read": True, "write": True}, bmq.UsageError, "opened for writing only"),
+        (fanout, {"write": True, "subscriptions": ["x == 1"]}, bmq.UsageError, "opened for writing only"),
+        (f"{fanout}?id=foo", {"read": True, "subscriptions": "x == 1"}, bmq.UsageError, "must be a list"),
+        (f"{fanout}?id=foo", {"read": True, "subscriptions": ["x =="]}, bmq.InvalidExpression, "x =="),
+        ("bmq:///orders", {"read": True}, bmq.InvalidURI, "the domain is missing"),
+    ]
+    for uri, options, error, says in illegal:
+        with pytest.raises(error, match=says):
+            await bmq_session.open_queue(uri, **options)
+    assert bmq_session.queues == []
+    with pytest.raises(bmq.UsageError, match="no argument conect_timeout: did you mean connect_timeout"):
+        bmq.connect("tcp://localhost", conect_timeout=1)
 
 
 async def test_missing_result_is_named_at_the_timeout(queue: bmq.Queue) -> None:
@@ -90,7 +130,7 @@ OUT_OF_TURN: dict[str, tuple[str, Callable[[bmq.Queue], Any]]] = {
 
 
 @pytest.mark.parametrize("call", OUT_OF_TURN)
-@pytest.mark.statement("7.3")
+@pytest.mark.statement("4.9", "7.3")
 async def test_a_call_out_of_turn_is_an_error_of_that_call(
     bmq_connect: Connect, bmq_queue_uri: str, call: str
 ) -> None:

@@ -49,6 +49,21 @@ async def test_confirmed_messages_are_not_redelivered(
     assert await left_in(bmq_connect, bmq_queue_uri) == [b"left"]
 
 
+async def test_a_message_as_a_context_is_confirmed_unless_the_block_fails(
+    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
+) -> None:
+    for payload in (b"handled", b"failed"):
+        await queue.post(payload)
+    handled, failed = await take(queue, 2)
+    async with handled:
+        pass
+    with pytest.raises(ZeroDivisionError):
+        async with failed:
+            _ = 1 / 0
+    await queue.close()
+    assert await left_in(bmq_connect, bmq_queue_uri) == [b"failed"]
+
+
 async def test_two_thousand_messages_stay_in_order(queue: bmq.Queue) -> None:
     posts = [queue.post_nowait(f"{number}".encode()) for number in range(2000)]
     acks = await asyncio.gather(*posts)
