@@ -157,3 +157,11 @@ async def test_a_call_out_of_turn_is_an_error_of_that_call(
         other = await session.open_queue(f"{bmq_queue_uri}-other", read=True, write=True)
         await other.post(b"still at work")
         assert (await other.receive(timeout=20)).data == b"still at work"
+
+
+@pytest.mark.parametrize("selector", [5, b"x == 1", ["x == 1"]])
+async def test_invalid_expression_type_is_refused(queue: bmq.Queue, selector: str) -> None:
+    with pytest.raises(
+        bmq.UsageError, match=rf"messages must be selected by .*, not by .*\({type(selector).__name__}\)"
+    ):
+        queue.subscribe(selector)

@@ -182,3 +182,16 @@ async def test_sweeper_needs_its_own_session(bmq_session: bmq.Session, bmq_queue
     await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.StateError, match="another session"):
         await Sweeper(bmq_queue_uri).run(bmq_session)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would return"),
+        ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not to an application"),
+        ({"hand_back_every": 0}, "more than 0"),
+    ],
+)
+async def test_invalid_arguments_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(bmq.UsageError, match=says):
+        Sweeper("bmq://bmq.test.mem.priority/q", **wrong)

@@ -392,3 +392,16 @@ async def test_an_app_runs_a_mover_and_handlers(bmq_broker: HasUri, bmq_queue_ur
         await app.run()
     assert [data for data, _ in found] == [b"first", b"second"]
     assert found[1][1] - found[0][1] >= 0.5
+
+
+def test_an_app_moves_a_queue_once() -> None:
+    app = bmq.App()
+    app.mover("bmq://bmq.test.mem.priority/q.delayed")
+    with pytest.raises(bmq.UsageError, match="already has a mover"):
+        app.mover("bmq://bmq.test.mem.priority/q.delayed")
+
+
+def test_the_guid_is_documented() -> None:
+    """As computed by hand: b2sum -l 128, for services in other languages."""
+    guid = derived_guid("4000000000003CA4F6B5B4C9F3B06D3F", "bmq://d/orders", "due 1795328751032")
+    assert guid == "12964574B8B3BAD3E937B3BD4F2320A3"

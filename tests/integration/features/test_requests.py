@@ -376,3 +376,26 @@ async def test_a_late_and_a_second_reply_are_dropped(
     message = await reader.receive(timeout=20)
     await to.post(b"3", properties={"bmq_request": message.guid})
     assert (await third).data == b"3"
+
+
+def test_two_classes_cannot_have_the_same_type_of_problem() -> None:
+    with pytest.raises(bmq.UsageError, match=r"SoldOut and .*\.OutOfStock both have the type urn:shop"):
+        type("SoldOut", (bmq.RequestFailed,), {}, type="urn:shop:out-of-stock")
+    for text in ("", "out of stock", "a\n"):
+        with pytest.raises(bmq.UsageError, match="type must be a URI reference"):
+            bmq.RequestFailed("x", type=text)
+
+
+async def test_the_end_of_the_session_ends_requests(bmq_connect: Connect, bmq_queue_uri: str) -> None:
+    session = await bmq_connect()
+    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    request = asyncio.create_task(queue.request(b"x", timeout=300))
+    await queue.receive(timeout=20)
+    await session.close()
+    with pytest.raises(bmq.SessionClosed):
+        await asyncio.wait_for(request, 20)
+
+
+def test_a_responder_must_be_async() -> None:
+    with pytest.raises(bmq.UsageError, match="async def"):
+        bmq.App().responder("bmq://d/q")(print)  # type: ignore[type-var]
