@@ -190,6 +190,26 @@ def test_members_that_left_together_are_not_awaited_after_a_change(other: dict[s
         sim.run(main, sim)
 
 
+def test_a_bucket_moves_only_when_its_messages_are_confirmed() -> None:
+    async def main(sim: Simulation) -> None:
+        uri = sim.broker().uri
+        async with bmq.connect(uri) as one, bmq.connect(uri) as two:
+            old = await one.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
+            new = await two.open_queue(old.uri, read=True)
+            await post(old, 0, 6)
+            async with old.group("k", buckets=6) as first:
+                held = [await first.receive() for _ in range(6)]
+                async with new.group("k", buckets=6) as second:
+                    await asyncio.sleep(60)
+                    assert not second.owned
+                    for message in held:
+                        message.confirm()
+                    await sim.until(lambda: len(first.owned) == len(second.owned) == 3)
+
+    sim = Simulation(1)
+    sim.run(main, sim)
+
+
 async def test_many_members_that_join_at_once_send_few_requests(
     bmq_connect: Connect, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
