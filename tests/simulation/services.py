@@ -66,7 +66,7 @@ async def worked_off(
     """Two workers handle a queue under faults; ``rest`` is the queue of what they put aside."""
     world.workers(work)
     if rest:
-        world.program("rest", lambda recorder: world.read(recorder, rest))
+        world.program("graves", lambda recorder: world.read(recorder, rest))
     producer = world.program(
         "producer", lambda recorder: world.post(recorder, uri, count, over=12, properties=properties)
     )
