@@ -61,3 +61,15 @@ async def test_waiting_for_a_failed_or_cancelled_future_raises_no_error() -> Non
         await task
         assert future.done()
         assert future.cancelled() or future.exception() is not None
+
+
+async def test_a_task_may_leave_from_the_middle() -> None:
+    line = WaitingLine()
+    first, second, third = (line.join() for _ in range(3))
+    assert not line.leave(second)
+    assert not line.leave(second)
+    assert len(line) == 2
+    assert line.wake(2) == 2
+    assert first.done()
+    assert third.done()
+    assert not second.done()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import bmq
@@ -107,6 +109,14 @@ class TestBroadcast:
             await writer.post(b"1 again", properties={"x": 1})
             assert await payloads(odd, 1) == [b"1 again"]
             assert reader.stats().buffered_messages == 0
+
+    @pytest.mark.parametrize("options", [{"default_subscription": False}, {"subscriptions": ["x == 1"]}])
+    async def test_a_reader_with_other_wishes_has_no_default_subscription(
+        self, options: Any, bmq_connect: Connect, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
+    ) -> None:
+        uri = bmq_new_queue_uri(BROADCAST)
+        reader = await (await bmq_connect()).open_queue(uri, read=True, **options)
+        assert [str(consumer.expression) for consumer in reader.consumers] == options.get("subscriptions", [])
 
 
 LONG = " || ".join(f"x == {number}" for number in range(0, 40, 2))  # 20 alternatives, 227 characters

@@ -274,3 +274,10 @@ async def test_settings_of_elector_and_replication(admin: Admin) -> None:
     assert "tunables" in await admin.query("STAT LIST_TUNABLES")
     with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
         await admin.query("STAT GET NOTHING")
+
+
+async def test_caches_are_cleared(admin: Admin) -> None:
+    await admin.clear_caches()
+    for command in ("DOMAINS RESOLVER", "CONFIGPROVIDER"):
+        with pytest.raises(bmq.errors.AdminError, match="doesn't exist"):
+            await admin.query(f"{command} CACHE_CLEAR no.such.domain")
