@@ -10,7 +10,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +19,19 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker
-from tests.cli.test_going_on import ended, process, ready
+from tests.cli.test_going_on import ended, process
 
-recording_at = partial(ready, module="conformance")
 started_as = partial(process, module="conformance")
+
+
+@asynccontextmanager
+async def recording_at(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A command that announces its readiness, and its address."""
+    async with started_as(*arguments) as started:
+        assert started.stdout is not None
+        line = (await asyncio.wait_for(started.stdout.readline(), 60)).decode()
+        assert " ready on tcp://" in line
+        yield started, line.split()[-1]
 
 
 @pytest.fixture
