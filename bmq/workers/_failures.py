@@ -86,7 +86,10 @@ class FailureReports:
             failures: a failed message, or all messages of a batch that failed with the same error.
             size: number of messages in the attempt.
         """
-        self._log(failures, size)
+        if len(failures) == 1:
+            self._log(failures[0])
+        else:
+            self._log_batch(failures, size)
         if self._on_error is None:
             return
         for failure in failures:
@@ -102,43 +105,43 @@ class FailureReports:
                     "on_error itself failed, on message %s",
                     failure.message.guid,
                     exc_info=True,
-                    extra={"queue": failure.message.queue_uri, "guid": failure.message.guid},
+                    extra=_about(failure),
                 )
         await own_context(self._own_blocking)
 
-    def _log(self, failures: Sequence[Failure], size: int) -> None:
-        first, error = failures[0], failures[0].error
-        message, again = first.message, first.retry_in is not None
-        level, trace, limit = logging.WARNING, None, self._limit
-        if again and isinstance(error, RetryAfter):
-            level, what, reason = logging.INFO, "puts off", error.reason
-        elif again:
-            what, reason = "failed on", _shown(error)
+    def _log(self, failure: Failure) -> None:
+        error, message = failure.error, failure.message
+        log, about = self._limit.log, _about(failure)
+        where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
+        if failure.retry_in is not None and isinstance(error, RetryAfter):
+            text = "%s puts off message %s of %s, attempt %d; next attempt in %g s: %s"
+            log(logging.INFO, "put off", text, *where, failure.retry_in, error.reason, extra=about)
+        elif failure.retry_in is not None:
+            text = "%s failed on message %s of %s, attempt %d; next attempt in %g s: %s"
+            log(logging.WARNING, "retried", text, *where, failure.retry_in, _shown(error), extra=about)
         elif isinstance(error, Reject):
-            what, reason = "rejected", error.reason
+            text = "%s rejected message %s of %s, attempt %d; %s: %s"
+            log(logging.WARNING, "rejected", text, *where, self._outcome(failure), error.reason, extra=about)
         elif (poison := poison_of(message, error)) is not None:
-            level, what, reason, limit = logging.ERROR, "cannot use", printable(poison), self._unusable_limit
+            text = "%s cannot use message %s of %s, attempt %d; %s: %s"
+            self._unusable_limit.error(poison.kind, text, *where, self._outcome(failure), printable(poison))
         else:
-            level, what, reason, trace = logging.ERROR, "failed on", _shown(error), self._traced(error)
-        about: dict[str, object] = {"queue": message.queue_uri, "attempt": first.attempt}
-        if len(failures) == 1:
-            which = f"message {message.guid}"
-            about["guid"] = message.guid
-        else:
-            which = f"{len(failures)} messages of a batch of {size}"
-        limit.log(
-            level,
-            (what, level, len(failures) == 1),
-            "%s %s %s of %s, attempt %d; %s: %s",
-            first.handler,
-            what,
-            which,
-            message.queue_uri,
-            first.attempt,
+            text = "%s failed on message %s of %s, attempt %d; %s: %s"
+            outcome, trace = self._outcome(failure), self._traced(error)
+            log(logging.ERROR, "failed", text, *where, outcome, _shown(error), exc_info=trace, extra=about)
+
+    def _log_batch(self, failures: Sequence[Failure], size: int) -> None:
+        first = failures[0]
+        again = first.retry_in is not None
+        self._limit.log(
+            logging.WARNING if again else logging.ERROR,
+            ("batch", again),
+            "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
+            *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
             f"next attempt in {first.retry_in:g} s" if again else self._outcome(first),
-            reason,
-            exc_info=trace,
-            extra=about,
+            _shown(first.error),
+            exc_info=None if again else self._traced(first.error),
+            extra={"queue": first.message.queue_uri, "attempt": first.attempt},
         )
 
     def _traced(self, error: BaseException) -> BaseException | None:
@@ -160,6 +163,12 @@ class FailureReports:
             return "confirmed already"
         then = self._then
         return f"to be put aside in {then.uri}" if isinstance(then, DeadLetter) else _OUTCOMES[then]
+
+
+def _about(failure: Failure) -> dict[str, object]:
+    """Return the extra fields of a log record."""
+    message = failure.message
+    return {"queue": message.queue_uri, "guid": message.guid, "attempt": failure.attempt}
 
 
 def _shown(error: BaseException) -> str:

@@ -8,11 +8,12 @@ import itertools
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bmq.spark import write_partition
 from bmq.spark.connection import ConnectionOptions
-from bmq.spark.options import ReadOptions, StreamOptions, WriteOptions, names_of, parse
+from bmq.spark.options import ReadOptions, StreamOptions, WriteOptions, parse
 from bmq.spark.schema import source_ddl
 from tests import pages
 
@@ -56,7 +57,9 @@ def test_every_option_is_described_with_its_default(
     anchors: list[str], kind: type[ConnectionOptions]
 ) -> None:
     rows = [row for anchor in anchors for row in described(anchor)]
-    assert sorted(name for name, _ in rows) == sorted(names_of(kind))
+    assert sorted(name for name, _ in rows) == sorted(
+        field.encode_name for field in msgspec.structs.fields(kind)
+    )
     defaults = {name.lower(): default for name, default in rows if default}
     queue = {"queue": "bmq://d/q"}
     assert parse(kind, {**defaults, **queue}) == parse(kind, queue)
