@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.client.session import Session
 
-__all__ = ["ConnectionOptions", "Seconds", "Secret", "SharedSession", "run", "session_thread", "shutdown"]
+__all__ = [
+    "ConnectionOptions",
+    "Seconds",
+    "Secret",
+    "SessionValues",
+    "SharedSession",
+    "run",
+    "session_thread",
+    "shutdown",
+]
 
 T = TypeVar("T")
 
@@ -68,6 +77,12 @@ class Seconds(float):
         return cls(number / 1000)
 
 
+class SessionValues(tuple[tuple[str, Any], ...]):
+    """Further fields of :class:`bmq.SessionOptions` by name: each is the option ``bmq.NAME``."""
+
+    __slots__ = ()
+
+
 class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Options of a connection; docs/data/spark-options.md describes each."""
 
@@ -83,6 +98,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     tls_cert_file: str = ""
     tls_key_file: str = ""
     tls_server_name: str = ""
+    session: SessionValues = msgspec.field(default=SessionValues(), name="bmq.*")
 
     def check(self) -> None:
         """Check all options together.
@@ -102,6 +118,10 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
                 raise UsageError(f"credentials must be MODULE:NAME, not {self.credentials!r}")
         if self.tls_key_file and not self.tls_cert_file:
             raise UsageError("tlsKeyFile is the key of tlsCertFile, which is missing")
+        if self.session:
+            from bmq.client.options import SessionOptions
+
+            SessionOptions(**dict(self.session))
 
     @property
     def key(self) -> Hashable:
@@ -183,15 +203,14 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
         try:
             async with asyncio.timeout(self.connect_timeout):
+                settings: dict[str, Any] = {"user_agent": "spark", **self._identity(), **fields}
                 session = await connect(
                     self.broker,
-                    **self._identity(),
-                    user_agent="spark",
                     connect_timeout=self.connect_timeout,
                     retry_first_connect=True,
                     reconnect_timeout=self.reconnect_timeout,
                     is_retryable=retryable,
-                    **fields,
+                    **settings | dict(self.session),
                 )
         except TimeoutError:
             why = f": {last[0]}" if last else ""

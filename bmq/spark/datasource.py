@@ -15,7 +15,15 @@ from pyspark.sql.datasource import (
 )
 
 from bmq.errors import UsageError
-from bmq.spark.options import OF_A_TABLE, ReadOptions, StreamOptions, check_reading, parse, write_options
+from bmq.spark.options import (
+    OF_A_TABLE,
+    ReadOptions,
+    SourceOptions,
+    StreamOptions,
+    check_reading,
+    parse,
+    write_options,
+)
 from bmq.spark.schema import check_columns, source_ddl
 from bmq.spark.writer import BatchWriter, StreamWriter, WritePartition
 
@@ -104,8 +112,10 @@ class BmqDataSource(DataSource):
             if "queue" in self.options or "broker" in self.options:
                 raise UsageError(OF_A_TABLE)
             return source_ddl()
-        check_reading(self.options)
-        return source_ddl(self.options.get("propertiesschema", ""))
+        options = check_reading(self.options)
+        if isinstance(options, SourceOptions):
+            return source_ddl(options.properties_schema, include_properties=options.include_properties)
+        return source_ddl()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Check options and columns, and return the reader of a queue.

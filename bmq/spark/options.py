@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -21,7 +21,7 @@ from bmq._checks import INT32_MAX
 from bmq._pace import checked_rate
 from bmq.conventions import BUCKET, DESTINATION, DUE
 from bmq.errors import UsageError
-from bmq.spark.connection import ConnectionOptions, Seconds, Secret
+from bmq.spark.connection import ConnectionOptions, Seconds, Secret, SessionValues
 from bmq.spark.guids import GuidMode
 from bmq.spark.schema import SOURCE_COLUMNS, OnInvalidMessage, OnInvalidRow, check_queue, resolve
 from bmq.wire.constants import Compression
@@ -65,11 +65,14 @@ _OF_KAFKA = {
     "maxoffsetspertrigger": "did you mean maxMessagesPerTrigger?",
     "minoffsetspertrigger": "did you mean minMessagesPerTrigger?",
     "minpartitions": "did you mean numPartitions?",
-    "includeheaders": "the column properties is always there",
-    "includeproperties": "the column properties is always there",
+    "includeheaders": "did you mean includeProperties?",
 }
 #: Spark also passes its own options of a streaming query to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
+#: Beginning of the options that are fields of :class:`bmq.SessionOptions`.
+_SESSION = "bmq."
+# These fields have options of their own, or belong to the retries of the first connect.
+_OWN_SESSION_FIELDS = ("connect_timeout", "reconnect_timeout", "compression", "retry_first_connect")
 
 
 #: Options of a write with another name as an argument.
@@ -261,6 +264,7 @@ class SourceOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel"
     expression: Expressions = Expressions([("", "")])
     consumer_priority: int = 0
     properties_schema: str = ""
+    include_properties: bool = True
     on_invalid_message: OnInvalidMessage = OnInvalidMessage.ROW
     dead_letter_queue: str = ""
     checkpoint_location: str = ""
@@ -289,6 +293,8 @@ class SourceOptions(ConnectionOptions, frozen=True, kw_only=True, rename="camel"
         for _, expression in self.expression:
             if expression:
                 subscriptions_for(expression)
+        if self.properties_schema and not self.include_properties:
+            raise UsageError("propertiesSchema describes the column that includeProperties=false leaves out")
         aside = self.on_invalid_message is OnInvalidMessage.DEAD_LETTERS
         if aside and not self.dead_letter_queue:
             raise UsageError("onInvalidMessage=deadLetters needs option deadLetterQueue, the URI of a queue")
@@ -392,7 +398,7 @@ def parse(kind: type[T], given: Mapping[str, str]) -> T:
     """
     check_names(given, _names(kind))
     fields = {field.encode_name.lower(): field for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"session": _session_values(given)}
     for key, text in given.items():
         field = fields.get(key.lower())
         if field is not None:
@@ -428,6 +434,12 @@ def _argument(name: str, kind: Any, value: Any) -> Any:
         return None
     if kind is Seconds:
         return Seconds(_checks.seconds(name, value, positive=name in _POSITIVE))
+    if kind is SessionValues:
+        if not isinstance(value, Mapping):
+            raise UsageError(
+                f"session must be a dict of fields of SessionOptions, not {_checks.shown(value)}"
+            )
+        return SessionValues(cast("Mapping[str, Any]", value).items())
     if kind is Names:
         return Names(_checks.texts(name, [value] if isinstance(value, str) else value))
     if kind is Secret:
@@ -467,6 +479,34 @@ def _value(field: msgspec.structs.FieldInfo, text: str) -> Any:
         raise UsageError(f"option {field.encode_name}={text!r}: {error}") from None
 
 
+def _session_values(given: Mapping[str, str]) -> SessionValues:
+    """Return the options ``bmq.NAME``, in any letter case, as fields of :class:`bmq.SessionOptions`."""
+    passed = {key: text for key, text in given.items() if key.lower().startswith(_SESSION)}
+    if not passed:
+        return SessionValues()
+    from bmq.client.options import SessionFields
+
+    kinds: dict[str, Any] = get_type_hints(SessionFields)
+    fields = {
+        name.replace("_", ""): name
+        for name, kind in kinds.items()
+        if name not in _OWN_SESSION_FIELDS and get_origin(kind) is not Callable
+    }
+    values: dict[str, Any] = {}
+    for key, text in passed.items():
+        name = fields.get(key.lower().removeprefix(_SESSION).replace("_", ""))
+        if name is None:
+            raise UsageError(
+                f"unknown option {key}; {_SESSION}NAME is a field of bmq.SessionOptions, with NAME one of "
+                f"{', '.join(fields.values())}"
+            )
+        try:
+            values[name] = msgspec.convert(text, kinds[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"option {key}={text!r}: {error}") from None
+    return SessionValues(sorted(values.items()))
+
+
 def _custom(kind: Any, text: str) -> Any:
     return kind.parse(text) if hasattr(kind, "parse") else kind(text)
 
@@ -494,10 +534,16 @@ def check_names(given: Iterable[str], known: Mapping[str, str]) -> None:
     Raises:
         UsageError: an option is unknown; the error has the probable intention.
     """
-    unknown = sorted(key for key in given if key.lower() not in known and key.lower() not in _SPARKS)
+    keys = {key: key.lower() for key in given}
+    unknown = sorted(key for key, low in keys.items() if low not in known and not _is_shared(low))
     if unknown:
         hints = "".join(f"{hint}; " for hint in (_hint(key.lower(), known) for key in unknown) if hint)
         raise UsageError(f"unknown option {', '.join(unknown)}; {hints}options: {', '.join(known.values())}")
+
+
+def _is_shared(key: str) -> bool:
+    """Whether an option, in lower case, is Spark's own or one of the session's."""
+    return key in _SPARKS or key.startswith(_SESSION)
 
 
 def _hint(key: str, known: Mapping[str, str]) -> str:
@@ -515,19 +561,18 @@ def _homes(key: str) -> str:
     return " and ".join(home for home, kind in _HOMES.items() if key in _names(kind))
 
 
-def check_reading(given: Mapping[str, str]) -> None:
-    """Check the options of a read, which may be a batch read or a stream.
+def check_reading(given: Mapping[str, str]) -> ConnectionOptions:
+    """Check and return the options of a read, which may be a batch read or a stream.
 
     Options for writing are allowed: a view in SQL may be only for INSERT.
 
     Raises:
         UsageError: an option is unknown, two options never belong to one read, or a value is not legal.
     """
-    keys = {key.lower() for key in given} - _SPARKS
+    keys = {key.lower() for key in given if not _is_shared(key.lower())}
     for kind in _HOMES.values():
         if keys <= _names(kind).keys():
-            parse(kind, given)
-            return
+            return parse(kind, given)
     every = {key: name for kind in _HOMES.values() for key, name in _names(kind).items()}
     check_names(given, every)
     some = [key for key in sorted(keys) if not all(key in _names(kind) for kind in _HOMES.values())]

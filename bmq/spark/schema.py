@@ -238,15 +238,17 @@ class OnInvalidMessage(StrEnum):
     ROW = "row"
 
 
-def source_ddl(properties: str = "") -> str:
+def source_ddl(properties: str = "", *, include_properties: bool = True) -> str:
     """Return the columns of a source.
 
     Args:
         properties: fields of the column ``properties``; "" for a map of strings.
+        include_properties: whether there is a column ``properties``.
     """
     kind = f"STRUCT<{properties}>" if properties else "MAP<STRING, STRING>"
+    column = f"properties {kind}, " if include_properties else ""
     return (
-        f"value BINARY, properties {kind}, guid STRING, queue STRING, subscription STRING, "
+        f"value BINARY, {column}guid STRING, queue STRING, subscription STRING, "
         "redelivered BOOLEAN, receivedAt TIMESTAMP, error STRING"
     )
 

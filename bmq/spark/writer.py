@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -143,6 +143,7 @@ def write_partition(
     tls_cert_file: str = "",
     tls_key_file: str = "",
     tls_server_name: str = "",
+    session: Mapping[str, Any] | None = None,
 ) -> WritePartition:
     """Return a function for ``foreachPartition`` that posts the rows of a partition.
 
@@ -235,6 +236,7 @@ def write_partition(
         tls_cert_file: client certificate: a PEM file on the worker.
         tls_key_file: key of the client certificate, if in a separate file.
         tls_server_name: name in the broker's certificate, if different from the address.
+        session: further fields of :class:`bmq.SessionOptions` by name, such as ``{"liveness": 30}``.
 
     Raises:
         UsageError: an argument is not legal, or (with ``schema``) a column cannot be posted.
@@ -247,6 +249,7 @@ def write_partition(
     """
     given = dict(locals())  # every argument by its name
     del given["schema"], given["summary"]
+    given["session"] = session or {}
     options = arguments(given)
     types = None
     if schema is not None:

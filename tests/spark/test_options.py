@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.types import StringType, StructField, StructType
 
 import bmq
-from bmq.spark import BmqDataSource
-from bmq.spark.connection import ConnectionOptions
-from bmq.spark.options import (
-    ReadOptions,
-    WriteOptions,
-    parse,
-)
+from bmq.spark import BmqDataSource, write_partition
+from bmq.spark.connection import ConnectionOptions, run, shutdown
+from bmq.spark.options import ReadOptions, WriteOptions, parse
+from tests.spark.brokers import BrokerThread
 
 QUEUE = {"queue": "bmq://bmq.test.mem.priority/q"}
 VALUE = StructType([StructField("value", StringType())])
@@ -93,3 +91,38 @@ def test_refused_stream_raises_in_each_call_but_the_last() -> None:
         with pytest.raises(bmq.UsageError, match="checkpointLocation is missing"):
             call()
     reader.stop()
+
+
+def test_options_of_the_session_pass_through(caplog: pytest.LogCaptureFixture) -> None:
+    """As ``kafka.`` does with Kafka's source: any field of SessionOptions, in the user's spelling."""
+    caplog.set_level("INFO")
+    with BrokerThread() as broker:
+        given = {"broker": broker.uri, "bmq.process_name": "nightly", "bmq.maxUnackedMessages": "5"}
+        session = run(parse(WriteOptions, {**QUEUE, **given}).open())
+        run(session.close())
+        write = write_partition(broker=broker.uri, **QUEUE, session={"process_name": "foreach"})
+        write(iter([Row(value="x")]))
+        shutdown()
+    assert "process_name='nightly'" in caplog.text
+    assert "process_name='foreach'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "error"),
+    [
+        ("bmq.livenes", "5", "unknown option bmq.livenes; bmq.NAME is a field of bmq.SessionOptions"),
+        ("bmq.reconnect_delays", "5", "unknown option bmq.reconnect_delays"),
+        ("bmq.connectTimeout", "5", "unknown option bmq.connecttimeout"),
+        ("bmq.liveness", "soon", "option bmq.liveness='soon'"),
+        ("bmq.liveness", "-1", "liveness"),
+    ],
+)
+def test_wrong_options_of_the_session_are_refused(key: str, text: str, error: str) -> None:
+    with pytest.raises(bmq.UsageError, match=error):
+        source(**QUEUE, **{key: text}).schema()
+
+
+def test_properties_can_be_left_out() -> None:
+    assert "properties" not in source(**QUEUE, includeProperties="false").schema()
+    with pytest.raises(bmq.UsageError, match="includeProperties=false"):
+        source(**QUEUE, includeProperties="false", propertiesSchema="a INT").schema()
