@@ -41,7 +41,6 @@ from bmq import _checks, _world
 from bmq._checks import INT32_MAX, INT64_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.client.internals import in_hand_of
 from bmq.client.message import Message
 from bmq.client.posts import QueueBase
 from bmq.conventions import (
@@ -532,7 +531,7 @@ class Left:
         now: Callable[[], float] = _world.monotonic,
     ) -> None:
         self._consumer = consumer
-        self._in_hand = in_hand_of(consumer.queue)
+        self._in_hand = consumer.queue._subscriptions.in_hand
         self._name = name
         self._logger = logger
         self._remedy = remedy

@@ -266,13 +266,11 @@ class SessionCollector(Collector):
 
         The sessions of a loop that does not answer in time are left out: their previous values count.
         """
-        from bmq.client.internals import driver_of
-
         self._now = {}
         here = asyncio.get_running_loop()
         loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
         for session in sessions:
-            loops.setdefault(driver_of(session).loop, []).append(session)
+            loops.setdefault(session._driver.loop, []).append(session)
         answers: list[Future[list[_Read]]] = []
         for loop, some in loops.items():
             answer: Future[list[_Read]] = Future()
@@ -317,10 +315,8 @@ class SessionCollector(Collector):
 
     def _read_handlers(self, session: Session) -> None:
         """Read the state of all handlers."""
-        from bmq.client.internals import driver_of
-
         now = _world.monotonic()
-        for consumer, handler in list(driver_of(session).health.handlers.items()):
+        for consumer, handler in list(session._driver.health.handlers.items()):
             how = handler()
             message, seen = self._in_hand.get(consumer, (None, now))
             seen = seen if how.oldest is message else now

@@ -18,7 +18,6 @@ from bmq.client._definition import compile_expression_input
 from bmq.client.buffer import Delivery, ReceiveBuffer
 from bmq.client.consumer import Consumer
 from bmq.client.counting import size_of
-from bmq.client.internals import arrival_of, push_of
 from bmq.client.message import Message
 from bmq.protocol.client.ports import Arrival, Columns
 from bmq.protocol.client.subscription import SubscriptionOptions
@@ -239,9 +238,9 @@ class ColumnLine(ReceiveBuffer):
                 break
             count += 1
         batch = [self.pop() for _ in range(count)]
-        together = [[*some] for _, some in groupby(map(arrival_of, batch), key=id)]
+        together = [[*some] for _, some in groupby((message._arrival for message in batch), key=id)]
         arrivals = [(len(some), some[0]) for some in together]
-        columns = PushColumns.of([push_of(message) for message in batch])
+        columns = PushColumns.of([message._push for message in batch])
         return Taken(columns, arrivals, batch if self._message_by_message else [])
 
     def messages_of(self, taken: Taken, rows: Sequence[int]) -> list[Message]:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from bmq import _checks, admin
 from bmq._loop import LoopThread
-from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog
+from bmq.arrow.backlog import ANSWER_TIMEOUT, Drained, InitialBacklog
 from bmq.arrow.tables import Tables
 from bmq.client.connect import connect
-from bmq.client.internals import Drained
 from bmq.client.keywords import TablesOptions
 from bmq.errors import SessionClosed, StateError, TimedOut, UsageError
 from bmq.protocol.client.core import SessionState

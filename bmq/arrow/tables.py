@@ -16,7 +16,6 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.arrow.consumer import MAX_BYTES, ColumnConsumer, Receipt, Taken
 from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, pieces, to_arrow
-from bmq.client.internals import limits_of
 from bmq.client.limits import ConsumerLimits, checked_limits
 from bmq.client.posts import QueueBase
 from bmq.errors import ProtocolError, TimedOut, UsageError
@@ -252,7 +251,7 @@ class Tables:
             )
         self.schema: ArrowSchema = pa.schema(fields)
         most = min(_BATCHES_UNCONFIRMED * max_rows, _checks.INT32_MAX)
-        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, limits_of(queue).priority)
+        usual = SubscriptionOptions(most, _UNCONFIRMED_BYTES, queue._options.priority)
         options = checked_limits(limits, usual)
         self._consumer = ColumnConsumer(queue, expression, options)
         # Received messages; built rows not handed out.

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from bmq.blocking._portal import Portal
 from bmq.client.consumer import Consumer
-from bmq.client.internals import take_many_from
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 
@@ -168,7 +167,7 @@ class Prefetch:
             self._waiting -= 1
         if not self._waiting and message.consumer.buffered:
             # Not receive_many(): a cancellation would lose the message in hand.
-            self._messages.extend(take_many_from(message.consumer, _AHEAD))
+            self._messages.extend(message._buffer.pop_many(_AHEAD))
         return message
 
 

@@ -15,7 +15,6 @@ from bmq._logging import Log
 from bmq._loop import timeout
 from bmq._turn import turn_of
 from bmq.client.consumer import Consumer
-from bmq.client.internals import push_of
 from bmq.client.message import Message, MessageBatch
 from bmq.client.queue import Queue
 from bmq.conventions import DUE
@@ -235,7 +234,7 @@ class DueMessages:
                     raise
                 continue
             for message, due in zip(batch, _due_times(batch), strict=True):
-                guid = push_of(message)[GUID]
+                guid = message._push[GUID]
                 if guid in self._latest:
                     self._latest[guid] = message  # delivered again, and held already
                 else:
@@ -246,13 +245,13 @@ class DueMessages:
     def _hold(self, message: Message, due: float) -> None:
         self._number += 1
         heapq.heappush(self._held, (due, self._number, message))
-        self._latest[push_of(message)[GUID]] = message
+        self._latest[message._push[GUID]] = message
         self._bytes += len(message.raw)
 
     def _pop(self) -> Message:
         _, _, message = heapq.heappop(self._held)
         self._bytes -= len(message.raw)
-        return self._latest.pop(push_of(message)[GUID], message)
+        return self._latest.pop(message._push[GUID], message)
 
     def _part(self) -> float:
         """The held amount, as a fraction of the limits."""

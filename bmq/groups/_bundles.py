@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bmq._logging import Log
-from bmq.client.internals import hand_over
 from bmq.conventions import BUCKET
 from bmq.errors import Error
 from bmq.groups._expressions import bucket_expression, compiled
@@ -122,7 +121,7 @@ class Bundles:
             await consumer.open()
             while True:
                 await consumer.wait()
-                hand_over(consumer, self._bucket_of)
+                consumer._buffer.hand_over(self._bucket_of)
         except Error as error:
             if self._open.get(each) is consumer:
                 logger.debug("a bundle of %s has ended: %s", self._queue.uri, error)

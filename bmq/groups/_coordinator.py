@@ -25,6 +25,7 @@ import contextlib
 import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,11 +35,19 @@ from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import look_at
-from bmq.client.internals import connect_beside, driver_of, drop_connection, give_up
 from bmq.conventions import GROUP_MEMBER as TO
 from bmq.conventions import GROUP_SENDER as FROM
 from bmq.conventions import derived_guid
-from bmq.errors import BufferFull, Error, PostError, ProtocolError, QueueClosed, SessionClosed, UsageError
+from bmq.errors import (
+    BufferFull,
+    ConnectionFailed,
+    Error,
+    PostError,
+    ProtocolError,
+    QueueClosed,
+    SessionClosed,
+    UsageError,
+)
 from bmq.groups._bundles import TOP, Bundles
 from bmq.groups._lanes import WIDEST, BucketLane, ignoring_errors, repeated
 from bmq.groups._protocol import (
@@ -59,6 +68,7 @@ from bmq.groups._protocol import (
     node_of,
 )
 from bmq.protocol.client.core import SessionState
+from bmq.protocol.client.events import CloseChannel
 
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
@@ -243,7 +253,7 @@ class Coordinator:
     def _node(self) -> str:
         """Return the broker's node of the present or latest connection: host and port."""
         session = self._queue.session
-        broker = driver_of(session).core.broker
+        broker = session._driver.core.broker
         host = broker.name.rpartition(" on ")[2] if broker is not None else ""
         node = f"{host}:{session.address.rpartition(':')[2]}"
         return re.sub(r"[^\w.:-]", "_", node, flags=re.ASCII)[-60:]
@@ -341,7 +351,7 @@ class Coordinator:
         """
         for lane in self._lanes:
             await lane.consumer.pause()  # a receiving call would subscribe
-        self._session = session = await connect_beside(self._queue.session)
+        self._session = session = await _connect_beside(self._queue.session)
         self._watching = self._start(self._watch(session.events()))
         self._control = await session.open_queue(self._control_uri, read=True, write=True)
 
@@ -374,7 +384,7 @@ class Coordinator:
         async for event in watching:
             if isinstance(event, events.ConnectionLost) and self._alive:
                 why = f"the connection of {self._control_uri} was lost ({event.reason})"
-                drop_connection(self._queue.session, why)
+                _drop_connection(self._queue.session, why)
                 # At once: the session restores the subscriptions of this life otherwise, and there is no
                 # event of the data queue's session if that connection was lost earlier.
                 self.lost()
@@ -402,7 +412,7 @@ class Coordinator:
             session, control = self._session, self._control
             assert session is not None
             assert control is not None
-            drop_connection(session, f"{self._queue.uri} is out of service")
+            _drop_connection(session, f"{self._queue.uri} is out of service")
             for consumer in control.consumers:
                 self._background(consumer.close())
             self._life = self._start(self._again(session, control))
@@ -597,7 +607,7 @@ class Coordinator:
         if not self._alive or not self._member.gone(now):
             return False
         why = f"{self._name} was silent for longer than take_over_after, and others have its buckets"
-        drop_connection(self._queue.session, why)
+        _drop_connection(self._queue.session, why)
         self.lost()
         return True
 
@@ -661,7 +671,7 @@ class Coordinator:
                             await self._leave(control)
                         await session.close()
         finally:
-            give_up(session)
+            session._driver.give_up()
         self._member.lost(self._new_name())
         self._bundle()
         self._resign()
@@ -904,3 +914,22 @@ def _cancelled(handle: asyncio.Handle | None) -> asyncio.TimerHandle | None:
     if handle is not None:
         handle.cancel()
     return None
+
+
+async def _connect_beside(session: Session) -> Session:
+    """Connect a further session with the addresses and options of a session, without any interceptors.
+
+    For messages that must not wait behind the application's.
+
+    Raises:
+        ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
+    """
+    options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
+    beside = type(session)(session._broker, options, interceptors=None)
+    await beside._driver.connect()
+    return beside
+
+
+def _drop_connection(session: Session, why: str) -> None:
+    """Drop the connection, if any, so that the session reconnects."""
+    session._driver.handle(CloseChannel(ConnectionFailed(why)))

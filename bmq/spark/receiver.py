@@ -14,10 +14,9 @@ import msgspec
 from bmq._dead_letters import DeadLetter, Failure
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.arrow.backlog import ANSWER_TIMEOUT, InitialBacklog, asking
+from bmq.arrow.backlog import ANSWER_TIMEOUT, Drained, InitialBacklog, asking
 from bmq.arrow.consumer import ColumnConsumer, Taken
 from bmq.arrow.decoding import RecordBatch, TableDecoder
-from bmq.client.internals import Drained
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session

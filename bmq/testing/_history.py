@@ -28,7 +28,6 @@ from bmq._json import orjson
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.consumer import Consumer
 from bmq.client.interceptors import Interceptor, PostOutcome
-from bmq.client.internals import arrival_of
 from bmq.client.message import Message
 from bmq.client.posts import OutgoingMessage
 from bmq.client.queue import Queue
@@ -446,7 +445,7 @@ class Recorder(Interceptor):
     def _connection(self, message: Message) -> str:
         """Return the connection of a message: its session's number, and the number of losses."""
         session = message.consumer.queue.session
-        _, losses = arrival_of(message)
+        _, losses = message._arrival
         return f"{_number(self._sessions, session, self._session_numbers)}.{losses}"
 
     def on_confirm(self, consumer: Consumer, messages: Sequence[Message]) -> None:

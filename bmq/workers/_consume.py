@@ -15,7 +15,6 @@ from bmq._pace import Pace
 from bmq._signals import on_signals
 from bmq.client.buffer import Feeding
 from bmq.client.consumer import Consumer
-from bmq.client.internals import handling_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
@@ -270,7 +269,7 @@ async def feed(
         clock: clock for pauses; None for the clock of the event loop.
     """
     key = options.key_of() if group is None else lane_of(group, options)
-    invoke = Invoker(plan, options.timeout, context, handling_of(consumer.queue.session), key)
+    invoke = Invoker(plan, options.timeout, context, consumer.queue.session._hooks.handling, key)
     pace = None if options.rate is None else Pace(options.rate)
 
     def workers_of(consumer: Consumer, bounds: BatchBounds | None) -> Workers:

@@ -13,7 +13,6 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from bmq.client.internals import buffer_of, driver_of, take_from
 from bmq.client.message import Message
 
 if TYPE_CHECKING:
@@ -121,8 +120,9 @@ class ArrivingMessages(MessageSource):
     def __init__(self, workers: Workers) -> None:
         super().__init__(workers)
         self._arriving = aiter(self._consumer)
-        self.ready = buffer_of(self._consumer)
-        self.pop = take_from(self._consumer)  # type: ignore[method-assign]  # called for each message: no method around it
+        self.ready = self._consumer._buffer.deliveries
+        # Called for each message: no method around it.
+        self.pop = self._consumer._buffer.pop  # type: ignore[method-assign]
         self._parked: dict[str, Work] = {}
         self._timers: dict[str, asyncio.Task[None]] = {}
         self._losses = 0
@@ -145,7 +145,7 @@ class ArrivingMessages(MessageSource):
     def put_off(self, work: Work, seconds: float) -> bool:
         if not self._workers.durable or self._workers.stopping:
             return False
-        losses = driver_of(self._consumer.queue.session).received.losses
+        losses = self._consumer.queue.session._driver.received.losses
         if losses != self._losses:
             # After a lost connection, the broker redelivers messages in line, some to different consumers.
             self._losses = losses

@@ -18,7 +18,6 @@ from bmq._pace import Pace
 from bmq._turn import turn_of
 from bmq.client.attempt import UNSET
 from bmq.client.consumer import Consumer
-from bmq.client.internals import handlers_of, in_hand_of, push_of
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.conventions import post_time
@@ -155,7 +154,7 @@ class Workers:
         if self._calm is not None:
             self._calm.set()
         # All messages in the hands of this queue's handlers; prevents handing out a message twice.
-        self._in_hand = in_hand_of(consumer.queue)
+        self._in_hand = consumer.queue._subscriptions.in_hand
         self._held: dict[_Worker, Message | Work] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._concurrency = 0
@@ -324,7 +323,7 @@ class Workers:
             task.add_done_callback(_forget)
         messages = self._at_work()
         for message in messages:
-            handlers_of(self.consumer.queue).leave(message)  # closing the queue does not wait for them either
+            self.consumer.queue._handlers.leave(message)  # closing the queue does not wait for them either
         guids = [message.guid for message in messages]
         logger.error(
             "%s ignores its cancellation, and is left running with %d messages of %s; the third SIGTERM or "
@@ -460,7 +459,7 @@ class Workers:
         Messages passed on by a handler for a later confirmation are still in hand.
         """
         if message.guid not in self._left.left:
-            self._in_hand.pop(push_of(message)[GUID], None)
+            self._in_hand.pop(message._push[GUID], None)
 
     # ---- attempts
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.internals import hand_over
 from tests.waiting import eventually
 
 
@@ -31,7 +30,7 @@ async def test_messages_keep_their_order_among_those_that_arrived_directly(queue
     await everything.configure("n > 100")
     await post(queue, 6, 7, 8)
     await eventually(lambda: (even.buffered, odd.buffered) == (2, 1))
-    hand_over(everything, lambda properties: odd if properties and properties["n"] % 2 else even)
+    everything._buffer.hand_over(lambda properties: odd if properties and properties["n"] % 2 else even)
     assert (everything.buffered, even.buffered, odd.buffered) == (0, 5, 4)
     messages = [await even.receive() for _ in range(5)]
     assert [each.data for each in messages] == [b"0", b"2", b"4", b"6", b"8"]
@@ -57,7 +56,7 @@ async def test_without_a_choice_the_expressions_of_the_other_consumers_decide(qu
         seen.append(properties and dict(properties))
         return paused if properties and properties["n"] == 3 else None
 
-    hand_over(everything, choose)
+    everything._buffer.hand_over(choose)
     assert seen == [{"n": 0}, {"n": 1}, {"n": 2}, {"n": 3}, None]
     assert (everything.buffered, low.buffered, high.buffered, paused.buffered) == (0, 1, 2, 0)
     assert queue.unclaimed == 2
@@ -77,5 +76,5 @@ async def test_a_failed_choice_moves_no_message(
     await post(queue, 1, 2)
     await eventually(lambda: everything.buffered == 2)
     with pytest.raises(error):
-        hand_over(everything, choose)
+        everything._buffer.hand_over(choose)
     assert (everything.buffered, other.buffered) == (2, 0)

@@ -14,7 +14,6 @@ from typing import Any
 
 import bmq
 from bmq.broker import DomainConfig, Mode
-from bmq.client.internals import driver_of
 from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, check
 from bmq.testing._sim_faults import skipped_faults
 from tests.simulation.books import Witness, unsettled
@@ -234,7 +233,7 @@ class World:
 
     def wrong(self) -> list[str]:
         """Return wrong sums of the broker and of living sessions, and forgotten messages."""
-        living = (each for each in list(self._witness.sessions) if not driver_of(each).loop.dead)
+        living = (each for each in list(self._witness.sessions) if not each._driver.loop.dead)
         queues = self.broker.broker.queues
         kept = [
             f"{uri} keeps {app.pending} messages for {name}, all of them confirmed"
