@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from bmq._logging import Log
 from bmq.errors import UsageError
@@ -17,29 +17,21 @@ _Sample = bytes  # a field of the report has this name
 
 
 @dataclass(slots=True, kw_only=True)
-class PartitionReport:
-    """Report about the rows of a partition.
+class Counts:
+    """What became of rows.
 
     Attributes:
-        partition: number of the partition.
-        attempt: number of Spark's earlier attempts.
         rows: rows read.
         acknowledged: messages acknowledged by the broker: stored now, or stored before under the same GUID.
         repeated: rows not posted because an earlier row of the partition had the same id.
-        by_id: whether an id column is the identity of the messages.
         dropped: rows that could not be posted and were dropped.
         dead_letters: rows that could not be posted and whose dead letters the broker acknowledged.
         retried: posts repeated after a negative acknowledgement, except for a full queue.
         waited: seconds for which rows waited for space in a full queue.
         bytes: posted payload bytes.
-        seconds: time from the first row to the last acknowledgement.
         reconnects: number of restored connections.
-        sample: eight bytes for each sampled row, with ``guidMode=source`` and ``id``: equal bytes mean equal
-            messages.
     """
 
-    partition: int = 0
-    attempt: int = 0
     rows: int = 0
     acknowledged: int = 0
     repeated: int = 0
@@ -48,8 +40,25 @@ class PartitionReport:
     retried: int = 0
     waited: float = 0.0
     bytes: int = 0
-    seconds: float = 0.0
     reconnects: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionReport(Counts):
+    """Report about the rows of a partition.
+
+    Attributes:
+        partition: number of the partition.
+        attempt: number of Spark's earlier attempts.
+        seconds: time from the first row to the last acknowledgement.
+        by_id: whether an id column is the identity of the messages.
+        sample: eight bytes for each sampled row, with ``guidMode=source`` and ``id``: equal bytes mean equal
+            messages.
+    """
+
+    partition: int = 0
+    attempt: int = 0
+    seconds: float = 0.0
     by_id: bool = False
     sample: _Sample = field(default=b"", repr=False)
 
@@ -68,7 +77,7 @@ class PartitionReport:
 
 
 @dataclass(slots=True)
-class Summary:
+class Summary(Counts):
     """Sum of the reports of a write.
 
     Attributes:
@@ -79,55 +88,22 @@ class Summary:
     reports: list[PartitionReport] = field(default_factory=list["PartitionReport"])
     wall_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        given, self.reports = self.reports, []
+        self.add(given)
+
+    def add(self, reports: Iterable[PartitionReport]) -> Summary:
+        """Add reports; return this summary."""
+        for report in reports:
+            self.reports.append(report)
+            for each in fields(Counts):
+                setattr(self, each.name, getattr(self, each.name) + getattr(report, each.name))
+        return self
+
     @property
     def partitions(self) -> int:
         """Number of written partitions."""
         return len(self.reports)
-
-    @property
-    def rows(self) -> int:
-        """Rows read."""
-        return sum(each.rows for each in self.reports)
-
-    @property
-    def acknowledged(self) -> int:
-        """Acknowledged messages."""
-        return sum(each.acknowledged for each in self.reports)
-
-    @property
-    def repeated(self) -> int:
-        """Rows not posted because an earlier row of the partition had the same id."""
-        return sum(each.repeated for each in self.reports)
-
-    @property
-    def dropped(self) -> int:
-        """Rows that could not be posted and were dropped."""
-        return sum(each.dropped for each in self.reports)
-
-    @property
-    def dead_letters(self) -> int:
-        """Rows that could not be posted and became dead letters."""
-        return sum(each.dead_letters for each in self.reports)
-
-    @property
-    def retried(self) -> int:
-        """Posts repeated after a negative acknowledgement."""
-        return sum(each.retried for each in self.reports)
-
-    @property
-    def waited(self) -> float:
-        """Seconds for which rows of all partitions waited for space in a full queue."""
-        return sum(each.waited for each in self.reports)
-
-    @property
-    def bytes(self) -> int:
-        """Posted payload bytes."""
-        return sum(each.bytes for each in self.reports)
-
-    @property
-    def reconnects(self) -> int:
-        """Number of restored connections."""
-        return sum(each.reconnects for each in self.reports)
 
     @property
     def seconds(self) -> float:
@@ -171,11 +147,6 @@ class Summary:
                 "value or to a property, drop duplicates (dropDuplicates) if one row is enough, or use "
                 "guidMode=content, with which a repeated write or batch may post rows again"
             )
-
-    def add(self, reports: Iterable[PartitionReport]) -> Summary:
-        """Add reports; return this summary."""
-        self.reports.extend(reports)
-        return self
 
     def __str__(self) -> str:
         word = "partition" if self.partitions == 1 else "partitions"
