@@ -41,7 +41,10 @@ from mutmut.mutation.mutators import mutation_operators
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".mutants"
-COPIED = ("bmq", "pyspark_bmq", "tests", "docs", "examples", "docker", "pyproject.toml", "README.md")
+COPIED = (
+    *("bmq", "pyspark_bmq", "conformance", "tests", "docs", "examples", "docker"),
+    *("pyproject.toml", "README.md"),
+)
 
 #: Tests by suite, without long tests and tests with a JVM or a cluster.
 SUITES: dict[str, Sequence[str]] = {
@@ -55,6 +58,7 @@ SUITES: dict[str, Sequence[str]] = {
     "groups": ["tests/groups"],
     "delays": ["tests/integration/features/test_delays.py", "tests/integration/test_delays.py"],
     "broker": ["tests/broker"],
+    "conformance": ["tests/conformance/test_suite.py"],
     "arrow": ["tests/arrow"],
     "spark": ["tests/spark"],
 }
@@ -77,7 +81,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "workers": (["workers/*"], ["workers"]),
     "broker": (
         [f"broker/_{name}" for name in ("delivery", "domain", "handle", "queue", "routing", "storage")],
-        ["broker", "integration"],
+        ["broker", "conformance", "integration"],
     ),
     # Without code for the communication with a JVM.
     "spark": (

@@ -35,12 +35,10 @@ def sweep(
         ids: returns the text of a value in the name of a case.
     """
     split = [name.strip() for name in names.split(",")]
-    cases: list[tuple[str, dict[str, Any]]] = []
+    cases: list[tuple[str | None, dict[str, Any]]] = []
     for value in values:
         row = value.values if isinstance(value, _WithId) else value if len(split) > 1 else (value,)
-        case = dict(zip(split, row, strict=True))
-        text = ", ".join(f"{name} = {ids(each):.200}" for name, each in case.items())
-        cases.append((str(value.id) if isinstance(value, _WithId) and value.id else text, case))
+        cases.append((value.id if isinstance(value, _WithId) else None, dict(zip(split, row, strict=True))))
     assert cases, names
 
     def decorate(test: Callable[..., Any]) -> Any:
@@ -49,17 +47,17 @@ def sweep(
         assert len(kept) + len(split) == len(signature.parameters), (names, test)
 
         @functools.wraps(test)
-        def swept(**fixtures: Any) -> None:
-            for text, case in cases:
-                with _named(text):
-                    test(**fixtures, **case)
+        def swept(*instance: Any, **fixtures: Any) -> None:
+            for name, case in cases:
+                with _named(name, case, ids):
+                    test(*instance, **fixtures, **case)
 
         @functools.wraps(test)
-        async def swept_async(**fixtures: Any) -> None:
+        async def swept_async(*instance: Any, **fixtures: Any) -> None:
             before = asyncio.all_tasks()
-            for text, case in cases:
-                with _named(text):
-                    await test(**fixtures, **case)
+            for name, case in cases:
+                with _named(name, case, ids):
+                    await test(*instance, **fixtures, **case)
                     for _ in range(5):
                         await asyncio.sleep(0)
                     left = asyncio.all_tasks() - before
@@ -73,10 +71,11 @@ def sweep(
 
 
 @contextmanager
-def _named(case: str) -> Generator[None]:
+def _named(name: object, case: dict[str, Any], ids: Callable[[Any], str]) -> Generator[None]:
     """Add the case to the traceback of a failure."""
     try:
         yield
     except BaseException as error:
-        error.add_note(f"the case: {case}")
+        text = name or ", ".join(f"{argument} = {ids(each):.200}" for argument, each in case.items())
+        error.add_note(f"the case: {text}")
         raise

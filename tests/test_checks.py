@@ -11,6 +11,7 @@ import pytest
 from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq.errors import UsageError
+from tests.sweeps import sweep
 
 
 class Unprintable:
@@ -18,13 +19,13 @@ class Unprintable:
         raise RuntimeError
 
 
-@pytest.mark.parametrize("value", [5, 5.0, np.int64(5), np.uint8(5), np.float32(5)])
+@sweep("value", [5, 5.0, np.int64(5), np.uint8(5), np.float32(5)])
 def test_integral_values_become_int(value: object) -> None:
     result = _checks.integer("count", value)
     assert (result, type(result)) == (5, int)
 
 
-@pytest.mark.parametrize(
+@sweep(
     "value",
     [None, True, np.True_, "5", b"5", 5.5, math.nan, math.inf, Decimal(5), 2**63, -1, [5], Unprintable()],
 )

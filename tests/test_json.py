@@ -58,7 +58,7 @@ def test_values(value: Any) -> None:
     assert plain.loads(memoryview(data)) == value
 
 
-@pytest.mark.parametrize(
+@sweep(
     "value",
     [
         1.5,
@@ -103,7 +103,7 @@ def test_the_documented_differences() -> None:
     assert plain.loads(b"18446744073709551616") == 2**64
 
 
-@pytest.mark.parametrize("text", ["[1]x", '{"a":1}\x00\x00', '"é"x', '["é" x]', "{", "nul"])
+@sweep("text", ["[1]x", '{"a":1}\x00\x00', '"é"x', '["é" x]', "{", "nul"])
 def test_an_error_has_its_place(text: str) -> None:
     with pytest.raises(orjson.JSONDecodeError) as theirs:
         orjson.loads(text)
@@ -112,7 +112,7 @@ def test_an_error_has_its_place(text: str) -> None:
     assert (ours.value.doc, ours.value.pos) == (text, theirs.value.pos)
 
 
-@pytest.mark.parametrize("value", ["\ud800", object(), ["\udfff"], [10**5000]])
+@sweep("value", ["\ud800", object(), ["\udfff"], [10**5000]])
 def test_what_is_no_json_value(value: Any) -> None:
     with pytest.raises(orjson.JSONEncodeError):
         orjson.dumps(value)
@@ -134,8 +134,8 @@ def test_what_is_no_json_text(text: bytes) -> None:
         plain.loads(text)
 
 
-@pytest.mark.parametrize("json", [orjson, plain])
-@pytest.mark.parametrize("error", [KeyError("x"), TypeError("x"), ValueError("x")])
+@sweep("json", [orjson, plain])
+@sweep("error", [KeyError("x"), TypeError("x"), ValueError("x")])
 def test_error_of_the_function_for_other_types_is_an_error_of_encoding(json: Any, error: Exception) -> None:
     def fail(value: object) -> object:
         raise error

@@ -18,6 +18,7 @@ from bmq.wire.control import AuthenticationRequest, Codec
 from bmq.wire.control_event import encode_event
 from tests.broker.core import Core
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 SECRET = "correct-horse-battery-staple"
@@ -58,7 +59,7 @@ def holders() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("position", range(len(holders())))
+@sweep("position", range(len(holders())))
 def test_no_representation_shows_a_password(position: int) -> None:
     holder = holders()[position]
     assert SECRET not in shown(holder)

@@ -24,6 +24,7 @@ import bmq.delays
 import bmq.taskiq
 from bmq._turn import SHARE, Turn, turn_of
 from bmq.protocol.client.events import StateRestored
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 MESSAGES = 8
@@ -351,7 +352,7 @@ class Handed:
         return self.now
 
 
-@pytest.mark.parametrize("each", [SHARE / 1000, SHARE / 10, SHARE / 3, SHARE * 2])
+@sweep("each", [SHARE / 1000, SHARE / 10, SHARE / 3, SHARE * 2])
 async def test_woken_tasks_fill_a_share_in_the_order_of_their_arrival(each: float) -> None:
     clock = Handed()
     turn = Turn(clock)

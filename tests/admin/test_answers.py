@@ -31,6 +31,7 @@ from bmq.console import RemoteBroker
 from bmq.console.findings import DeadLetters
 from bmq.console.watch import Watch
 from bmq.delays import check
+from tests.sweeps import sweep
 
 URI = "tcp://127.0.0.1:1"
 CLUSTER, DOMAIN = "planets", "bmq.test.persistent.priority"
@@ -107,7 +108,7 @@ def changed(answer: Any, odd: Callable[[], list[Any]]) -> Iterator[Any]:
             yield made
 
 
-@pytest.mark.parametrize("command", CALLS)
+@sweep("command", CALLS)
 async def test_only_errors_of_bmq_leave_a_call_and_the_next_call_works(command: str) -> None:
     admin = Recorded()
     right = await CALLS[command](admin)
@@ -124,7 +125,7 @@ async def test_only_errors_of_bmq_leave_a_call_and_the_next_call_works(command: 
     assert await CALLS[command](admin) == right
 
 
-@pytest.mark.parametrize("error", [None, [], "no", 5, {"message": None}])
+@sweep("error", [None, [], "no", 5, {"message": None}])
 async def test_a_refusal_of_any_type_is_an_admin_error(error: object) -> None:
     admin = Recorded()
     admin.answers = ANSWERS | {"CLUSTERS LIST": {"error": error}}

@@ -10,6 +10,7 @@ import pytest
 
 import bmq
 from bmq.admin import Admin, Danger, danger_of, parsing
+from tests.sweeps import sweep
 
 PRIORITY = "bmq.test.mem.priority"
 URI = f"bmq://{PRIORITY}/orders"
@@ -27,8 +28,8 @@ async def admin(broker: bmq.broker.Broker) -> AsyncIterator[Admin]:
         yield admin
 
 
-@pytest.mark.parametrize(
-    ("command", "danger"),
+@sweep(
+    "command, danger",
     [
         ("HELP", Danger.READS),
         ("domains domain d infos", Danger.READS),

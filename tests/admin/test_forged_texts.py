@@ -9,6 +9,7 @@ import pytest
 
 import bmq
 from bmq.admin import parsing
+from tests.sweeps import sweep
 
 WINDOW = {
     "state": "STATE_NORMAL",
@@ -64,7 +65,7 @@ def internals(
     }
 
 
-@pytest.mark.parametrize(
+@sweep(
     "texts",
     [
         [],
@@ -92,8 +93,8 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("consumer", [True, False], ids=["with a consumer", "without a consumer"])
-@pytest.mark.parametrize("text", FORGED.values(), ids=FORGED)
+@sweep("consumer", [True, False])
+@sweep("text", FORGED.values())
 def test_a_text_never_passes_for_another_subscription(text: str, consumer: bool) -> None:
     for others in ([], [("a == 1", True)]):
         content = internals((text, consumer), *others)
@@ -115,7 +116,7 @@ def test_the_name_of_an_application_never_passes_for_counts() -> None:
         parsing.internals(internals(parameters=parameters.replace("= 1 w", f"= {'9' * 5000} w")))
 
 
-@pytest.mark.parametrize("text", ["[ ", '[ appId = "__default" subscriptions = [ ] ] more', "nothing"])
+@sweep("text", ["[ ", '[ appId = "__default" subscriptions = [ ] ] more', "nothing"])
 def test_a_text_of_another_form_is_a_protocol_error(text: str) -> None:
     with pytest.raises(bmq.ProtocolError):
         parsing.internals(internals(text=text))

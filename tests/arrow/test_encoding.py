@@ -26,6 +26,7 @@ from bmq.wire.layout import LAYOUTS
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import PropertyValue, SchemaIds, encode_properties
 from bmq.wire.put import PutEvent, decode_puts, encode_puts
+from tests.sweeps import sweep
 from tests.wire.test_codec import values_of
 
 QUEUE_ID = 7
@@ -245,8 +246,8 @@ def test_the_first_message_alone_introduces_a_schema_id() -> None:
 # ---- values that cannot be posted
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
+@sweep(
+    "kind, text",
     [
         (
             pa.float64(),
@@ -266,8 +267,8 @@ def test_a_column_of_another_type_is_refused_by_name(kind: Any, text: str) -> No
         TableEncoder(schema, "value", ["p"])
 
 
-@pytest.mark.parametrize(
-    ("value", "properties", "text"),
+@sweep(
+    "value, properties, text",
     [
         ("body", [], "no column 'body'; the table has: value, number, two, two, bad name"),
         ("value", ["colour"], "no column 'colour'; the table has: value"),
@@ -287,8 +288,8 @@ def test_columns_that_cannot_be_used_are_refused_by_name(
         TableEncoder(schema, value, properties)
 
 
-@pytest.mark.parametrize(
-    ("value", "p", "text"),
+@sweep(
+    "value, p, text",
     [
         (None, 1, "row 1150: column 'value' is null"),
         (b"", 1, "row 1150: column 'value' has 0 bytes"),
@@ -303,13 +304,13 @@ def test_a_row_that_cannot_be_posted_is_named(value: bytes | None, p: int, text:
         list(encoder.slices(batch, 1000))
 
 
-@pytest.mark.parametrize("value", [None, "AB", "z" * 32, "ab" * 16, "0" * 32, b"short"], ids=repr)
+@sweep("value", [None, "AB", "z" * 32, "ab" * 16, "0" * 32, b"short"], ids=repr)
 def test_invalid_guid_is_named(value: Any) -> None:
     with pytest.raises(UsageError, match=r"row 7: column 'guid' is .* a GUID must be 16 bytes or 32"):
         guids_in(pa.array([value], pa.binary() if isinstance(value, bytes) else pa.string()), "guid", 7)
 
 
-@pytest.mark.parametrize("table", [[1, 2], {"value": ["x"]}, "text", b"bytes"], ids=str)
+@sweep("table", [[1, 2], {"value": ["x"]}, "text", b"bytes"], ids=str)
 def test_objects_other_than_tables_are_refused(table: object) -> None:
     with pytest.raises(bmq.UsageError, match=r"a table must be a pyarrow Table, .* not "):
         stream_of(table)

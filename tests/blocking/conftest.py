@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each test runs on asyncio and on uvloop in the thread, with a broker in another thread.
+"""Each test runs on asyncio or on uvloop in the thread, with a broker in another thread.
 
 With ``BMQ_BROKER_URI``, tests use that broker, except for tests that need their own.
 """
@@ -19,16 +19,17 @@ from bmq import _loop
 from bmq.blocking import _portal
 from bmq.testing import BackgroundBroker
 from tests.garbage import collect
-from tests.loops import LOOPS
+from tests.loops import loops_of
 
 
-@pytest.fixture(params=[*LOOPS], autouse=True)
+@pytest.fixture(autouse=True)
 def loop_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A new thread for each test, which must end, without errors in its loop's exception handler."""
     complaints: list[dict[str, Any]] = []
+    (make,) = loops_of(request.node, ()).values()
 
     def new_event_loop() -> asyncio.AbstractEventLoop:
-        loop = LOOPS[request.param]()
+        loop = make()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
         return loop
 

@@ -15,9 +15,10 @@ import bmq.arrow
 import bmq.groups
 from scripts import unasync
 from tests.programs.test_docs import generate as generate
+from tests.programs.test_surface import described, offered
+from tests.programs.test_surface import reference as reference
 from tests.surface import current
-from tests.test_surface import described, offered
-from tests.test_surface import reference as reference
+from tests.sweeps import sweep
 
 PAIRS = {
     bmq.Session: bmq.blocking.Session,
@@ -54,7 +55,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
     ]
 
 
-@pytest.mark.parametrize(("there", "here"), PAIRS.items(), ids=lambda each: each.__name__)
+@sweep("there, here", PAIRS.items(), ids=lambda each: each.__name__)
 def test_names_arguments_and_types_are_the_same(there: Any, here: Any) -> None:
     assert current(here) == current(there)
     for name in current(there):
@@ -71,14 +72,14 @@ def test_names_arguments_and_types_are_the_same(there: Any, here: Any) -> None:
         assert not inspect.iscoroutinefunction(other), name
 
 
-@pytest.mark.parametrize(("there", "here"), PAIRS.items(), ids=lambda each: each.__name__)
+@sweep("there, here", PAIRS.items(), ids=lambda each: each.__name__)
 def test_blocking_classes_have_the_same_iterators_and_context_managers(there: type, here: type) -> None:
     for one, other in [("__aiter__", "__iter__"), ("__aenter__", "__enter__"), ("__aexit__", "__exit__")]:
         assert hasattr(here, other) == hasattr(there, one) or issubclass(there, bmq.MessageBatch)
     assert not any(hasattr(here, name) for name in ("__aiter__", "__aenter__", "__await__"))
 
 
-@pytest.mark.parametrize("name", unasync.GENERATED)
+@sweep("name", unasync.GENERATED)
 def test_generated_modules_are_up_to_date(name: str) -> None:
     present = (unasync.PACKAGE / "blocking" / name).read_text(encoding="utf-8")
     assert present == unasync.GENERATED[name](), "python -m scripts.unasync"

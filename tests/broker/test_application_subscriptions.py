@@ -8,6 +8,7 @@ import pytest
 from bmq.broker._domain_config import AppSubscription
 from bmq.wire.control import Status, StatusCategory
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.sweeps import sweep
 from tests.transcripts import probes
 
 APPSUB = "bmq://bmq.test.appsub.priority/q"
@@ -95,7 +96,7 @@ def test_an_invalid_subscription_refuses_the_open() -> None:
     assert (answer.category, answer.code) == (StatusCategory.E_REFUSED, -10)
 
 
-@pytest.mark.parametrize(("text", "properties", "matched"), probes()["expressions"])
+@sweep("text, properties, matched", probes()["expressions"])
 def test_expressions_behave_as_measured(
     text: str, properties: dict[str, list[object]], matched: bool
 ) -> None:

@@ -23,6 +23,7 @@ from bmq.broker import (
     TagConsumerFilter,
     _consumer_filter,
 )
+from tests.sweeps import sweep
 
 ROOM = Limits(1000, 2**20)
 PRIORITY = DomainConfig("filtered", Mode.PRIORITY, message_ttl=300, domain_limits=ROOM, queue_limits=ROOM)
@@ -214,8 +215,8 @@ def domain(**parameters: Any) -> dict[str, Any]:
     return {"definition": {"parameters": PRIORITY.parameters() | parameters}}
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
+@sweep(
+    "given, says",
     [
         ({"name": "sizes", "consumers": {}}, "consumerFilter.name: must be one of tags"),
         ({"name": "tags"}, "consumerFilter.consumers: is missing"),

@@ -15,6 +15,7 @@ from bmq.broker._domain_config import (
     builtin_domains,
     parse_domain,
 )
+from tests.sweeps import sweep
 
 #: As shipped with a real broker (bmq.test.mem.fanout).
 SAMPLE = """
@@ -56,8 +57,8 @@ def test_written_values_read_back_equal() -> None:
         assert parse_domain(config.name, document) == config
 
 
-@pytest.mark.parametrize(
-    ("document", "member"),
+@sweep(
+    "document, member",
     [
         ("{", ""),
         ("[]", ""),
@@ -77,8 +78,8 @@ def test_invalid_documents_are_refused(document: str, member: str) -> None:
     assert not caught.value.decodes
 
 
-@pytest.mark.parametrize(
-    ("parameters", "member", "decodes"),
+@sweep(
+    "parameters, member, decodes",
     [
         ({"mode": {}}, "mode", False),
         ({"mode": {"priority": {}, "fanout": {}}}, "mode", False),

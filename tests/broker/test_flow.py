@@ -7,7 +7,6 @@ import pytest
 
 from bmq.wire.push import decode_pushes
 from tests.broker.core import PRIORITY, Core, CoreClient, subscription
-from tests.transcripts import probes
 
 
 def pair(**limits: int) -> tuple[CoreClient, CoreClient]:
@@ -16,21 +15,6 @@ def pair(**limits: int) -> tuple[CoreClient, CoreClient]:
     reader.consume(PRIORITY, **limits)
     writer.open(PRIORITY, write=True)
     return reader, writer
-
-
-def test_delivery_resumes_at_eighty_percent() -> None:
-    """Measured: 10 delivered; after 1 confirm none; after 2 confirms 2 more."""
-    measured = probes()["confirm_window"]
-    reader, writer = pair(messages=10)
-    guids = writer.put(*[b"m"] * 30)
-    total = len(reader.pushes)
-    assert total == measured["first"] == 10
-    reader.confirm(guids[0])
-    total += len(reader.pushes)
-    assert total == measured["after 1 confirm"] == 10
-    reader.confirm(guids[1])
-    total += len(reader.pushes)
-    assert total == measured["after 2"] == 12
 
 
 @pytest.mark.parametrize(("size", "more"), [(120, 0), (121, 1)])
@@ -44,14 +28,6 @@ def test_new_byte_limit_counts_unconfirmed_messages(size: int, more: int) -> Non
     assert len(reader.pushes) == 2
     reader.configure(subscription(1, size=size))
     assert len(reader.pushes) == more
-
-
-def test_bytes_may_be_overshot_by_one_message() -> None:
-    reader, writer = pair(size=100)
-    guids = writer.put(b"x" * 60, b"x" * 60, b"x" * 60)
-    assert len(reader.pushes) == 2
-    reader.confirm(guids[0])
-    assert len(reader.pushes) == 1, "60 of 100 bytes left: below 80 %"
 
 
 def test_bulk_output_is_divided_into_events_of_a_megabyte() -> None:
@@ -86,21 +62,6 @@ def test_any_change_of_consumers_resumes_delivery_below_the_limit() -> None:
     assert len(reader.pushes) == 0
     other.consume(PRIORITY, priority=0)
     assert len(reader.pushes) == 1
-
-
-def test_a_confirm_from_another_session_counts() -> None:
-    """Measured: accepted, and not redelivered when the original session ends."""
-    core = Core()
-    writer, first, second = core.client(), core.client(), core.client()
-    writer.open(PRIORITY, write=True)
-    first.consume(PRIORITY)
-    (guid,) = writer.put(b"m")
-    assert len(first.pushes) == 1
-    second.consume(PRIORITY)
-    second.confirm(guid)
-    first.disconnect()
-    assert second.pushes == probes()["confirm_from_another_session"]["redelivered"] == []
-    assert len(core.node.queues[PRIORITY].store) == 0
 
 
 def test_a_client_that_does_not_read_gets_no_more_than_the_high_water_mark() -> None:

@@ -36,6 +36,7 @@ from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.fakes.client import open_queue
+from tests.sweeps import sweep
 
 MIB = 2**20
 SMALL = "bmq://bmq.test.small.priority/q"
@@ -190,7 +191,7 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
 # ---- memory before and after the handshake
 
 
-@pytest.mark.parametrize("size", [65_537, MIB, 68 * MIB, 2**31 - 1])
+@sweep("size", [65_537, MIB, 68 * MIB, 2**31 - 1])
 def test_unidentified_clients_may_send_a_few_kilobytes(size: int) -> None:
     peer = Core().connect()
     peer.send(pack_event_header(size, EventType.CONTROL, 0x20))

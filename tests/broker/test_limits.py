@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from bmq.broker._domain_config import Limits
-from bmq.wire.control import OpenQueueResponse, Status, StatusCategory
+from bmq.wire.control import OpenQueueResponse, Status
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain
-from tests.transcripts import probes
+from tests.sweeps import sweep
 
 TTL = "bmq://bmq.test.ttl.priority/q"
 SMALL = "bmq://bmq.test.small.priority/q"
@@ -29,12 +27,6 @@ def statuses(peer: CoreClient) -> list[int]:
 # ---- quotas
 
 
-def test_a_quota_of_ten_admits_eleven() -> None:
-    sender = producer(Core(), SMALL)
-    sender.put(*[b"m"] * 14)
-    assert statuses(sender) == probes()["quota"]
-
-
 def test_messages_are_checked_before_bytes_and_the_queue_before_the_domain() -> None:
     core = Core(domain(queue_limits=Limits(0, 0), domain_limits=Limits(100, 0)))
     sender = producer(core)
@@ -43,26 +35,6 @@ def test_messages_are_checked_before_bytes_and_the_queue_before_the_domain() -> 
     other = producer(core, f"{PRIORITY}2")
     other.put(b"0")
     assert statuses(other) == [2], "the domain has one byte already"
-
-
-def test_all_queues_of_a_domain_share_its_quota() -> None:
-    core = Core(domain(domain_limits=Limits(1, 1000)))
-    one, two = producer(core), producer(core, f"{PRIORITY}2")
-    one.put(b"0")
-    two.put(b"1")
-    one.put(b"2")
-    assert statuses(one) + statuses(two) == [0, 1, 0]
-
-
-def test_a_confirmation_makes_room() -> None:
-    core = Core()
-    sender = producer(core, SMALL)
-    guids = sender.put(*[b"m"] * 12)
-    reader = core.client()
-    reader.consume(SMALL)
-    reader.confirm(guids[0])
-    sender.put(b"m")
-    assert statuses(sender) == [0] * 11 + [1, 0]
 
 
 # ---- TTL
@@ -81,19 +53,6 @@ def test_messages_expire_after_more_than_the_whole_seconds_of_the_ttl() -> None:
     assert reader.payloads == []
 
 
-def test_delivered_messages_expire_too_and_a_late_confirm_is_ignored() -> None:
-    core = Core()
-    sender, reader = producer(core, TTL), core.client()
-    reader.consume(TTL, messages=2)
-    guids = sender.put(b"0", b"1", b"2")
-    assert reader.payloads == [b"0", b"1"]
-    core.advance(4)
-    assert len(core.node.queues[TTL].store) == 0
-    reader.confirm(*guids)
-    sender.put(b"3")
-    assert reader.payloads == [b"3"]
-
-
 def test_expiry_keeps_the_places_of_applications() -> None:
     core = Core(domain("bmq.test.mem.fanout", message_ttl=10))
     sender, foo, bar = producer(core, FANOUT), core.client(), core.client()
@@ -108,17 +67,6 @@ def test_expiry_keeps_the_places_of_applications() -> None:
 
 
 # ---- deduplication
-
-
-def test_the_same_guid_twice_is_acknowledged_twice_and_delivered_once() -> None:
-    measured = probes()["dedup_same_session"]
-    core = Core()
-    sender, reader = producer(core), core.client()
-    reader.consume(PRIORITY)
-    guids = sender.put(b"one")
-    sender.put(b"two", guids=guids)
-    assert statuses(sender) == measured["acks"]
-    assert [p.decode() for p in reader.payloads] == measured["pushed"]
 
 
 def test_the_window_counts_from_the_arrival() -> None:
@@ -178,8 +126,8 @@ def test_a_stored_message_is_known_beyond_the_window() -> None:
     assert guids[0] not in store, "its window was over long ago"
 
 
-@pytest.mark.parametrize(
-    ("uri", "guids", "expected"),
+@sweep(
+    "uri, guids, expected",
     [
         (PRIORITY, "aa", ["a0", "a0"]),
         (PRIORITY, "aaaaa", ["a0"] * 5),
@@ -250,14 +198,6 @@ def refused(peer: CoreClient, uri: str, **options: Any) -> Status:
     answer = peer.open(uri, **options)
     assert isinstance(answer, Status)
     return answer
-
-
-def test_max_producers_limits_the_writers() -> None:
-    core = Core(domain(max_producers=1))
-    producer(core)
-    assert refused(core.client(), PRIORITY, write=True) == Status(
-        category=StatusCategory.E_UNKNOWN, code=-1, message="Client would exceed the limit of 1 producer(s)"
-    )
 
 
 def test_max_consumers_limits_each_application() -> None:

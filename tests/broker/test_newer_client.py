@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import pytest
-
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     SELECTIONS,
@@ -21,6 +19,7 @@ from bmq.wire.control import (
 from bmq.wire.event import HEADER_SIZE, pack_event_header, pack_schema_event
 from tests.broker.core import PRIORITY, Core
 from tests.fakes.newer import with_new_enumerators, with_new_members
+from tests.sweeps import sweep
 
 # The event types that a broker reads.
 _READ = {
@@ -59,7 +58,7 @@ def news() -> Iterator[tuple[str, bytes]]:
 NEWS = dict(news())
 
 
-@pytest.mark.parametrize("what", sorted({name.split()[0] for name in NEWS}))
+@sweep("what", sorted({name.split()[0] for name in NEWS}))
 def test_unknown_input_of_a_newer_client_keeps_the_connection(what: str) -> None:
     for name, event in NEWS.items():
         if name.split()[0] != what:

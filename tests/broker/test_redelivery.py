@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bmq.wire.constants import PushFlags
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
-from tests.transcripts import probes
 
 OUT_OF_ORDER = PushFlags.OUT_OF_ORDER
 RDA = "bmq://bmq.test.rda.priority/q"
@@ -17,52 +14,6 @@ def producer(core: Core, uri: str = PRIORITY) -> CoreClient:
     peer = core.client()
     peer.open(uri, write=True)
     return peer
-
-
-@pytest.mark.parametrize("way", ["disconnect", "crash", "close", "close without deconfigure"])
-def test_unconfirmed_messages_go_to_the_next_consumer_in_order(way: str) -> None:
-    core = Core()
-    first, second = core.client(), core.client()
-    first.consume(PRIORITY, messages=3)
-    guids = producer(core).put(b"0", b"1", b"2", b"3")
-    assert first.payloads == [b"0", b"1", b"2"]
-    second.consume(PRIORITY)
-    assert second.payloads == [b"3"]
-    match way:
-        case "disconnect":
-            first.disconnect()
-        case "crash":
-            first.crash()
-        case "close":
-            first.configure()
-            first.close(PRIORITY, read=True)
-        case _:
-            first.close(PRIORITY, read=True)
-    pushes = second.pushes
-    assert [push.data for push in pushes] == [b"0", b"1", b"2"]
-    assert [push.guid for push in pushes] == guids[:3]
-    assert all(push.flags & OUT_OF_ORDER for push in pushes)
-
-
-def test_unclaimed_redelivery_blocks_the_queue() -> None:
-    """Measured: new messages wait until a consumer takes the redelivered one."""
-    measured = probes()["redelivered_unmatched_stalls"]
-    core = Core()
-    one, two = core.client(), core.client()
-    for peer, text in ((one, "x == 1"), (two, "x == 2")):
-        peer.open(PRIORITY, read=True)
-        peer.configure(subscription(1, text))
-    sender = producer(core)
-    sender.put(b"one", properties={"x": 1})
-    assert one.payloads == [b"one"]
-    one.disconnect()
-    sender.put(b"two", properties={"x": 2})
-    assert [p.decode() for p in two.payloads] == measured["after the x==1 consumer left, x==2 gets"] == []
-    three = core.client()
-    three.open(PRIORITY, read=True)
-    three.configure(subscription(1, "x == 1"))
-    assert [p.decode() for p in three.payloads] == measured["a new x==1 consumer gets"] == ["one"]
-    assert [p.decode() for p in two.payloads] == measured["then x==2 has"] == ["two"]
 
 
 def test_the_stall_ends_when_the_message_expires_or_is_purged() -> None:
@@ -85,27 +36,6 @@ def test_the_stall_ends_when_the_message_expires_or_is_purged() -> None:
             core.node.queues[PRIORITY].purge()
             sender.put(b"three", properties={"x": 2})
             assert two.payloads == [b"three"]
-
-
-def test_only_lost_connections_use_up_attempts() -> None:
-    """With 3 attempts, measured: delivered three times, then gone; graceful closes do not count."""
-    measured = probes()["crash_redelivery"]
-    for graceful, deliveries in ((False, 3), (True, 5)):
-        core = Core()
-        producer(core, RDA).put(b"poison")
-        seen = []
-        for _ in range(5):
-            peer = core.client()
-            peer.consume(RDA)
-            seen.append([(push.data.decode(), push.flags) for push in peer.pushes])
-            if graceful:
-                peer.disconnect()
-            else:
-                peer.crash()
-        assert sum(map(len, seen)) == deliveries
-        if not graceful:
-            assert seen == [[(data, flags) for data, flags, _ in each] for each in measured]
-            assert len(core.node.queues[RDA].store) == 0
 
 
 def test_the_last_attempt_removes_the_message_for_that_application_only() -> None:

@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bmq.broker._domain import DomainSource
 from bmq.broker._domain_config import builtin_domains
 from bmq.broker._node import BrokerNode
@@ -40,6 +38,7 @@ from bmq.wire.control_event import decode_event
 from bmq.wire.event import read_event
 from bmq.wire.guid import GuidGenerator
 from bmq.wire.push import decode_pushes
+from tests.sweeps import sweep
 from tests.transcripts import DIRECTORY, RECORDINGS
 
 #: GUIDs that the broker made end in the id of the generator that the test gave it, or in the recorded one's.
@@ -148,7 +147,7 @@ def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversat
     return theirs, ours
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
+@sweep("recording", RECORDINGS)
 def test_answers_equal_the_recorded_answers(recording: str) -> None:
     theirs, ours = replay(recording)
     assert theirs.keys() == ours.keys()

@@ -7,18 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bmq.broker._domain import DomainSource
 from bmq.wire.control import (
     ControlBody,
     OpenQueue,
-    OpenQueueResponse,
     QueueHandleParameters,
     Status,
     StatusCategory,
 )
-from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.sweeps import sweep
 
 INVALID, REFUSED, UNKNOWN = (
     StatusCategory.E_INVALID_ARGUMENT,
@@ -39,8 +37,8 @@ def status(category: StatusCategory, code: int, message: str) -> Status:
     return Status(category=category, code=code, message=message)
 
 
-@pytest.mark.parametrize(
-    ("uri", "reason"),
+@sweep(
+    "uri, reason",
     [
         ("bmq://", "Missing domain"),
         ("bmq:///q", "Missing domain"),
@@ -60,15 +58,6 @@ def status(category: StatusCategory, code: int, message: str) -> Status:
 )
 def test_bad_uris_are_refused_with_the_reason_a_real_broker_gives(uri: str, reason: str) -> None:
     assert open_with(Core().client(), uri=uri) == status(REFUSED, 0, reason)
-
-
-@pytest.mark.parametrize(("uri", "flags"), [(PRIORITY, 2), (BROADCAST, 7)])
-def test_open_response_has_the_queues_parameters(uri: str, flags: int) -> None:
-    answer = open_with(Core().client(), uri=uri)
-    assert isinstance(answer, OpenQueueResponse)
-    assert answer.routing_configuration.flags == flags
-    assert answer.deduplication_time_ms == 300_000
-    assert answer.original_request.handle_parameters == parameters(uri=uri)
 
 
 def test_a_stopping_broker_refuses() -> None:

@@ -54,24 +54,6 @@ def test_a_broker_starts_again_in_another_event_loop() -> None:
         asyncio.run(serve())
 
 
-async def test_post_store_push_confirm(broker: Broker) -> None:
-    sender, reader = await client(broker.port), await client(broker.port)
-    await sender.open(PRIORITY, write=True)
-    guids = sender.put(b"one", b"two")
-    assert [ack.status for ack in await sender.acks(2)] == [0, 0]
-    queue = broker.queues[PRIORITY]
-    assert [message.payload for message in queue.messages] == [b"one", b"two"]
-    assert queue.messages[0].waiting_for == ("__default",)
-    assert (len(queue), queue.bytes, queue.unconfirmed) == (2, 6, 0)
-    await reader.consume(PRIORITY)
-    assert [got.payload for got in await reader.pushes(2)] == [b"one", b"two"]
-    assert queue.apps["__default"].unconfirmed == tuple(guid.hex().upper() for guid in guids)
-    reader.confirm(*guids)
-    await reader.open(PRIORITY, read=True)
-    assert len(queue) == queue.unconfirmed == 0
-    assert (queue.posted, queue.pushed, queue.confirmed) == (2, 2, 2)
-
-
 async def test_output_of_one_turn_leaves_in_one_write(broker: Broker) -> None:
     peer = await client(broker.port)
     await peer.open(PRIORITY, write=True)

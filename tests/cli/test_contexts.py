@@ -19,6 +19,7 @@ from bmq.cli.target import edit_contexts as edit
 from bmq.cli.target import read_contexts as read
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
 
 SECRET = "correct-horse"
 
@@ -190,7 +191,7 @@ def test_password_goes_into_the_private_file(
         credentials(context="prod", user="bob")
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o620, 0o606])
+@sweep("mode", [0o644, 0o620, 0o606])
 def test_file_that_others_can_read_is_refused(offline: Bmq, mode: int) -> None:
     offline("contexts", "add", "a", "tcp://a")
     contexts_file().chmod(mode)
@@ -200,7 +201,7 @@ def test_file_that_others_can_read_is_refused(offline: Bmq, mode: int) -> None:
     assert target_of("test", {"broker": "tcp://x"}, timeout=1).uri == "tcp://x", "not needed, not read"
 
 
-@pytest.mark.parametrize(
+@sweep(
     "content",
     [
         "", "{", "[]", "null", '{"version": 2}', '{"version": 1, "contexts": []}', "\ufeff{}",
@@ -210,7 +211,7 @@ def test_file_that_others_can_read_is_refused(offline: Bmq, mode: int) -> None:
     ],
 )  # fmt: skip
 def test_broken_file_is_named(offline: Bmq, content: str) -> None:
-    contexts_file().parent.mkdir(parents=True)
+    contexts_file().parent.mkdir(parents=True, exist_ok=True)
     contexts_file().write_text(content, encoding="utf-8")
     contexts_file().chmod(0o600)
     ran = offline("contexts", "list")
@@ -273,8 +274,8 @@ def test_file_on_windows_is_among_the_applications(monkeypatch: pytest.MonkeyPat
     assert contexts_file() == tmp_path / "bmq" / "contexts.json"
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
+@sweep(
+    "words, error",
     [
         (["add", "a b", "tcp://a"], "the name of a context"),
         (["add", "-", "tcp://a"], "the name of a context"),

@@ -10,6 +10,7 @@ import pytest
 
 import bmq
 from tests.cli.conftest import Aside, Bmq
+from tests.sweeps import sweep
 
 NewUri = Callable[..., str]
 
@@ -93,9 +94,7 @@ def test_letters_that_cannot_be_put_back_stay(run: Bmq, bmq_new_queue_uri: NewUr
     assert run("tail", other, "--fields", "data").lines == ["x"]
 
 
-@pytest.mark.parametrize(
-    "wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]]
-)
+@sweep("wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]])
 def test_wrong_arguments_are_refused(offline: Bmq, wrong: list[str]) -> None:
     assert offline("dead", "bmq://d/q", *wrong).status == 2
 

@@ -23,6 +23,7 @@ from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
 from tests.cli.conftest import Bmq
 from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
+from tests.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
 QUEUE = "bmq://bmq.test.mem.priority/orders"
@@ -242,8 +243,8 @@ async def test_a_broker_that_is_down_is_a_sample_and_not_an_error(
     assert capsys.readouterr().err.count("does not answer") == 1, "one line for all failures in a row"
 
 
-@pytest.mark.parametrize(
-    ("command", "answer"),
+@sweep(
+    "command, answer",
     [
         ("CLUSTERS LIST", {"error": {"message": "no"}}),
         ("CLUSTERS LIST", {"clusterList": {"clusters": [{"name": "planets"}]}}),
@@ -341,7 +342,7 @@ async def test_the_plugin_names_are_kept(cluster: RecordedCluster) -> None:
 # the verb
 
 
-@pytest.mark.parametrize(
+@sweep(
     "words",
     [
         ["--listen", "30190"],

@@ -23,6 +23,7 @@ from bmq.broker import Action, ActionKind
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
 from tests.integration.steps import HasUri
+from tests.sweeps import sweep
 
 FANOUT = "bmq.test.mem.fanout"
 PRIORITY = "bmq://bmq.test.mem.priority"
@@ -110,9 +111,7 @@ def test_doctor_distinguishes_blocked_delivery_from_a_missing_answer(run: Bmq, b
     assert [line.split("  ")[-1] for line in run("tail", bmq_queue_uri, "--idle", "0.2").lines] == ["one"]
 
 
-@pytest.mark.parametrize(
-    "verb", ["bench", "dead", "explain", "peek", "post", "purge", "queues", "stat", "tail", "top"]
-)
+@sweep("verb", ["bench", "dead", "explain", "peek", "post", "purge", "queues", "stat", "tail", "top"])
 def test_no_verb_takes_a_brokers_address_for_a_queue(offline: Bmq, verb: str) -> None:
     ran = offline(verb, "tcp://127.0.0.1:1", *(["--yes"] if verb == "purge" else []))
     assert (ran.status, ran.out) == (2, "")

@@ -14,6 +14,7 @@ import yaml
 from bmq.cli.new import Kind, files, module_of
 from bmq.cli.output import BadInput
 from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
 
 CONFIGURATION = Path(__file__).parents[2] / "docker" / "single-node" / "etc"
 EVERY = {
@@ -36,7 +37,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@sweep("kind", list(Kind))
 def test_a_project_has_its_name_everywhere_and_is_legal(kind: Kind) -> None:
     made = {path.as_posix(): text for path, text in files(kind, "Shop.Orders", "shop_orders").items()}
     assert made.keys() >= EVERY
@@ -95,8 +96,8 @@ def test_a_file_in_the_place_of_a_folder_is_named(offline: Bmq, arguments: list[
     assert sorted(os.listdir()) == ["file", "shop"]
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
+@sweep(
+    "name, said",
     [
         *(
             (name, "NAME must be of up to 64 letters")

@@ -13,6 +13,7 @@ import pytest
 import bmq
 from bmq.cli.verbs import VERBS
 from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
 from tests.transcripts import DIRECTORY, RECORDINGS, recorded, stream
 
 # ---- help
@@ -82,8 +83,8 @@ def test_check_marks_the_mistake(offline: Bmq) -> None:
     assert (good["legal"], bad["legal"], bad["offset"]) == (True, False, 2)
 
 
-@pytest.mark.parametrize(
-    ("properties", "status", "words"),
+@sweep(
+    "properties, status, words",
     [
         (["-p", "x=5"], 0, "matches"),
         (["-p", "x=1"], 1, "does not match"),
@@ -149,7 +150,7 @@ def test_check_shows_a_long_expression_as_its_subscriptions(offline: Bmq) -> Non
 # ---- decode
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
+@sweep("recording", RECORDINGS)
 def test_every_recorded_conversation_decodes(offline: Bmq, recording: str) -> None:
     ran = offline("decode", "--file", str(DIRECTORY / f"{recording}.jsonl"), "--json")
     wrong = [part for event in ran.json for part in event["parts"] if part["error"]]

@@ -29,6 +29,7 @@ from bmq.cli.output import BadInput
 from bmq.cli.records import Form, Records, form_of
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 QUEUE = "bmq://bmq.test.mem.fanout/orders"
@@ -55,7 +56,7 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("verb", FIELDS)
+@sweep("verb", FIELDS)
 def test_fields_are_documented(verb: str) -> None:
     (line,) = [each for each in DOCUMENT.splitlines() if each.startswith(f"| `{verb}`")]
     assert line.split("|")[2].replace("`", "").replace(" ", "").split(",") == list(FIELDS[verb])
@@ -125,8 +126,8 @@ def test_contradicting_forms_are_refused(offline: Bmq) -> None:
     assert form_of(Form.TABLE, json=True) is Form.JSON
 
 
-@pytest.mark.parametrize(
-    ("words", "fields", "status"),
+@sweep(
+    "words, fields, status",
     [
         (["check", "x == 1 && y", "x = 1", "", "-p", "x=1"], check.FIELDS, 1),
         (["decode", "00000008410b0200"], decode.FIELDS, 1),
@@ -157,7 +158,7 @@ def test_csv_without_columns_and_records_without_guids_are_refused(offline: Bmq)
     assert "--guids" in refused.err
 
 
-@pytest.mark.parametrize(
+@sweep(
     "words",
     [
         ("tail", QUEUE, "--idle", "inf"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Aside, Bmq
+from tests.sweeps import sweep
 
 FANOUT = "bmq.test.mem.fanout"
 
@@ -190,8 +191,8 @@ def test_tail_selects_by_expression_and_prints_fields(run: Bmq, bmq_queue_uri: s
     assert ran.json[0]["n"] == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "noted"),
+@sweep(
+    "value, noted",
     [
         *((value, True) for value in ("1.5", "-2e3", str(2**63), "+7")),
         *((value, False) for value in ("7", "-7", "true", "x", "", "nan", "1.2.3")),

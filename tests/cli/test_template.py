@@ -15,10 +15,11 @@ from bmq.cli import tail
 from bmq.cli.output import BadInput
 from bmq.cli.template import Template, read_rows
 from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("text", "form"),
+@sweep(
+    "text, form",
     [
         ("plain", "plain"),
         ("{one} }} {", "{one} }} {"),
@@ -41,7 +42,7 @@ def test_placeholders(text: str, form: str) -> None:
     assert re.fullmatch(form, made, re.DOTALL) or made == form
 
 
-@pytest.mark.parametrize(
+@sweep(
     "text",
     [
         "{{", "{{x}}", "{{}}", "{{counter", "{{counter:x}}", "{{counter:1:2}}", "{{random}}",
@@ -97,7 +98,7 @@ def test_template_posts_a_message_for_each_row(run: Bmq, bmq_queue_uri: str, tmp
     assert [each["properties"]["CustomerId"] for each in ran.json] == [7, 8, 7, 8]
 
 
-@pytest.mark.parametrize(
+@sweep(
     "words",
     [
         ["--template", "{{x}}"],
@@ -137,7 +138,7 @@ def test_since_prints_later_messages_only(
     assert [each["data"] for each in ran.json] == ["old"]
 
 
-@pytest.mark.parametrize("text", ["", "5", "10x", "m", "yesterday", "2026-13-01", "-5m", "1m1h"])
+@sweep("text", ["", "5", "10x", "m", "yesterday", "2026-13-01", "-5m", "1m1h"])
 def test_wrong_times_are_errors(offline: Bmq, text: str) -> None:
     ran = offline("tail", "bmq://bmq.test.mem.priority/q", "--since", text, "--broker", "tcp://127.0.0.1:1")
     assert (ran.status, "--since takes" in ran.err) == (2, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each test of the asyncio client runs on asyncio and on uvloop, and must leave its loop clean."""
+"""Each test of the asyncio client must leave its loop clean, and runs on asyncio, on uvloop, or on both."""
 
 from __future__ import annotations
 
@@ -14,18 +14,34 @@ import bmq
 from tests.extras import TABLES
 from tests.fakes.broker import Peer
 from tests.garbage import collect
-from tests.loops import LOOPS
+from tests.loops import loops_of
 
 # This file tests every public coroutine, also those of tables.
 collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
 
 
-#: These files take tens of seconds, and do not depend on the event loop.
-ONE_LOOP = ("test_cancelling_everything.py", "test_holding.py")
+#: The tests of connections and their ends, which depend on the loop.
+ON_EACH = tuple(
+    f"test_{name}.py"
+    for name in (
+        "backpressure",
+        "closing",
+        "connecting",
+        "dialing",
+        "eager_tasks",
+        "large_events",
+        "leaks",
+        "lifetime",
+        "liveness",
+        "polling",
+        "reconnecting",
+        "security",
+    )
+)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return dict([*LOOPS.items()][:1]) if item.path.name in ONE_LOOP else LOOPS
+    return loops_of(item, ON_EACH)
 
 
 @pytest.fixture(autouse=True)

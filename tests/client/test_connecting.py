@@ -28,9 +28,7 @@ def closed_port() -> Iterator[Callable[[], int]]:
         yield lambda: held.enter_context(reserved_port())
 
 
-@pytest.mark.parametrize(
-    "host", ["no.such.host.invalid", "a..b", "x" * 64 + ".invalid", "ü" * 64 + ".invalid"]
-)
+@sweep("host", ["no.such.host.invalid", "a..b", "x" * 64 + ".invalid", "ü" * 64 + ".invalid"])
 async def test_a_name_that_does_not_resolve_fails(host: str) -> None:
     with pytest.raises(bmq.ConnectionFailed, match=f"could not resolve {host}"):
         await bmq.connect(f"tcp://{host}:1234")
@@ -199,7 +197,7 @@ async def test_user_agent_stands_before_the_name_of_the_client(peer: Peer, prefi
     assert identity.user_agent == sent
 
 
-@pytest.mark.parametrize("odd", ["a" * 128, "tab\t", "\u00e9t\u00e9", "line\n", b"orders", None])
+@sweep("odd", ["a" * 128, "tab\t", "\u00e9t\u00e9", "line\n", b"orders", None])
 def test_user_agents_that_a_broker_cannot_show_are_refused(odd: object) -> None:
     with pytest.raises(bmq.UsageError, match="user_agent must"):
         bmq.connect("tcp://127.0.0.1:1", user_agent=odd)  # type: ignore[arg-type]

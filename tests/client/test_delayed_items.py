@@ -10,6 +10,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -33,8 +34,8 @@ async def as_they_come(count: int) -> AsyncIterator[bytes | bmq.PutMessage]:
         yield item
 
 
-@pytest.mark.parametrize("observed", [False, True])
-@pytest.mark.parametrize("source", [items, as_they_come])
+@sweep("observed", [False, True])
+@sweep("source", [items, as_they_come])
 async def test_items_with_a_delay_wait_in_their_queue(source: Any, observed: bool) -> None:
     watching = Watching()
     async with (

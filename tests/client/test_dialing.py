@@ -19,6 +19,7 @@ from bmq.client.address import Address
 from bmq.client.dialer import Dialer
 from bmq.events import ConnectionLost, Reconnecting, SessionEvent, StateRestored
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -96,7 +97,7 @@ def refused() -> Iterator[int]:
 # the first connection
 
 
-@pytest.mark.parametrize("hung", [(0,), (0, 1), (1,), (0, 2)])
+@sweep("hung", [(0,), (0, 1), (1,), (0, 2)])
 async def test_silent_brokers_do_not_delay_an_answering_broker(
     hung: tuple[int, ...],
 ) -> None:
@@ -131,8 +132,8 @@ async def test_a_refusal_ends_the_round_although_another_address_may_still_answe
         await eventually(lambda: all(each.transport is None for peer in some for each in peer.connections))
 
 
-@pytest.mark.parametrize("what", ["silent", "closes", "resets", "garbage"])
-@pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
+@sweep("what", ["silent", "closes", "resets", "garbage"])
+@sweep("tls", [False, True])
 async def test_next_address_is_used_after_any_failure(what: str, tls: bool) -> None:
     actions: dict[str, Callable[[asyncio.Transport], None]] = {
         "silent": lambda _: None,

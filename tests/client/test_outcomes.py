@@ -15,6 +15,7 @@ import pytest
 import bmq
 from bmq.testing import BackgroundBroker
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -22,7 +23,7 @@ URI = "bmq://bmq.test.mem.priority/q"
 # timeouts
 
 
-@pytest.mark.parametrize("delay", [None, 60.0])
+@sweep("delay", [None, 60.0])
 async def test_a_post_that_timed_out_is_posted_again_with_its_guid(delay: float | None) -> None:
     async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, write=True)
@@ -87,8 +88,8 @@ SOURCES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("rate", [None, 100_000.0])
+@sweep("source", SOURCES)
+@sweep("rate", [None, 100_000.0])
 async def test_a_source_that_raises_reports_the_outcomes_so_far(source: str, rate: float | None) -> None:
     async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
         queue = await session.open_queue(URI, write=True)

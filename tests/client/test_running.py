@@ -16,6 +16,7 @@ import bmq
 from bmq._signals import on_interrupts
 from tests.garbage import collect
 from tests.loops import LOOPS
+from tests.sweeps import sweep
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +79,8 @@ async def main():
 QUIET = "try:\n    bmq.run(main())\nexcept KeyboardInterrupt:\n    print('interrupted')"
 
 
-@pytest.mark.parametrize("before", ["", "sys.modules['uvloop'] = None"], ids=["uvloop", "asyncio"])
-@pytest.mark.parametrize(
-    ("number", "status", "last"), [(signal.SIGTERM, 143, []), (signal.SIGINT, 0, ["interrupted"])]
-)
+@sweep("before", ["", "sys.modules['uvloop'] = None"])
+@sweep("number, status, last", [(signal.SIGTERM, 143, []), (signal.SIGINT, 0, ["interrupted"])])
 def test_a_signal_closes_the_session_without_a_traceback(
     before: str, number: signal.Signals, status: int, last: list[str]
 ) -> None:

@@ -17,6 +17,7 @@ from bmq.events import SessionEvent
 from bmq.wire.control import BrokerResponse, ClientIdentity, ClientType, Codec, Status, StatusCategory
 from bmq.wire.control_event import encode_event
 from tests.fakes.broker import FEATURES, Peer, ScriptedBroker, guid
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -114,7 +115,7 @@ def _made(kind: type[Error]) -> Any:
     return None
 
 
-@pytest.mark.parametrize("kind", _kinds(Error), ids=lambda kind: kind.__name__)
+@sweep("kind", _kinds(Error), ids=lambda kind: kind.__name__)
 def test_every_error_text_is_truncated(kind: type[Error]) -> None:
     error = _made(kind)
     if error is not None:

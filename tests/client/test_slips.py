@@ -18,6 +18,7 @@ import pytest
 import bmq
 from bmq.testing import BackgroundBroker, FaultProxy
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -100,7 +101,7 @@ async def test_with_and_for_name_their_asynchronous_forms(peer: Peer) -> None:
                 pass
 
 
-@pytest.mark.parametrize(
+@sweep(
     "entry",
     [
         lambda: bmq.connect("tcp://localhost:1")._start(),

@@ -14,6 +14,7 @@ import pytest
 import bmq
 from bmq.wire.event import HEARTBEAT_REQ
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -71,7 +72,7 @@ print("bmq.wire.anatomy" in sys.modules)
 """
 
 
-@pytest.mark.parametrize(("value", "seen"), [("1", True), ("payloads", True), ("0", False), ("", False)])
+@sweep("value, seen", [("1", True), ("payloads", True), ("0", False), ("", False)])
 def test_environment_enables_the_trace(value: str, seen: bool) -> None:
     environment = {**os.environ, "BMQ_TRACE": value}
     done = subprocess.run(

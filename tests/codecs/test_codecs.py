@@ -28,6 +28,7 @@ from tests.codecs.kinds import (
     OrderModel,
     OrderStruct,
 )
+from tests.sweeps import sweep
 
 
 class Received:
@@ -49,8 +50,8 @@ INT32_SEVEN = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
 # ---- there and back
 
 
-@pytest.mark.parametrize(
-    ("of", "value", "properties"),
+@sweep(
+    "of, value, properties",
     [
         (Order, ORDER, {"CustomerId": 7, "express": True, "grade": "gold"}),
         (Order, NOTED, {"CustomerId": 7, "express": False, "grade": "tin", "note": "n"}),
@@ -102,7 +103,7 @@ def test_json_restores_every_kind_of_field() -> None:
     assert through(Shape(Everything), outer) == outer
 
 
-@pytest.mark.parametrize("of", [Order, OrderStruct, dict[str, int]], ids=str)
+@sweep("of", [Order, OrderStruct, dict[str, int]], ids=str)
 def test_messagepack_encodes_all_types_of_msgspec(of: Any) -> None:
     value = {Order: ORDER, OrderStruct: OrderStruct(7)}.get(of, {"a": 1})
     shape = Shape(of, "application/msgpack")
@@ -193,8 +194,8 @@ def test_unregistered_content_type_is_an_error_with_the_registered_ones() -> Non
 # ---- what cannot be decoded
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
+@sweep(
+    "data, why",
     [
         (b"{", "truncated"),
         (b"[]", "Expected `object`, got `array`"),
@@ -306,8 +307,8 @@ class Unknown:
     of: Received
 
 
-@pytest.mark.parametrize(
-    ("of", "why"),
+@sweep(
+    "of, why",
     [
         (WithFloat, "WithFloat.price cannot be a property: a property must be bool, int, str, bytes"),
         (Twice, "Twice has two fields for the same property: x, x"),
@@ -329,7 +330,7 @@ def test_an_unsupported_type_is_refused(of: Any, why: str) -> None:
 # ---- filters are checked against the type
 
 
-@pytest.mark.parametrize(
+@sweep(
     "selector",
     [
         None, "", "CustomerId == 7", "express", "!express", "express == true", 'grade == "gold"',
@@ -408,8 +409,8 @@ def test_cloud_event_has_a_unique_id_and_the_required_attributes() -> None:
             bmq.CloudEvent(data=1, type="t", source="s", extensions={name: 1})
 
 
-@pytest.mark.parametrize(
-    ("properties", "why"),
+@sweep(
+    "properties, why",
     [
         ({}, "ce_specversion is missing"),
         ({"ce_specversion": "0.3"}, "version '0.3'"),

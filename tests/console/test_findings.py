@@ -19,6 +19,7 @@ from bmq.console.source import RemoteBroker
 from bmq.console.watch import _Sight
 from tests.console.conftest import Serve
 from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
+from tests.sweeps import sweep
 
 
 def test_expired_messages_are_counted_from_poll_to_poll() -> None:
@@ -45,14 +46,14 @@ def test_patterns_name_the_queues_with_dead_letters() -> None:
     assert "bmq://shop/orders.dead" not in ours
 
 
-@pytest.mark.parametrize("given", ["*.dead", [""], [3], None])
+@sweep("given", ["*.dead", [""], [3], None])
 def test_a_malformed_pattern_is_refused(given: Any) -> None:
     with pytest.raises(bmq.UsageError, match="dead_letters"):
         Console(RemoteBroker("tcp://localhost:1"), dead_letters=given)
 
 
-@pytest.mark.parametrize(
-    ("queue", "domain", "limits", "use"),
+@sweep(
+    "queue, domain, limits, use",
     [
         ((85, 10), (85, 10), ((0, 0), (100, 0)), (0.85, "queue", False)),
         ((100, 0), (100, 0), ((0, 0), (100, 0)), (1.0, "queue", False)),
@@ -201,7 +202,7 @@ def test_an_expression_for_many_buckets_adds_none() -> None:
     assert _group(("b", "bmq_bucket % 3 == 0"), *single) is None
 
 
-@pytest.mark.parametrize(
+@sweep(
     "expression",
     ["", "x > 1", "bmq_bucket % 0 == 0", "bmq_bucket % 999999999 == 3", "bmq_bucket % 4 == 4", "a" * 3000],
 )

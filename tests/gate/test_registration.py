@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import bmq
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/orders"
 
@@ -105,8 +106,8 @@ def names(value: object) -> str:
     return getattr(value, "__name__", type(value).__name__) if callable(value) else ""
 
 
-@pytest.mark.parametrize("kind", ["consumer", "batch_consumer", "responder"])
-@pytest.mark.parametrize(("handler", "message"), WRONG, ids=names)
+@sweep("kind", ["consumer", "batch_consumer", "responder"])
+@sweep("handler, message", WRONG, ids=names)
 def test_a_handler_of_an_impossible_shape_is_refused(kind: str, handler: Any, message: str) -> None:
     app = bmq.App()
     with pytest.raises(bmq.UsageError, match=message):
@@ -114,8 +115,8 @@ def test_a_handler_of_an_impossible_shape_is_refused(kind: str, handler: Any, me
     assert app._registry.handlers == []
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
+@sweep(
+    "function, message",
     [
         (print, "make print 'async def'"),
         (answers_complex, "answers_complex returns complex: "),
@@ -195,8 +196,8 @@ NO_RESULTS: list[tuple[Register, Register, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("first", "second", "function", "message"), NO_RESULTS, ids=names)
-@pytest.mark.parametrize("swapped", [False, True])
+@sweep("first, second, function, message", NO_RESULTS, ids=names)
+@sweep("swapped", [False, True])
 def test_publish_to_a_handler_without_results_is_refused(
     swapped: bool, first: Register, second: Register, function: Any, message: str
 ) -> None:
@@ -211,10 +212,8 @@ def test_publish_to_a_handler_without_results_is_refused(
     assert len(app._registry.handlers) + len(app._registry.published) <= 2
 
 
-@pytest.mark.parametrize(
-    "function", [yields, yields_text, in_a_thread, answers_value, answers_text], ids=names
-)
-@pytest.mark.parametrize("swapped", [False, True])
+@sweep("function", [yields, yields_text, in_a_thread, answers_value, answers_text], ids=names)
+@sweep("swapped", [False, True])
 def test_publish_to_stands_above_or_below_consumer(function: Any, swapped: bool) -> None:
     app = bmq.App()
     outer, inner = app.publish_to(URI + ".out"), app.publish_to(URI + ".log")
@@ -294,7 +293,7 @@ def takes_numbers(numbers: list[int]) -> None:
 OTHERS = [("consumer", takes_number), ("consumer", takes_typed), ("batch_consumer", takes_numbers)]
 
 
-@pytest.mark.parametrize(("kind", "handler"), OTHERS, ids=names)
+@sweep("kind, handler", OTHERS, ids=names)
 def test_handlers_of_two_types_do_not_share_messages(kind: str, handler: Any) -> None:
     app = bmq.App()
     app.consumer(URI, expression="x > 1")(takes_ask)
@@ -353,8 +352,8 @@ async def test_app_has_the_given_state_and_a_test_has_a_copy() -> None:
         bmq.App(state=Shared)
 
 
-@pytest.mark.parametrize("register", ["on_startup", "on_shutdown"])
-@pytest.mark.parametrize("function", [right, generator, 7], ids=names)
+@sweep("register", ["on_startup", "on_shutdown"])
+@sweep("function", [right, generator, 7], ids=names)
 def test_a_hook_that_cannot_be_called_is_refused(register: str, function: Any) -> None:
     with pytest.raises(bmq.UsageError):
         getattr(bmq.App(), register)(function)

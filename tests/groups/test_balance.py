@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from inspect import signature
 
-import pytest
-
 import bmq
 from bmq.groups._protocol import Crown, Leader, Phase, Report, shares
+from tests.sweeps import sweep
 
 DEFAULT = signature(bmq.Queue.group).parameters["buckets"].default
 
@@ -70,8 +69,8 @@ class Members:
         return {name: len(buckets) for name, buckets in self.held.items()}
 
 
-@pytest.mark.parametrize("buckets", [DEFAULT, 512])
-@pytest.mark.parametrize(
+@sweep("buckets", [DEFAULT, 512])
+@sweep(
     "weights",
     [(1, 2), (1, 1, 3), (0.5, 1, 2, 4), (1, 1, 1, 1, 2, 2), (3, 5, 7), (0.01, 1), (100, 1), (1,) * 20],
 )
@@ -118,8 +117,8 @@ def test_more_members_than_buckets_leave_some_without() -> None:
 A, B, C = "a@node1:30114#1", "b@node1:30114#2", "c@node2:30114#3"
 
 
-@pytest.mark.parametrize("way", ["silent", "left", "back elsewhere"])
-@pytest.mark.parametrize("weight", [1.0, 20.0])
+@sweep("way", ["silent", "left", "back elsewhere"])
+@sweep("weight", [1.0, 20.0])
 def test_a_member_at_the_same_node_opens_the_buckets_of_one_that_is_gone(way: str, weight: float) -> None:
     """The node has the unconfirmed messages, and gives them to its own clients only."""
     members = Members(12)
@@ -159,7 +158,7 @@ def test_buckets_of_a_former_leader_go_to_a_member_at_its_node_first() -> None:
     assert members.counts == {B: 6, C: 6}
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 20])
+@sweep("count", [2, 3, 5, 20])
 def test_neighbouring_keys_go_to_different_members(count: int) -> None:
     """The keys of a young shop are small numbers."""
     members = Members(128)

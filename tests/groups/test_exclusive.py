@@ -19,6 +19,7 @@ from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.subscriptions import Expression
 from bmq.testing import FaultProxy, Simulation
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 Connect = Callable[..., Awaitable[bmq.Session]]
@@ -168,7 +169,7 @@ def all_settled(groups: Sequence[bmq.groups.Group]) -> bool:
     return all(each.stats().settled for each in groups)
 
 
-@pytest.mark.parametrize("other", [{}, {"buckets": 8}, {"expression": "x == 1"}])
+@sweep("other", [{}, {"buckets": 8}, {"expression": "x == 1"}])
 def test_members_that_left_together_are_not_awaited_after_a_change(other: dict[str, Any]) -> None:
     """A deployment that changes the buckets stops all members, and starts them again."""
 

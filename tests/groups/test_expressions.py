@@ -22,6 +22,7 @@ from bmq.groups._expressions import (
     unusable_expressions,
 )
 from bmq.groups._protocol import nested
+from tests.sweeps import sweep
 
 BUCKETS = st.integers(1, 16)
 WANTED = st.integers(1, 520).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1))))
@@ -80,7 +81,7 @@ class TestWithASelector:
             bucket_expression("k", 16, 3, tags)
 
 
-@pytest.mark.parametrize("key", ["a b", "", "1st", "a + b", '"k"'])
+@sweep("key", ["a b", "", "1st", "a + b", '"k"'])
 def test_a_key_is_the_name_of_a_property(key: str) -> None:
     with pytest.raises(bmq.InvalidExpression, match="bucket of the key"):
         keyless_expression(key, None)
@@ -134,7 +135,7 @@ def test_classes_have_exactly_the_wanted_buckets(drawn: tuple[int, set[int]]) ->
     assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize("buckets", [1, 2, 7, 12, 100, 128, 512])
+@sweep("buckets", [1, 2, 7, 12, 100, 128, 512])
 def test_neighbours_in_order_make_large_classes(buckets: int) -> None:
     order = nested(buckets)
     assert sorted(order) == list(range(buckets))

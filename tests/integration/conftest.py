@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The suite runs with an embedded broker or, unchanged, with the broker of BMQ_BROKER_URI.
 
-Each test runs on asyncio and on uvloop.
+Each test runs on asyncio or on uvloop, and those of large and many messages on both.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 import pytest
 
 import bmq
-from tests.loops import LOOPS
+from tests.loops import loops_of
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return LOOPS
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loops_of(item, ("test_posting.py",))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,8 +10,6 @@ import pytest
 import bmq
 from tests.integration.steps import Connect, NewUri, is_quiet, left_in, payloads, take
 
-FANOUT = "bmq.test.mem.fanout"
-
 
 class TestOpen:
     @pytest.mark.statement("4.34")
@@ -39,31 +37,8 @@ class TestOpen:
         assert not caught.value.retryable
         assert bmq_session.queues == []
 
-    async def test_a_reader_of_a_fanout_queue_without_an_app_id(
-        self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
-    ) -> None:
-        with pytest.raises(bmq.OpenQueueError, match="requires an appId"):
-            await bmq_session.open_queue(bmq_new_queue_uri(FANOUT), read=True)
-
-    @pytest.mark.parametrize("domain", ["bmq.test.mem.priority", "bmq.test.mem.broadcast"])
-    async def test_app_id_outside_of_fanout_is_refused(
-        self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, domain: str
-    ) -> None:
-        with pytest.raises(bmq.OpenQueueError, match="AppId should not be specified"):
-            await bmq_session.open_queue(f"{bmq_new_queue_uri(domain)}?id=foo", read=True)
-
 
 class TestConfigure:
-    async def test_a_limit_holds_messages_back(self, bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
-        queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, max_unconfirmed_messages=2)
-        for number in range(5):
-            await queue.post(b"%d" % number)
-        first, second = await take(queue, 2)
-        assert await is_quiet(queue)
-        first.confirm()
-        second.confirm()
-        assert await payloads(queue, 3) == [b"2", b"3", b"4"]
-
     @pytest.mark.statement("4.34")
     async def test_higher_limit_delivers_more_messages(
         self, bmq_session: bmq.Session, bmq_queue_uri: str
@@ -76,30 +51,6 @@ class TestConfigure:
         await queue.configure(max_unconfirmed_messages=10)
         held += await take(queue, 2)
         assert [message.data for message in held] == [b"0", b"1", b"2"]
-
-    async def test_higher_priority_receives_all_messages(
-        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        low = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, priority=1)
-        high = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, priority=2)
-        for number in range(10):
-            await low.post(b"%d" % number)
-        assert len(await payloads(high, 10)) == 10
-        assert await is_quiet(low)
-        await low.configure(priority=3)
-        await low.post(b"now")
-        assert await payloads(low, 1) == [b"now"]
-
-    async def test_equal_priorities_share(
-        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        one = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=True)
-        session = await bmq_connect()
-        two = await session.open_queue(bmq_queue_uri, read=True, default_subscription=True)
-        for number in range(20):
-            await one.post(b"%d" % number)
-        found = await payloads(one, 10), await payloads(two, 10)
-        assert sorted(map(int, found[0] + found[1])) == list(range(20))
 
 
 class TestClose:
@@ -136,29 +87,3 @@ class TestClose:
             message.confirm()
         await queue.close()
         assert await left_in(bmq_connect, bmq_queue_uri) == []
-
-
-class TestRedelivery:
-    async def test_unconfirmed_messages_go_to_the_remaining_consumer(
-        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        going = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, priority=2)
-        staying = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, priority=1)
-        guids = [(await going.post(b"%d" % number)).guid for number in range(3)]
-        await take(going, 3)
-        await going.close()
-        messages = await take(staying, 3)
-        assert [message.guid for message in messages] == guids
-        assert all(message.redelivered for message in messages)
-
-    async def test_unconfirmed_messages_go_to_the_next_consumer_in_order(
-        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-        for number in range(10):
-            await queue.post(b"%d" % number)
-        messages = await take(queue, 10)
-        for message in messages[::2]:
-            message.confirm()
-        await queue.close()
-        assert await left_in(bmq_connect, bmq_queue_uri) == [b"1", b"3", b"5", b"7", b"9"]

@@ -17,6 +17,7 @@ import pytest
 import bmq
 from bmq.workers import Sweeper
 from tests.integration.steps import TIMEOUT, Connect, NewUri, is_quiet, left_in, payloads, take
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 
@@ -184,8 +185,8 @@ async def test_sweeper_needs_its_own_session(bmq_session: bmq.Session, bmq_queue
         await Sweeper(bmq_queue_uri).run(bmq_session)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
+@sweep(
+    "wrong, says",
     [
         ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would return"),
         ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not to an application"),

@@ -6,13 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 from opentelemetry.semconv._incubating.attributes import code_attributes, messaging_attributes
 from opentelemetry.semconv._incubating.metrics import messaging_metrics
 from opentelemetry.semconv.attributes import error_attributes
 from opentelemetry.semconv.schemas import Schemas
 
 from bmq.otel import names
+from tests.sweeps import sweep
 
 ATTRIBUTES = {
     "SYSTEM": messaging_attributes.MESSAGING_SYSTEM,
@@ -34,7 +34,7 @@ ATTRIBUTES = {
 }
 
 
-@pytest.mark.parametrize("name", ATTRIBUTES)
+@sweep("name", ATTRIBUTES)
 def test_names_are_those_of_the_conventions(name: str) -> None:
     assert getattr(names, name) == ATTRIBUTES[name]
 

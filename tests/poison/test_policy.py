@@ -12,6 +12,7 @@ import bmq
 from bmq._dead_letters import Allowed, Poison, PoisonKind, PutAside, queue_of
 from bmq.wire.uri import QueueUri
 from tests.poison.poisons import POISONS, post_raw
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 OWN = QueueUri.parse("bmq://bmq.test.mem.priority/orders")
@@ -45,8 +46,8 @@ async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: Any, ki
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("allow", "uri", "allowed"),
+@sweep(
+    "allow, uri, allowed",
     [
         (None, "bmq://bmq.test.mem.priority/anything", True),
         (None, "bmq://bmq.other/replies.4711", True),

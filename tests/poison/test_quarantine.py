@@ -13,6 +13,7 @@ import pytest
 
 import bmq
 from bmq.workers._failures import Quarantine
+from tests.sweeps import sweep
 from tests.waiting import until_depth
 
 NewUri = Callable[..., str]
@@ -111,8 +112,8 @@ async def test_count_of_deaths_in_a_message_is_checked(
         assert (again.data, again.properties["bmq_deaths"]) == (b"x", count)
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
+@sweep(
+    "options, why",
     [
         ({"after": 0}, "after"),
         ({"after": "3"}, "after"),

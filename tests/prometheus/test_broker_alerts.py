@@ -20,6 +20,7 @@ from bmq.cli.exporter import Exporter
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import parse_addresses
 from tests.fakes.cluster import RecordedCluster
+from tests.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
 RULES: list[dict[str, Any]] = [
@@ -89,7 +90,7 @@ async def test_every_expression_uses_existing_metrics_and_labels(
                 assert set(re.findall(r"(\w+)[=!]~?", selectors)) <= labels, (name, metric)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+@sweep("rule", RULES)
 def test_every_alert_has_a_section_a_command_and_a_test(rule: dict[str, Any]) -> None:
     name, annotations = rule["alert"], rule["annotations"]
     assert f"\n## {name}\n" in PAGE

@@ -15,6 +15,7 @@ from bmq.errors import (
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import CloseQueue, ConfigureStream
 from tests.protocol.bench import READ, WRITE, Bench, connected, held
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
@@ -106,7 +107,7 @@ def test_ended_session_leaves_no_state() -> None:
     assert held(bench.core) < before + 20
 
 
-@pytest.mark.parametrize("answered", [None, 0, 1])
+@sweep("answered", [None, 0, 1])
 def test_closing_while_disconnected_ends_at_once(answered: int | None) -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -166,7 +167,7 @@ def test_a_closing_queue_refuses_every_call() -> None:
         bench.close(queue)
 
 
-@pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])
+@sweep("state", [s for s in QueueState if s is not QueueState.CLOSED])
 def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> None:
     bench = connected()
     queue = _in_state(bench, state)
@@ -184,7 +185,7 @@ def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> 
     assert bench.core.next_deadline() is None
 
 
-@pytest.mark.parametrize("state", [s for s in QueueState if s is not QueueState.CLOSED])
+@sweep("state", [s for s in QueueState if s is not QueueState.CLOSED])
 def test_losing_the_connection_in_every_state_leaves_a_queue_usable_or_closed(state: QueueState) -> None:
     bench = connected()
     queue = _in_state(bench, state)

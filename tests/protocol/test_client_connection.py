@@ -38,6 +38,7 @@ from bmq.wire.control import (
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header, pack_schema_event
 from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected
+from tests.sweeps import sweep
 
 BASIC = Credentials("BASIC", b"ann:secret")
 
@@ -93,7 +94,7 @@ def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -
     assert bench.state is SessionState.STARTING
 
 
-@pytest.mark.parametrize(
+@sweep(
     "garbage",
     [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -104,7 +105,7 @@ def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -
         encode_event(ClientIdentity(client_type=ClientType.E_TCPCLIENT), Codec.JSON),
     ],
 )
-@pytest.mark.parametrize("credentials", [None, BASIC])
+@sweep("credentials", [None, BASIC])
 def test_other_server_is_a_retryable_connection_failure(
     garbage: bytes, credentials: Credentials | None
 ) -> None:
@@ -150,7 +151,7 @@ WRONG_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("words", WRONG_ANSWERS)
+@sweep("words", WRONG_ANSWERS)
 @pytest.mark.statement("4.33")
 def test_an_answer_of_another_kind_is_an_error_of_its_request_alone(words: str) -> None:
     bench = connected()
@@ -171,8 +172,8 @@ def test_an_answer_of_another_kind_is_an_error_of_its_request_alone(words: str) 
     assert bench.completed["again"] == [None]
 
 
-@pytest.mark.parametrize("words", WRONG_ANSWERS)
-@pytest.mark.parametrize("step", ["configure", "reconfigure", "close", "reopen"])
+@sweep("words", WRONG_ANSWERS)
+@sweep("step", ["configure", "reconfigure", "close", "reopen"])
 def test_a_wrong_answer_to_any_request_leaves_the_connection(words: str, step: str) -> None:
     bench = connected()
     other = bench.open("bmq://d/other", WRITE)
@@ -382,7 +383,7 @@ def test_credentials_are_asked_for_before_their_lifetime_ends() -> None:
     assert bench.renewals == 1
 
 
-@pytest.mark.parametrize(("lifetime", "due"), [(600.0, 540.0), (20.0, 15.0), (10.0, 5.0), (4.0, 2.0)])
+@sweep("lifetime, due", [(600.0, 540.0), (20.0, 15.0), (10.0, 5.0), (4.0, 2.0)])
 def test_credentials_are_renewed_in_good_time(lifetime: float, due: float) -> None:
     bench = authenticated(int(lifetime * 1000))
     bench.wait(due - 0.01)
@@ -440,7 +441,7 @@ def test_stop_disconnects_and_ends() -> None:
     assert bench.failures == [None]  # close the connection; no error occurred
 
 
-@pytest.mark.parametrize("how", ["timeout", "lost", "failed"])
+@sweep("how", ["timeout", "lost", "failed"])
 def test_stop_ends_with_any_broker(how: str) -> None:
     bench = Bench()
     bench.connect()
@@ -458,7 +459,7 @@ def test_stop_ends_with_any_broker(how: str) -> None:
     assert bench.happened[-1] == Disconnected("")
 
 
-@pytest.mark.parametrize("moment", ["before", "handshake", "reconnecting", "reconnecting handshake"])
+@sweep("moment", ["before", "handshake", "reconnecting", "reconnecting handshake"])
 def test_stop_without_a_connection_ends_at_once(moment: str) -> None:
     bench = Bench()
     if moment.startswith("reconnecting"):

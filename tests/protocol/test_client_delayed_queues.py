@@ -14,6 +14,7 @@ from bmq.protocol.client.events import QueueReopenDelayed, QueueReopenFailed
 from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.wire.control import QueueFlags
 from tests.protocol.bench import READ, WRITE, Bench, connected
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
@@ -202,8 +203,8 @@ def test_a_queue_whose_reopening_is_not_answered_is_tried_again(ignore: Callable
     assert not any(isinstance(event, QueueReopenFailed) for event in bench.happened)
 
 
-@pytest.mark.parametrize("sides", [READ, WRITE])
-@pytest.mark.parametrize("sent_again", [False, True])
+@sweep("sides", [READ, WRITE])
+@sweep("sent_again", [False, True])
 def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) -> None:
     bench = connected(CoreOptions(reopen_timeout=TIMEOUT))
     queue = bench.open(URI, sides)

@@ -29,9 +29,8 @@ from tests.fakes.broker import FEATURES
 from tests.protocol.bench import READ, WRITE
 from tests.protocol.walk import BEFORE_DRAINING, OLD, URIS, Walk
 
-#: Seeds 2, 4, 5, 8, 9 and 11 take every possible transition, within 1,800 to 6,000 rounds. Seeds 1 to 12
-#: break no promise.
-SEED, ROUNDS = 5, 6000
+#: Seeds 8, 16, 19 and 21 take every possible transition within 1,900 rounds. Seeds 1 to 45 break no promise.
+SEED, ROUNDS = 16, 6000
 #: The number of shortest ways kept for each situation.
 WAYS = 4
 

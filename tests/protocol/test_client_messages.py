@@ -7,6 +7,7 @@ import pytest
 
 from bmq.wire.push import FLAGS, GUID, Push, decode_push_runs
 from tests.protocol.bench import READ, connected, guid, held
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 FANOUT = "bmq://bmq.test.mem.fanout/f"
@@ -44,7 +45,7 @@ def test_confirmations_leave_together() -> None:
     assert bench.broker.log.count("CONFIRM") == 1
 
 
-@pytest.mark.parametrize("moment", ["sent", "more", "closing", "lost", "given up"])
+@sweep("moment", ["sent", "more", "closing", "lost", "given up"])
 def test_guids_appended_to_the_pending_ones_are_confirmed_until_they_are_taken(moment: str) -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -83,7 +84,7 @@ def test_guids_appended_to_the_pending_ones_are_confirmed_until_they_are_taken(m
         assert bench.numbers_received == [1, 2]
 
 
-@pytest.mark.parametrize("moment", ["sent", "buffered", "lost", "reopening", "restoring"])
+@sweep("moment", ["sent", "buffered", "lost", "reopening", "restoring"])
 def test_a_confirmation_lost_with_its_connection_makes_the_redelivery_recognisable(moment: str) -> None:
     bench = connected()
     queue = bench.open(URI)

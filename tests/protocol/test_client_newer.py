@@ -52,8 +52,8 @@ EDITS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("words", [2, 3, 7, 255])
+@sweep("edit", EDITS)
+@sweep("words", [2, 3, 7, 255])
 @pytest.mark.statement("3.17", "8.3")
 def test_a_session_survives_answers_of_a_newer_broker(edit: str, words: int) -> None:
     """From credentials and negotiation through a reconnect to the end, with every answer changed."""
@@ -123,9 +123,9 @@ def test_unknown_input_during_the_handshake_is_skipped(credentials: Credentials 
     assert {f"events of type {kind}" for kind in (0, 16, 63)} <= set(bench.skipped)
 
 
-@pytest.mark.parametrize("body", [None, DisconnectResponse(), Status(message="no"), AdminCommandResponse()])
-@pytest.mark.parametrize("codec", Codec)
-@pytest.mark.parametrize("credentials", [None, Credentials.basic("ann", "secret")])
+@sweep("body", [None, DisconnectResponse(), Status(message="no"), AdminCommandResponse()])
+@sweep("codec", Codec)
+@sweep("credentials", [None, Credentials.basic("ann", "secret")])
 @pytest.mark.statement("4.32")
 def test_a_control_message_in_answer_to_the_handshake_is_refused_at_once(
     body: Any, codec: Codec, credentials: Credentials | None
@@ -162,7 +162,7 @@ def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int
     assert bench.failures == []
 
 
-@pytest.mark.parametrize(
+@sweep(
     "broken",
     {
         "the fragment bit": b"\x80\x00\x00\x08\x44\x02\x00\x00",
@@ -209,8 +209,8 @@ WHOLE_EVENTS = {
 }
 
 
-@pytest.mark.parametrize("name", [*PUSH_TAILS, *ACK_BODIES, *WHOLE_EVENTS])
-@pytest.mark.parametrize("columns", [False, *with_tables(True)])
+@sweep("name", [*PUSH_TAILS, *ACK_BODIES, *WHOLE_EVENTS])
+@sweep("columns", [False, *with_tables(True)])
 @pytest.mark.statement("3.17", "4.23")
 def test_an_event_of_the_right_length_is_skipped_from_its_first_unreadable_byte(
     name: str, columns: bool

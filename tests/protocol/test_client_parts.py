@@ -17,6 +17,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import Event
 from bmq.wire.put import Outgoing, decode_puts, encode_put
 from tests.protocol.bench import WRITE, Bench, connected, guid, held
+from tests.sweeps import sweep
 
 
 def events_of(data: list[bytes]) -> Iterator[Event]:
@@ -131,7 +132,7 @@ def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
     assert bench.broker.log.count("PUT") == 1
 
 
-@pytest.mark.parametrize("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
+@sweep("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
 @pytest.mark.statement("3.18")
 def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
     bench = connected()

@@ -66,7 +66,7 @@ def test_single_posts_of_one_turn_are_one_batch_until_a_caller_waits_for_them() 
     assert not posts.batches
 
 
-@pytest.mark.parametrize(
+@sweep(
     "status",
     [
         AckStatus.LIMIT_MESSAGES,

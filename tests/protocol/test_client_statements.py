@@ -21,6 +21,7 @@ from bmq.wire.event import pack_event_header
 from bmq.wire.push import decode_pushes, encode_push
 from bmq.wire.put import decode_puts, encode_put
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -51,7 +52,7 @@ def test_queues_are_numbered_from_0_upwards() -> None:
     assert [each.handle_parameters.q_id for each in requested(bench)] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("flags", [READ, WRITE, READ | WRITE])
+@sweep("flags", [READ, WRITE, READ | WRITE])
 @pytest.mark.statement("4.20")
 def test_a_queue_is_opened_with_flags_and_counts_and_never_as_administrator(flags: QueueFlags) -> None:
     bench = connected()
@@ -151,7 +152,7 @@ BIG_ENDIAN: dict[str, tuple[str, Callable[[], bytes], Callable[[bytes], Any], An
 }
 
 
-@pytest.mark.parametrize("structure", BIG_ENDIAN)
+@sweep("structure", BIG_ENDIAN)
 @pytest.mark.statement("3.15")
 def test_integers_are_big_endian(structure: str) -> None:
     """The bytes are those of the protocol, and not only read as they were written."""

@@ -14,6 +14,7 @@ from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptio
 from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status
 from bmq.wire.control_event import encode_event
 from tests.protocol.bench import READ, Bench, connected
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
 
@@ -117,7 +118,7 @@ def test_a_flow_that_stops_is_repeated_at_once_and_reported() -> None:
     assert bench.happened.count(DeliveryRevived(URI)) == 1
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, 20])
+@sweep("window", [1, 2, 5, 20])
 def test_a_repetition_that_releases_one_window_of_two_is_a_result(window: int) -> None:
     bench = connected(CoreOptions(repeat_after=1))
     queue = bench.open(URI, READ, subscriptions=[])
@@ -155,7 +156,7 @@ def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
     assert bench.core.repeated == (0, 0)
 
 
-@pytest.mark.parametrize("pause", [0.003, 0.006, 0.01, 0.05])
+@sweep("pause", [0.003, 0.006, 0.01, 0.05])
 def test_a_slow_steady_flow_is_rarely_repeated(pause: float) -> None:
     """Messages that follow a repetition by chance are no evidence of a standstill."""
     bench = connected(CoreOptions(repeat_after=1))
@@ -258,7 +259,7 @@ def test_confirmations_without_an_expression_are_sent_at_once() -> None:
     assert confirmed(bench) == 20
 
 
-@pytest.mark.parametrize("end", ["close", "configure", "stop"])
+@sweep("end", ["close", "configure", "stop"])
 def test_all_confirmations_precede_a_request(end: str) -> None:
     bench = connected()
     queue = windowed(bench, 100)

@@ -18,6 +18,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_REQ, Event, pack_event_header
 from bmq.wire.push import decode_push_runs
 from tests.hostile import damaged
+from tests.sweeps import sweep
 from tests.transcripts import recorded
 from tests.wire.messages import push_message
 
@@ -70,7 +71,7 @@ def test_any_chunks_make_the_same_events(events: list, sizes: list[int]) -> None
 # Bounded work and memory
 
 
-@pytest.mark.parametrize("sizes", [[2], [1, 4096], [4095]])
+@sweep("sizes", [[2], [1, 4096], [4095]])
 def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     size = 300_000
     data, count = event(size)[: size - 2], len(sizes) * size // sum(sizes)
@@ -165,7 +166,7 @@ def test_bytes_written_into_the_space_make_the_same_events(
     assert found == sent
 
 
-@pytest.mark.parametrize("step", [1, 100, 65_536])
+@sweep("step", [1, 100, 65_536])
 def test_memory_grows_with_the_bytes_that_arrive_and_not_with_the_announced_length(step: int) -> None:
     framer = Framer()
     arrived, piece = 8, b"x" * step
@@ -183,7 +184,7 @@ def test_memory_grows_with_the_bytes_that_arrive_and_not_with_the_announced_leng
     assert framer.buffered == arrived
 
 
-@pytest.mark.parametrize("sizes", [[6_000_000], [1_000_000, 100], [1_000_000, 70_000, 100]])
+@sweep("sizes", [[6_000_000], [1_000_000, 100], [1_000_000, 70_000, 100]])
 def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(sizes: list[int]) -> None:
     data = b"".join(pushes(size, size) for size in sizes)
     framer = Framer()
@@ -202,8 +203,8 @@ def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(size
 # What ends the stream
 
 
-@pytest.mark.parametrize(
-    ("bad", "field", "offset", "message"),
+@sweep(
+    "bad, field, offset, message",
     [
         (header(0), "EventHeader.length", 0, "an event of 0 bytes cannot hold its header of 8"),
         (header(2), "EventHeader.length", 0, "an event of 2 bytes"),
@@ -218,7 +219,7 @@ def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(size
         (b"\x16\x03\x01\x02\x00\x01\x00", "EventHeader.length", 0, "exceeds the limit"),
     ],
 )
-@pytest.mark.parametrize("whole", [True, False], ids=["at once", "byte by byte"])
+@sweep("whole", [True, False])
 def test_an_impossible_header_ends_the_stream(
     bad: bytes, field: str, offset: int, message: str, whole: bool
 ) -> None:
@@ -235,8 +236,8 @@ def test_an_impossible_header_ends_the_stream(
     assert framer.buffered == 0
 
 
-@pytest.mark.parametrize("words", [0, 1, 3, 255])
-@pytest.mark.parametrize("tolerant", [False, True])
+@sweep("words", [0, 1, 3, 255])
+@sweep("tolerant", [False, True])
 def test_an_event_whose_header_does_not_fit_is_marked_and_the_next_one_found(
     words: int, tolerant: bool
 ) -> None:
@@ -275,7 +276,7 @@ def test_a_damaged_stream_is_events_or_an_error(pieces: list[bytes], sizes: list
 # As a broker reads
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
+@sweep("size", [1, 3, 1000])
 def test_a_broker_skips_events_with_an_invalid_header(size: int) -> None:
     senseless = [
         header(5)[:5],
@@ -296,7 +297,7 @@ def test_a_broker_skips_events_with_an_invalid_header(size: int) -> None:
     assert [e.type for e in events] == [EventType.UNDEFINED, EventType.HEARTBEAT_REQ] * len(senseless)
 
 
-@pytest.mark.parametrize("length", [0, 4, 1001, 8 | 1 << 31])
+@sweep("length", [0, 4, 1001, 8 | 1 << 31])
 def test_a_broker_closes_on_an_impossible_length(length: int) -> None:
     framer = Framer(max_event_size=1000, tolerant=True)
     events, error = framer.feed(HEARTBEAT_REQ + header(length))
@@ -322,7 +323,7 @@ def test_limit_may_be_raised_by_preceding_data(whole: bool) -> None:
     assert [e.data for e in events] == [large]
 
 
-@pytest.mark.parametrize("chunk", [1, 6, 1000])
+@sweep("chunk", [1, 6, 1000])
 def test_only_events_with_messages_may_be_as_large_as_messages(chunk: int) -> None:
     framer = Framer(max_event_size=1000, max_request_size=100)
     data = event(500, EventType.PUT) + event(500, EventType.CONFIRM) + event(100, EventType.CONTROL)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from itertools import groupby
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
+from tests.sweeps import sweep
 
 NOTHING, SEND, DEAD = HeartbeatAction.NOTHING, HeartbeatAction.SEND, HeartbeatAction.GIVE_UP
 
@@ -32,7 +32,7 @@ def test_a_late_poll_counts_as_one_interval() -> None:
     assert heartbeat.poll(3601.0) is NOTHING
 
 
-@pytest.mark.parametrize(("interval", "max_missed"), [(3.0, 0), (3.0, -1), (0.0, 10), (-1.0, 10)])
+@sweep("interval, max_missed", [(3.0, 0), (3.0, -1), (0.0, 10), (-1.0, 10)])
 def test_zero_turns_the_timer_off(interval: float, max_missed: int) -> None:
     heartbeat = Heartbeat(interval, max_missed, now=0.0)
     assert heartbeat.deadline is None

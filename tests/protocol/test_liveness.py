@@ -14,6 +14,7 @@ from bmq.protocol.client.queue import QueueCore
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_RSP, pack_event_header
 from tests.protocol.bench import Bench, guid
+from tests.sweeps import sweep
 
 LIMIT = 12.0
 BLOCKED = 60.0
@@ -70,7 +71,7 @@ def test_an_answer_ends_the_silence_at_once() -> None:
     assert list(course(bench)) == [(5.0, "asked"), (6.2, "silence"), (12.0, "given up")]
 
 
-@pytest.mark.parametrize("blocked", range(4))
+@sweep("blocked", range(4))
 def test_a_loop_that_was_blocked_reads_before_the_verdict(blocked: int) -> None:
     """After a late tick, an answer waiting in the socket is read before the broker is given up."""
     bench = connected()
@@ -86,7 +87,7 @@ def test_a_loop_that_was_blocked_reads_before_the_verdict(blocked: int) -> None:
     assert step == blocked == 3
 
 
-@pytest.mark.parametrize("limit", [0.001, 0.2, 1.0, 10.0, 3600.0])
+@sweep("limit", [0.001, 0.2, 1.0, 10.0, 3600.0])
 def test_the_verdict_follows_the_limit_within_a_twentieth(limit: float) -> None:
     bench = connected(limit)
     began = bench.now
@@ -111,7 +112,7 @@ def test_an_answer_moves_the_next_look_back() -> None:
     ]
 
 
-@pytest.mark.parametrize("max_missed", [0, 2, 10])
+@sweep("max_missed", [0, 2, 10])
 def test_a_broker_that_falls_silent_is_given_up_whatever_its_configuration(max_missed: int) -> None:
     bench = connected(interval_ms=3000, max_missed=max_missed)
     bench.wait(LIMIT / 3)
@@ -135,7 +136,7 @@ def test_answering_broker_is_kept_and_an_idle_session_sends_only_heartbeat_reque
     assert bench.broker.log.count("HEARTBEAT_REQ") <= 1000 / (LIMIT / 3)
 
 
-@pytest.mark.parametrize("talk", ["byte", "ack", "push"])
+@sweep("talk", ["byte", "ack", "push"])
 def test_every_byte_of_the_broker_counts(talk: str) -> None:
     bench = connected()
     queue = bench.open("bmq://d/q")

@@ -11,6 +11,7 @@ from bmq.protocol.client.events import Stalled, StallOver
 from bmq.protocol.client.queue import QueueCore
 from bmq.wire.event import HEARTBEAT_RSP
 from tests.protocol.bench import WRITE, Bench, held
+from tests.sweeps import sweep
 
 LIMIT = 12.0
 PATIENCE = LIMIT / 2
@@ -42,7 +43,7 @@ def stalls(bench: Bench) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("how", ["post", "many", "event"])
+@sweep("how", ["post", "many", "event"])
 def test_posts_without_outcome_stall_after_half_of_the_limit(how: str) -> None:
     bench = connected()
     queue = bench.open(URI)

@@ -13,6 +13,7 @@ from bmq.protocol.client.handshake import Handshake, HandshakeState
 from bmq.protocol.client.queue import QueueCore, QueueInput, QueueState
 from bmq.protocol.machine import Machine
 from bmq.wire.control import ClientIdentity, ClientType
+from tests.sweeps import sweep
 
 
 def reachable(machine: type[Machine], start: Enum, *, backwards: bool = False) -> set[Enum]:
@@ -26,8 +27,8 @@ def reachable(machine: type[Machine], start: Enum, *, backwards: bool = False) -
     return found
 
 
-@pytest.mark.parametrize(
-    ("machine", "start", "end"),
+@sweep(
+    "machine, start, end",
     [
         (Handshake, HandshakeState.IDLE, HandshakeState.DONE),
         (ClientCore, SessionState.STARTING, SessionState.CLOSED),

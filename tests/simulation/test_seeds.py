@@ -10,6 +10,7 @@ import pytest
 
 import bmq
 from bmq.testing import SIMULATED_FAULTS, SimulatedFault, Simulation, simulated
+from tests.sweeps import sweep
 
 pytest_plugins = ["pytester"]
 
@@ -143,7 +144,7 @@ def faulty(seed: int, skipped: str, monkeypatch: pytest.MonkeyPatch) -> tuple[li
     return sim.fault_numbers, sim.report()
 
 
-@pytest.mark.parametrize("kind", SIMULATED_FAULTS)
+@sweep("kind", SIMULATED_FAULTS)
 def test_a_program_survives_every_kind_of_fault(kind: SimulatedFault) -> None:
     sim = Simulation(1)
     broker = sim.broker("one", "two")

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bmq.testing import Simulation
 from tests.simulation.books import log_read
 from tests.simulation.services import SERVICES
+from tests.sweeps import sweep
 
 # Seed 1 runs in test_worlds, twice.
 SEEDS = range(2, 11)
@@ -15,7 +14,7 @@ SEEDS = range(2, 11)
 _FEWER = {"payments": range(2, 4), "processes": range(2, 4)}
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@sweep("name", SERVICES)
 def test_a_service_keeps_every_promise(name: str) -> None:
     for seed in _FEWER.get(name, SEEDS):
         sim = Simulation(seed)
@@ -23,8 +22,8 @@ def test_a_service_keeps_every_promise(name: str) -> None:
             sim.run(SERVICES[name], sim)
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"),
+@sweep(
+    "name, seed",
     [
         ("batches", 118),  # another process lost a message confirmed too late
         ("batches", 337),

@@ -16,6 +16,7 @@ import pytest
 
 import bmq
 from bmq.testing import Simulation, SimulationError
+from tests.sweeps import sweep
 
 QUEUE = "bmq://bmq.test.mem.priority/q"
 DAY = 86400.0
@@ -377,8 +378,8 @@ def test_time_sleep_is_refused_in_a_process() -> None:
         Simulation(1).run(main)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
+@sweep(
+    "name, arguments",
     [
         ("add_reader", (0, print)),
         ("sock_recv", (None, 1)),
@@ -432,7 +433,7 @@ def test_crashed_broker_keeps_acknowledged_messages() -> None:
         assert stored[: len(acknowledged)] == acknowledged
 
 
-@pytest.mark.parametrize("after", [0.0101, 0.0105, 0.0115, 0.015, 0.0195])
+@sweep("after", [0.0101, 0.0105, 0.0115, 0.015, 0.0195])
 def test_message_lost_in_a_crash_is_not_acknowledged(after: float) -> None:
     """An acknowledgement under way at the crash would belong to a message that was not stored."""
     sim = Simulation(1)

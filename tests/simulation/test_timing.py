@@ -14,6 +14,7 @@ import bmq
 from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
 from bmq.testing import SimulatedBroker, Simulation
+from tests.sweeps import sweep
 
 QUEUE = "bmq://bmq.test.mem.priority/q"
 #: The network is fast, and no program of these tests computes anything.
@@ -35,7 +36,7 @@ STAGES: dict[str, Callable[[SimulatedBroker], object]] = {
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@sweep("stage", STAGES)
 def test_closing_ends_at_its_timeout_with_any_broker(stage: str) -> None:
     async def main(sim: Simulation, broker: SimulatedBroker) -> None:
         session = await bmq.connect(broker.uri)

@@ -21,6 +21,7 @@ from tests.simulation.peace import PEACE
 from tests.simulation.services import SERVICES
 from tests.simulation.world import World
 from tests.simulation.worlds import WORLDS
+from tests.sweeps import sweep
 
 SEEDS = range(2, 11)
 # Fewer seeds of a world whose members report all the time.
@@ -37,7 +38,7 @@ for name in WORLDS:
 """
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@sweep("name", WORLDS)
 def test_a_world_keeps_every_promise(name: str) -> None:
     for seed in _FEWER.get(name, SEEDS):
         sim = Simulation(seed)
@@ -45,8 +46,8 @@ def test_a_world_keeps_every_promise(name: str) -> None:
             sim.run(WORLDS[name], sim)
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"),
+@sweep(
+    "name, seed",
     [
         ("workers", 1104),  # a worker had a message at hand that another one had confirmed
         ("workers", 4326),  # a paused worker posted a dead letter after the undertaker had left

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from bmq.errors import InvalidExpression, UsageError
 from bmq.subscriptions import Expression, Filter, P, parse
 from bmq.subscriptions._syntax import Binary, Integer, Property, String
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("built", "text", "operators"),
+@sweep(
+    "built, text, operators",
     [
         (P("CustomerId") == 1234, "CustomerId==1234", 2),
         (P.DestinationId == "ABC", 'DestinationId=="ABC"', 2),
@@ -95,15 +96,13 @@ def test_filters_render_to_the_shortest_text(built: Filter, text: str, operators
     assert expression.operators == operators
 
 
-@pytest.mark.parametrize(
-    "name", ["", "_x", "1x", "a-b", "a b", "größe", "x\n", "x==1||y", 'x"', "true", "false", "a\0"]
-)
+@sweep("name", ["", "_x", "1x", "a-b", "a b", "größe", "x\n", "x==1||y", 'x"', "true", "false", "a\0"])
 def test_names_that_an_expression_cannot_hold_are_refused(name: str) -> None:
     with pytest.raises(InvalidExpression):
         P(name)
 
 
-@pytest.mark.parametrize("text", ['"', 'a"b', "back\\slash", "\\", "nul\0"])
+@sweep("text", ['"', 'a"b', "back\\slash", "\\", "nul\0"])
 def test_strings_without_a_literal_are_refused(text: str) -> None:
     with pytest.raises(
         InvalidExpression, match="cannot be written in an expression: escapes are not decoded"
@@ -127,8 +126,8 @@ def test_values_cannot_inject_expressions(name: str, value: Any) -> None:
         assert tree == Binary("==", Property(name), literal)
 
 
-@pytest.mark.parametrize(
-    ("trap", "message"),
+@sweep(
+    "trap, message",
     [
         (lambda: (P.a == 1) and (P.b == 2), "instead of `and`, `or` and `not`"),
         (lambda: (P.a == 1) or (P.b == 2), "Combine filters with `&`, `|` and `~`"),
@@ -180,7 +179,7 @@ def test_a_filter_is_one_expression_or_an_error() -> None:
         P.x.one_of(1, 2, 3, 4).expression()
 
 
-@pytest.mark.parametrize("built", [P.x == 1, ~(P.x.exists() & P.y), P.x + 1, P.x])
+@sweep("built", [P.x == 1, ~(P.x.exists() & P.y), P.x + 1, P.x])
 def test_filters_can_be_pickled_and_copied(built: Any) -> None:
     assert str(pickle.loads(pickle.dumps(built))) == str(built)
     assert str(copy.deepcopy(built)) == str(built)

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from bmq.subscriptions import _filters
+from tests.sweeps import sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [
@@ -27,7 +28,7 @@ def failures(examples: doctest.DocTest) -> str:
     return "".join(told)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@sweep("page", PAGES, ids=lambda page: page.stem)
 def test_sessions_on_a_page_run(page: Path) -> None:
     text = "\n".join(SESSION.findall(page.read_text(encoding="utf-8")))
     assert ">>>" in text

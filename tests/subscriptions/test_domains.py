@@ -9,6 +9,7 @@ import pytest
 
 from bmq.errors import UsageError
 from bmq.subscriptions import Expression, check_domain
+from tests.sweeps import sweep
 from tests.transcripts import probes
 
 
@@ -34,8 +35,8 @@ def test_a_good_domain_has_no_findings() -> None:
     assert check_domain({"mode": {"priority": {}}}) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "where", "message"),
+@sweep(
+    "given, where, message",
     [
         (
             domain("fanout", entry("foo", "x = 1")),
@@ -97,8 +98,8 @@ def test_invalid_domains_have_errors(given: dict[str, Any], where: str, message:
         check_domain(given, strict=True)
 
 
-@pytest.mark.parametrize(
-    ("given", "where", "message"),
+@sweep(
+    "given, where, message",
     [
         (domain("fanout", entry("foo", "")), "subscriptions[0].expression.text", "matches every message"),
         (

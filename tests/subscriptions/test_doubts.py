@@ -14,10 +14,11 @@ from bmq.subscriptions import Expression, P, parse, unparse
 from bmq.subscriptions._evaluator import compile_tree
 from bmq.subscriptions._lint import find_doubts
 from tests.subscriptions.strategies import messages, trees
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("text", "offset", "words"),
+@sweep(
+    "text, offset, words",
     [
         (r'x == "a\"b"', 5, "escapes are not decoded"),
         (r'x == "a\\b"', 5, "escapes are not decoded"),
@@ -59,7 +60,7 @@ def test_unintended_meanings_give_a_warning(text: str, offset: int, words: str) 
     assert (doubt.offset, words in str(doubt)) == (offset, True), doubt
 
 
-@pytest.mark.parametrize(
+@sweep(
     "text",
     [
         "CustomerId >= 1000 && CustomerId <= 2000",

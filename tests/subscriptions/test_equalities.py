@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from bmq.subscriptions import Equalities, Expression
 from bmq.subscriptions._routing import Equality, equality
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
+@sweep(
+    "text, found",
     [
         ("x == 3", Equality("x", 0, 3)),
         ("x == -3", Equality("x", 0, -3)),

@@ -15,6 +15,7 @@ from bmq.errors import ExpressionWarning, InvalidExpression, InvalidProperty
 from bmq.subscriptions import EvaluationFailure, Expression, _expression, lookup, tags_of
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyValue, encode_properties, first_properties
+from tests.sweeps import sweep
 
 TEXT = "CustomerId >= 1000 && exists(OrderType)"
 #: The functions that do the work for a text.
@@ -127,7 +128,7 @@ def test_values_of_subclasses_evaluate_as_posted() -> None:
     assert Expression("exists(c)").matches(message)
 
 
-@pytest.mark.parametrize("value", [1.5, ["a"], {}, object()])
+@sweep("value", [1.5, ["a"], {}, object()])
 def test_values_that_no_property_can_have_are_refused(value: object) -> None:
     with pytest.raises(
         InvalidProperty,

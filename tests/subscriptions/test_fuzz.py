@@ -28,6 +28,7 @@ from bmq.subscriptions._syntax import (
 )
 from tests.subscriptions.reference import outcome
 from tests.subscriptions.strategies import conditions, messages, trees
+from tests.sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
 
@@ -125,8 +126,8 @@ def test_any_text_is_an_expression_or_a_clear_error(text: str) -> None:
         assert caret.index("^") <= len(shown)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@sweep(
+    "text, message",
     [
         ("(" * 100_000, "unexpected end of expression at offset 99999"),
         ("x || (" * 50_000, "unexpected end of expression at offset 299999"),
@@ -135,7 +136,6 @@ def test_any_text_is_an_expression_or_a_clear_error(text: str) -> None:
         ("x==0" + "0" * 100_000, "^$"),
         ("x==1" + "0" * 100_000, "integer overflow at offset 3"),
     ],
-    ids=["parentheses", "junctions", "minus", "closed", "zeros", "digits"],
 )
 def test_texts_of_any_size_need_no_recursion(text: str, message: str) -> None:
     assert re.search(message, planned(text))

@@ -7,6 +7,7 @@ import pytest
 
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import ErrorKind, Expression
+from tests.sweeps import sweep
 
 
 def error_of(text: str) -> InvalidExpression:
@@ -15,8 +16,8 @@ def error_of(text: str) -> InvalidExpression:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("text", "column", "hint"),
+@sweep(
+    "text, column, hint",
     [
         ("x = 1", 3, "Equality is written `==`."),
         ("x === 1", 5, "Equality is written `==`, with two signs."),

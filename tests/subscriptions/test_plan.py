@@ -24,6 +24,7 @@ from bmq.subscriptions import (
 from bmq.subscriptions._syntax import Node
 from tests.subscriptions.reference import outcome
 from tests.subscriptions.strategies import conditions, messages
+from tests.sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore::bmq.errors.ExpressionWarning")
 
@@ -32,8 +33,8 @@ def texts(selector: Any) -> list[str]:
     return [expression.text for expression in plan(selector)]
 
 
-@pytest.mark.parametrize(
-    ("selector", "expected"),
+@sweep(
+    "selector, expected",
     [
         # What fits stays as it was written.
         ("x == 1", ["x == 1"]),
@@ -87,8 +88,8 @@ def test_filters_are_split_into_the_expected_parts(selector: Any, expected: list
     assert texts(selector) == expected
 
 
-@pytest.mark.parametrize(
-    ("selector", "code", "limit", "culprit"),
+@sweep(
+    "selector, code, limit, culprit",
     [
         (
             (P.a == 1) & (P.b == 2) & (P.c == 3) & (P.d == 4),
@@ -139,8 +140,8 @@ def test_an_oversized_plan_is_refused() -> None:
         plan("x" * 2_000_000)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
+@sweep(
+    "given, expected",
     [
         (None, [None]),
         ("x == 1", [Expression("x == 1")]),

@@ -9,6 +9,7 @@ import pytest
 
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression, Route, RoutingTable
+from tests.sweeps import sweep
 from tests.transcripts import probes
 
 
@@ -48,8 +49,8 @@ FULL = Route(Expression("x >= 0"), 10, "A", full=True)
 BELOW = Route(Expression("x > -1"), 5, "B")
 
 
-@pytest.mark.parametrize(
-    ("routes", "stops", "spills"),
+@sweep(
+    "routes, stops, spills",
     [
         pytest.param([FULL, BELOW], True, (), id="two priorities: everything stops"),
         pytest.param(

@@ -12,6 +12,7 @@ import pytest
 
 from bmq.subscriptions import Expression, Route, RoutingTable
 from conformance.cases.routing import SPILLING, Spilling, Sub
+from tests.sweeps import sweep
 
 
 def foretold(subs: Sequence[Sub], posted: Sequence[int]) -> dict[str, list[int]]:
@@ -41,6 +42,6 @@ def foretold(subs: Sequence[Sub], posted: Sequence[int]) -> dict[str, list[int]]
 
 
 @pytest.mark.statement("1.17")
-@pytest.mark.parametrize("found", SPILLING.values(), ids=SPILLING)
+@sweep("found", SPILLING.values())
 def test_a_routing_table_foretells_what_a_broker_delivers(found: Spilling) -> None:
     assert foretold(found.subs, found.posted) == found.expected

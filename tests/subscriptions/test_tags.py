@@ -27,6 +27,7 @@ from bmq.subscriptions import (
     with_pulsar_tags,
 )
 from bmq.wire.properties import encode_properties, first_properties
+from tests.sweeps import sweep
 
 
 def properties_of(tags: set[str]) -> dict[str, Any]:
@@ -40,8 +41,8 @@ def takes(selector: TagFilter, tags: set[str]) -> bool:
 
 
 class TestEncoding:
-    @pytest.mark.parametrize(
-        ("tag", "name"),
+    @sweep(
+        "tag, name",
         [
             ("urgent", "t.urgent"),
             ("EU.west_1", "t.EU.west_1"),
@@ -163,7 +164,7 @@ CMQ: list[tuple[int, set[str], set[str], bool]] = [
 
 
 class TestPulsar:
-    @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    @sweep("row", PULSAR, ids=lambda row: f"row {row[0]}")
     @pytest.mark.statement("5.3")
     def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
         _, any_of, all_of, tags, match = row
@@ -220,7 +221,7 @@ class TestPulsarAsItIs:
         taken = [each is None or each.matches(message) for each in wanted.subscriptions()]
         assert any(taken) is expected
 
-    @pytest.mark.parametrize("row", PULSAR, ids=lambda row: f"row {row[0]}")
+    @sweep("row", PULSAR, ids=lambda row: f"row {row[0]}")
     @pytest.mark.statement("5.2")
     def test_truth_table(self, row: tuple[int, set[str], set[str], set[str], bool]) -> None:
         _, any_of, all_of, tags, expected = row
@@ -260,7 +261,7 @@ class TestPulsarAsItIs:
 
 
 class TestCmq:
-    @pytest.mark.parametrize("row", CMQ, ids=lambda row: f"row {row[0]}")
+    @sweep("row", CMQ, ids=lambda row: f"row {row[0]}")
     @pytest.mark.statement("6.2")
     def test_truth_table(self, row: tuple[int, set[str], set[str], bool]) -> None:
         _, subscriber, tags, match = row
@@ -339,8 +340,8 @@ class TestComplement:
         assert rest.may_discard(properties_of({"z"}))
         assert rest.may_discard(None)
 
-    @pytest.mark.parametrize(
-        ("selector", "expressions"),
+    @sweep(
+        "selector, expressions",
         [
             (tag("a") | ~tag("b"), ["!exists(t.a)&&exists(t.b)"]),
             (P.x.exists(), ["!exists(x)"]),
@@ -353,7 +354,7 @@ class TestComplement:
     ) -> None:
         assert [each.text for each in complement(selector).expressions] == expressions
 
-    @pytest.mark.parametrize("selector", ["x == 1", P.x > 3, P.flag, tag("a") & (P.x == 1)], ids=str)
+    @sweep("selector", ["x == 1", P.x > 3, P.flag, tag("a") & (P.x == 1)], ids=str)
     def test_filter_that_can_fail_has_no_exact_complement(self, selector: Any) -> None:
         rest = complement(selector)
         assert rest.catch_all
@@ -370,7 +371,7 @@ def test_tags_combine_with_other_conditions() -> None:
     assert str(built) == "exists(t.high__2dpriority)&&!exists(t.eu)&&price>3"
 
 
-@pytest.mark.parametrize("wanted", [TagFilter(any_of=["a"], all_of=["b"]), CmqTags("a", "b"), CmqTags()])
+@sweep("wanted", [TagFilter(any_of=["a"], all_of=["b"]), CmqTags("a", "b"), CmqTags()])
 def test_tag_filters_can_be_pickled(wanted: TagFilter) -> None:
     twin = pickle.loads(pickle.dumps(wanted))
     assert twin == wanted

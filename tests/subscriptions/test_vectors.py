@@ -13,6 +13,7 @@ from bmq.subscriptions import ErrorKind, Expression
 from bmq.wire.constants import PropertyType
 from bmq.wire.message import read_properties
 from bmq.wire.properties import Properties, PropertyValue, encode_properties
+from tests.sweeps import sweep
 from tests.transcripts import probes
 
 INT64_MIN = -(2**63)
@@ -169,7 +170,7 @@ def ids(vector: tuple[Any, ...]) -> str:
     return f"{vector[0]}: {vector[1]}"[:60]
 
 
-@pytest.mark.parametrize("vector", REFUSED, ids=ids)
+@sweep("vector", REFUSED, ids=ids)
 @pytest.mark.statement("2.8")
 def test_invalid_vectors_are_refused_with_the_brokers_message(vector: tuple[int, str, str, str]) -> None:
     _, text, code, message = vector
@@ -180,7 +181,7 @@ def test_invalid_vectors_are_refused_with_the_brokers_message(vector: tuple[int,
     assert caught.value.expression == text
 
 
-@pytest.mark.parametrize("vector", REFUSED, ids=ids)
+@sweep("vector", REFUSED, ids=ids)
 def test_uncompilable_expression_matches_every_message(vector: tuple[int, str, str, str]) -> None:
     expression = Expression(vector[1], strict=False)
     assert expression.matches(MESSAGE)
@@ -188,7 +189,7 @@ def test_uncompilable_expression_matches_every_message(vector: tuple[int, str, s
     assert expression.error is not None
 
 
-@pytest.mark.parametrize("vector", EVALUATED, ids=ids)
+@sweep("vector", EVALUATED, ids=ids)
 @pytest.mark.statement("2.1")
 def test_vectors_evaluate_as_recorded(vector: tuple[int, str, bool | ErrorKind]) -> None:
     _, text, expected = vector
@@ -206,8 +207,8 @@ def check(expression: Expression, properties: dict[str, Any], expected: bool | E
     assert bool(evaluation) is (expected is True)
 
 
-@pytest.mark.parametrize(
-    ("text", "operators", "references"),
+@sweep(
+    "text, operators, references",
     [
         ("x", 1, ("x",)),
         ("exists(x)", 1, ("x",)),
@@ -234,7 +235,7 @@ _FROM_BYTES = {
 }
 
 
-@pytest.mark.parametrize("probe", probes()["expressions"], ids=lambda probe: f"{probe[0]} {probe[1]}")
+@sweep("probe", probes()["expressions"], ids=lambda probe: f"{probe[0]} {probe[1]}")
 @pytest.mark.statement("2.6")
 def test_results_equal_those_of_a_real_broker(probe: tuple[str, dict[str, tuple[int, str]], bool]) -> None:
     text, wire, delivered = probe
@@ -246,8 +247,8 @@ def test_results_equal_those_of_a_real_broker(probe: tuple[str, dict[str, tuple[
     assert Expression(text, strict=False).matches(properties) is delivered
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@sweep(
+    "text, expected",
     [
         # `== true` is replaced by its other side before anything is evaluated, so this compares integers.
         ("(i_42 == true) == 42", True),
@@ -266,8 +267,8 @@ def test_comparisons_with_a_literal_boolean_are_rewritten(text: str, expected: b
     check(Expression(text), MESSAGE, expected)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@sweep(
+    "text, expected",
     [
         ("s_foo + nope == 1", NAME),
         ("s_foo == nope", NAME),
@@ -321,10 +322,8 @@ def check_everywhere(text: str, expected: bool | ErrorKind) -> None:
     assert all(Expression(text).matches(each) is (expected is True) for each in ARRIVED)
 
 
-@pytest.mark.parametrize("name", OF_EACH_TYPE)
-@pytest.mark.parametrize(
-    "form", ["{}", "({})", "-{}", "{} + 1", "{} && {}", "exists(text) && {}", "{} || {}"]
-)
+@sweep("name", OF_EACH_TYPE)
+@sweep("form", ["{}", "({})", "-{}", "{} + 1", "{} && {}", "exists(text) && {}", "{} || {}"])
 @pytest.mark.statement("2.4")
 def test_only_a_boolean_is_a_result(form: str, name: str) -> None:
     """An integer is not true because it is not 0, and a text is not true because it is not empty."""
@@ -333,9 +332,9 @@ def test_only_a_boolean_is_a_result(form: str, name: str) -> None:
     check_everywhere(text, True if is_boolean else TYPE)
 
 
-@pytest.mark.parametrize("operator", "+-*/%")
-@pytest.mark.parametrize("left", [*OF_EACH_TYPE, "1", '"1"', "true"])
-@pytest.mark.parametrize("right", [*OF_EACH_TYPE, "1", '"1"', "true"])
+@sweep("operator", "+-*/%")
+@sweep("left", [*OF_EACH_TYPE, "1", '"1"', "true"])
+@sweep("right", [*OF_EACH_TYPE, "1", '"1"', "true"])
 @pytest.mark.statement("2.7")
 def test_arithmetic_takes_two_integers(left: str, operator: str, right: str) -> None:
     """Texts are not joined, and a truth value is no number."""
@@ -348,8 +347,8 @@ def test_arithmetic_takes_two_integers(left: str, operator: str, right: str) -> 
         check_everywhere(f'exists(text) && {left} {operator} {right} == "11"', TYPE)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
+@sweep(
+    "text, value",
     [
         ("x + 9223372036854775807 == -9223372036854775808", 1),
         ("x - 1 == 9223372036854775807", INT64_MIN),
@@ -369,8 +368,8 @@ def test_arithmetic_has_64_bits_and_divides_toward_zero(text: str, value: int) -
     check(Expression(text), {"x": value}, True)
 
 
-@pytest.mark.parametrize(
-    ("smaller", "larger"),
+@sweep(
+    "smaller, larger",
     [
         ("", "a"),
         ("Z", "a"),

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxy works on both event loops; a test says so with ``pytestmark = BOTH_LOOPS``."""
+"""The proxy works on both event loops."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from tests.loops import LOOPS
+import pytest
+
+from tests.loops import loops_of
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return LOOPS
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loops_of(item, ("test_proxy.py",))

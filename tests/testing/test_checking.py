@@ -14,6 +14,7 @@ import bmq
 from bmq.conventions import derived_guid
 from bmq.testing import BrokenPromise, History, check, examine
 from bmq.testing._checker import DEFAULT_RULES, RULES, Checker
+from tests.sweeps import sweep
 
 QUEUE = "bmq://d/orders"
 DEAD = "bmq://d/orders.dead"
@@ -401,7 +402,7 @@ def broken_by(story: str) -> tuple[set[str], bmq.testing.Verdict]:
     return set(verdict.broken), verdict
 
 
-@pytest.mark.parametrize(("rule", "story"), [*_stories("broken")])
+@sweep("rule, story", [*_stories("broken")])
 def test_a_history_that_breaks_a_rule_is_rejected(rule: str, story: str) -> None:
     broken, verdict = broken_by(story)
     assert rule in broken
@@ -415,7 +416,7 @@ def test_a_history_that_breaks_a_rule_is_rejected(rule: str, story: str) -> None
         assert problem.processes or rule == "unfinished"
 
 
-@pytest.mark.parametrize(("rule", "story"), [*_stories("kept")])
+@sweep("rule, story", [*_stories("kept")])
 def test_a_history_that_nearly_breaks_a_rule_passes(rule: str, story: str) -> None:
     broken, verdict = broken_by(story)
     assert rule not in broken, str(verdict)

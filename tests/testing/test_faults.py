@@ -7,6 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from bmq.testing import FAULTS, Fault, FaultProxy, plan_faults, random_faults, replay_faults
+from tests.sweeps import sweep
 from tests.testing.upstream import client, upstream
 
 QUICK = {"pause": (0.0, 0.001), "duration": (0.001, 0.005)}
@@ -27,7 +28,7 @@ def test_printed_plan_is_code_that_recreates_the_plan() -> None:
     assert eval(repr(plan), {"Fault": Fault}) == plan
 
 
-@pytest.mark.parametrize("kind", [*FAULTS, "corrupt"])
+@sweep("kind", [*FAULTS, "corrupt"])
 async def test_every_kind_is_injected_and_healed(kind: str) -> None:
     async with upstream() as up, FaultProxy(up.uri) as proxy:
         async with client(proxy):

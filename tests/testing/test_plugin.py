@@ -15,6 +15,7 @@ import bmq
 from bmq.broker import Broker
 from bmq.events import Reconnected
 from bmq.testing import BackgroundBroker, FaultProxy, fresh_queue_uri
+from tests.sweeps import sweep
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,7 +248,7 @@ class TestBackgroundBroker:
             broker.stop()
 
 
-@pytest.mark.parametrize("hint", ["test_x[a-1]", "", "ü", "x" * 300])
+@sweep("hint", ["test_x[a-1]", "", "ü", "x" * 300])
 def test_queue_names_are_legal_and_different(hint: str) -> None:
     one, two = fresh_queue_uri("d.e", hint), fresh_queue_uri("d.e", hint)
     assert one != two

@@ -110,8 +110,8 @@ def test_a_full_event_of_confirms_stays_below_the_limit() -> None:
     assert 8 + 4 + MAX_CONFIRMS * 24 <= 512 * 1024 * 1024 < 8 + 4 + (MAX_CONFIRMS + 1) * 24
 
 
-@pytest.mark.parametrize(
-    ("wire", "status"),
+@sweep(
+    "wire, status",
     [
         (0, AckStatus.SUCCESS),
         (1, AckStatus.LIMIT_MESSAGES),

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bmq.wire.anatomy import dissect
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE
+from tests.sweeps import sweep
 from tests.transcripts import EventType, recorded
 
 
-@pytest.mark.parametrize("number", range(16))
+@sweep("number", range(16))
 def test_the_name_of_an_acknowledgements_status_is_the_clients(number: int) -> None:
     event = bytearray(recorded(EventType.ACK, recording="json-session")[-1].data)
     event[12] = number

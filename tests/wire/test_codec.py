@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 # The codecs have no public form, and every event depends on them.
 from bmq.wire.codec import CODECS, StructureCodec, Words
 from bmq.wire.layout import LAYOUTS
+from tests.sweeps import sweep
 
 #: The size in bytes that the protocol gives, and words with all fields, for each structure.
 STRUCTURES = {
@@ -94,8 +95,8 @@ def test_words_have_the_bytes_of_the_declaration(name: str, data: st.DataObject)
 
 
 @pytest.mark.statement("8.2")
-@pytest.mark.parametrize(
-    ("name", "first"),
+@sweep(
+    "name, first",
     [(name, at) for name, layout in LAYOUTS.items() for at in range(len(layout.subcon.subcons) - 1)],
 )
 def test_fields_in_another_order_are_noticed_at_import(name: str, first: int) -> None:
@@ -111,7 +112,7 @@ def test_fields_in_another_order_are_noticed_at_import(name: str, first: int) ->
             words_of(name, swapped)
 
 
-@pytest.mark.parametrize(
+@sweep(
     "words",
     [("colour",), ("flags+messageGUID",), ("messageWords+flags",), ("messageWords",), ("queueId", "flags")],
 )

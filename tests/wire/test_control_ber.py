@@ -26,6 +26,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import read_event
+from tests.sweeps import sweep
 from tests.wire.ber import (
     RID,
     URI,
@@ -191,7 +192,7 @@ def kind_of_example(fields: dict[str, object]) -> MessageKind:
     return MessageKind.NEGOTIATION
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@sweep("name", EXAMPLES)
 def test_worked_examples_are_decoded_and_encoded(name: str):
     text, hexadecimal = EXAMPLES[name]
     data = octets(hexadecimal)
@@ -239,7 +240,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("unknown", UNKNOWN.values(), ids=UNKNOWN.keys())
+@sweep("unknown", UNKNOWN.values())
 def test_unknown_members_are_skipped(unknown: bytes):
     assert decode_ber(open_queue(unknown, URI, unknown), MessageKind.CONTROL) == opened(uri="bmq://d/q")
     assert decode_ber(control(element(0xA2, unknown)), MessageKind.CONTROL) == ControlMessage(
@@ -308,7 +309,7 @@ TOLERATED = {
 }
 
 
-@pytest.mark.parametrize(("body", "expected"), TOLERATED.values(), ids=TOLERATED.keys())
+@sweep("body, expected", TOLERATED.values())
 def test_irregular_encodings_are_tolerated(body: bytes, expected: ControlMessage):
     assert decode_ber(body, MessageKind.CONTROL) == expected
     assert decode_ber(memoryview(body + b"\1"), MessageKind.CONTROL) == expected
@@ -336,14 +337,14 @@ INTEGERS = [
 TAGS = {"q_id": 0x81, "flags": 0x83, "read_count": 0x84}
 
 
-@pytest.mark.parametrize(("name", "content", "number"), INTEGERS)
+@sweep("name, content, number", INTEGERS)
 def test_integers_are_decoded(name: str, content: str, number: int):
     message = decode_ber(open_queue(value(TAGS[name], octets(content))), MessageKind.CONTROL)
     assert message == opened(**{name: number})
 
 
-@pytest.mark.parametrize(
-    ("number", "content"),
+@sweep(
+    "number, content",
     [
         (0, "00"), (-1, "ff"), (127, "7f"), (-128, "80"), (128, "00 80"), (-129, "ff 7f"), (255, "00 ff"),
         (300000, "04 93 e0"), (999999, "0f 42 3f"), (33554432, "02 00 00 00"),
@@ -355,7 +356,7 @@ def test_integers_are_written_in_the_shortest_form(number: int, content: str):
     assert written == element(0x30, value(0x80, octets(content)), element(0xA1))
 
 
-@pytest.mark.parametrize(("octet", "final"), [("00", False), ("01", True), ("ff", True)])
+@sweep("octet, final", [("00", False), ("01", True), ("ff", True)])
 def test_booleans_are_decoded(octet: str, final: bool):
     body = control(element(0xAC, value(0x81, octets(octet))))
     assert decode_ber(body, MessageKind.CONTROL) == ControlMessage(3, CloseQueue(is_final=final))
@@ -368,7 +369,7 @@ def test_strings_that_are_not_utf8_survive():
     assert "bar\N{REPLACEMENT CHARACTER}".encode() in encode_event(message, Codec.JSON)
 
 
-@pytest.mark.parametrize("name", ["E3", "E6", "L2"])
+@sweep("name", ["E3", "E6", "L2"])
 def test_every_truncation_is_refused(name: str):
     text, hexadecimal = EXAMPLES[name]
     data = octets(hexadecimal)

@@ -20,6 +20,7 @@ from bmq.wire.control import (
     Subscription,
 )
 from bmq.wire.control_event import encode_event
+from tests.sweeps import sweep
 from tests.wire.ber import (
     RID,
     configure,
@@ -92,7 +93,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "field", "offset"), REFUSED.values(), ids=REFUSED.keys())
+@sweep("body, field, offset", REFUSED.values())
 def test_malformed_messages_are_refused(body: bytes, field: str, offset: int):
     with pytest.raises(ProtocolError) as caught:
         decode_ber(body, MessageKind.CONTROL)
@@ -113,8 +114,8 @@ NOT_NEGOTIATION = {
 }
 
 
-@pytest.mark.parametrize("body", NOT_NEGOTIATION.values(), ids=NOT_NEGOTIATION.keys())
-@pytest.mark.parametrize("kind", [MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION])
+@sweep("body", NOT_NEGOTIATION.values())
+@sweep("kind", [MessageKind.NEGOTIATION, MessageKind.AUTHENTICATION])
 def test_negotiation_and_authentication_need_their_selection(body: bytes, kind: MessageKind):
     with pytest.raises(ProtocolError):
         decode_ber(body, kind)
@@ -126,7 +127,7 @@ def test_a_wrong_wrapper_is_named():
     assert caught.value.offset == 8 + 2
 
 
-@pytest.mark.parametrize(
+@sweep(
     "flood",
     [
         configure(element(0xA1, octets("30 00") * 131_072)),
@@ -135,7 +136,6 @@ def test_a_wrong_wrapper_is_named():
         element(0x30, octets("98 00") * 131_072),
         element(0x30, element(0xB9, octets("b9 80 00 00") * 131_072)),
     ],
-    ids=["an array", "several arrays", "a repeated structure", "unknown", "unknown and nested"],
 )
 def test_excessive_elements_are_refused(flood: bytes):
     with pytest.raises(ProtocolError, match="more than 131072 elements in one message"):
@@ -147,8 +147,8 @@ def test_an_excessive_body_is_refused():
         decode_ber(bytes(16 * 1024 * 1024 + 1), MessageKind.CONTROL)
 
 
-@pytest.mark.parametrize(
-    ("message", "path"),
+@sweep(
+    "message, path",
     [
         (ControlMessage(2**31, Disconnect()), "rId"),
         (ControlMessage(True, Disconnect()), "rId"),
@@ -164,7 +164,7 @@ def test_an_excessive_body_is_refused():
         (AuthenticationRequest("BASIC", "secret"), "authenticationRequest.data"),  # type: ignore[arg-type]
     ],
 )
-@pytest.mark.parametrize("codec", list(Codec))
+@sweep("codec", list(Codec))
 def test_our_own_values_are_checked_before_they_are_sent(message: ControlMessage, path: str, codec: Codec):
     with pytest.raises(UsageError) as caught:
         encode_event(message, codec)

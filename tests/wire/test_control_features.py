@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The features string of an identity, and the codec that a broker chooses by it."""
 
-import pytest
-
 from bmq.wire.control import (
     CONFIGURE_STREAM,
     MESSAGE_PROPERTIES_EX,
@@ -11,6 +9,7 @@ from bmq.wire.control import (
     parse_features,
 )
 from bmq.wire.control_event import decode_event
+from tests.sweeps import sweep
 from tests.wire.control_recordings import recorded_in
 
 CLIENT = "PROTOCOL_ENCODING:JSON;MPS:MESSAGE_PROPERTIES_EX"
@@ -28,8 +27,8 @@ def test_features_of_a_recorded_broker_are_read():
     assert features.text == broker.broker_identity.features
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
+@sweep(
+    "text, found",
     [
         (CLIENT, True),
         ("MPS:A,MESSAGE_PROPERTIES_EX,B", True),

@@ -30,6 +30,7 @@ from bmq.wire.control import (
 )
 from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import read_event
+from tests.sweeps import sweep
 
 CONTROL = MessageKind.CONTROL
 
@@ -114,7 +115,7 @@ TOLERATED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "expected"), TOLERATED.values(), ids=TOLERATED.keys())
+@sweep("body, expected", TOLERATED.values())
 def test_irregular_json_is_tolerated(body: bytes, expected: ControlMessage):
     assert decode_json(body, CONTROL) == expected
     assert decode_json(memoryview(body), CONTROL) == expected
@@ -207,7 +208,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "field", "problem"), REFUSED.values(), ids=REFUSED.keys())
+@sweep("body, field, problem", REFUSED.values())
 def test_malformed_json_is_refused(body: bytes, field: str, problem: str):
     with pytest.raises(ProtocolError, match=problem) as caught:
         decode_json(body, CONTROL)
@@ -217,7 +218,7 @@ def test_malformed_json_is_refused(body: bytes, field: str, problem: str):
 SECRET = "hunter2"
 
 
-@pytest.mark.parametrize(
+@sweep(
     "body",
     [
         '{"authenticationRequest":{"mechanism":"BASIC","data":"%s!"}}',

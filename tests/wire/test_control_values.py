@@ -23,6 +23,7 @@ from bmq.wire.control import (
     members,
     selection_name,
 )
+from tests.sweeps import sweep
 
 # The protocol's own schema. Each member is `[id] tag name: kind`, the tag being its identifier octet; then
 # the value assumed when it is missing: `=x` declared, `~x` not declared, `?` null; nothing where it is a
@@ -180,7 +181,7 @@ def describe(member: Member) -> str:
     return f"[{member.number}] {tag:02x} {member.name}: {name} {missing}".strip()
 
 
-@pytest.mark.parametrize("name", declared())
+@sweep("name", declared())
 @pytest.mark.statement("3.22")
 def test_every_member_matches_the_schema(name: str):
     structure: type[Structure] = getattr(control, name)

@@ -12,6 +12,7 @@ from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header, pack_schema_event, read_event
 from bmq.wire.layout import EventHeader
 from bmq.wire.padding import padding, unpadded_length
+from tests.sweeps import sweep
 
 
 def event(body: bytes = b"", **fields: int) -> bytes:
@@ -37,13 +38,13 @@ def test_headers_have_the_protocols_fields(length: int, event_type: EventType, s
     assert (header.typeSpecific, header.reserved) == (specific, 0)
 
 
-@pytest.mark.parametrize("length", [-1, 0, 7, 2**31])
+@sweep("length", [-1, 0, 7, 2**31])
 def test_lengths_beyond_the_header_are_refused(length: int) -> None:
     with pytest.raises(ValueError, match=f"an event must have 8 to 2147483647 bytes, not {length}"):
         pack_event_header(length, EventType.PUT)
 
 
-@pytest.mark.parametrize("words", [2, 3, 4, 255])
+@sweep("words", [2, 3, 4, 255])
 @pytest.mark.statement("3.2")
 def test_longer_headers_are_honoured(words: int) -> None:
     data = event(bytes(words * 4 - 8) + b"body", headerWords=words)
@@ -51,8 +52,8 @@ def test_longer_headers_are_honoured(words: int) -> None:
     assert data[read_event(data).body :] == b"body"
 
 
-@pytest.mark.parametrize(
-    ("data", "field", "offset"),
+@sweep(
+    "data, field, offset",
     [
         (b"", "length", 0),
         (event()[:7], "length", 0),
@@ -74,18 +75,17 @@ def test_malformed_headers_are_refused(data: bytes, field: str, offset: int) -> 
     assert (caught.value.field, caught.value.offset) == (field, offset)
 
 
-@pytest.mark.parametrize(
-    ("length", "expected"),
+@sweep(
+    "length, expected",
     [(0, "04040404"), (1, "030303"), (2, "0202"), (3, "01"), (4, "04040404"), (25, "030303")],
 )
 def test_padding_is_one_to_four_bytes_of_its_own_number(length: int, expected: str) -> None:
     assert padding(length) == bytes.fromhex(expected)
 
 
-@pytest.mark.parametrize(
-    ("tail", "offset"),
+@sweep(
+    "tail, offset",
     [(b"\0", 4), (b"\5", 4), (b"\5" * 5, 8), (b"\xff", 4), (b"\2", 4), (b"\4\4\4", 6), (b"", 4)],
-    ids=["0", "5", "5 of 5", "255", "2 of 1", "4 of 3", "none"],
 )
 def test_invalid_padding_is_refused(tail: bytes, offset: int) -> None:
     buffer = b"\1\1\1\1" + tail

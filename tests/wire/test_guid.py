@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bmq.errors import UsageError
 from bmq.wire.guid import GuidGenerator, client_id_from, guid_from_text, guid_to_text
 from bmq.wire.layout import MessageGUID
+from tests.sweeps import sweep
 
 CLIENT_ID = bytes.fromhex("CD8101020304")
 
@@ -44,15 +45,15 @@ def test_the_counter_wraps_and_the_tick_keeps_guids_apart() -> None:
     assert later[3:10] == (2).to_bytes(7, "big")
 
 
-@pytest.mark.parametrize(
-    ("tick", "expected"),
+@sweep(
+    "tick, expected",
     [(2**56 - 1, "ff" * 7), (2**56, "00" * 7), (2**56 + 5, "00" * 6 + "05"), (2**63, "00" * 7)],
 )
 def test_the_tick_wraps_at_56_bits(tick: int, expected: str) -> None:
     assert GuidGenerator(CLIENT_ID).next(tick)[3:10].hex() == expected
 
 
-@pytest.mark.parametrize("size", [0, 5, 7, 16])
+@sweep("size", [0, 5, 7, 16])
 def test_client_ids_have_six_bytes(size: int) -> None:
     with pytest.raises(ValueError, match=f"a client id must have 6 bytes, not {size}"):
         GuidGenerator(bytes(size))
@@ -81,7 +82,7 @@ def test_a_guid_has_a_text_form(guid: bytes) -> None:
     assert guid_from_text(text) == guid
 
 
-@pytest.mark.parametrize(
+@sweep(
     "text",
     [
         "",

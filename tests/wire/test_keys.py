@@ -10,6 +10,7 @@ import pytest
 
 from bmq.errors import UsageError
 from bmq.wire.keys import Key, key_bucket
+from tests.sweeps import sweep
 
 
 def crc32c(data: bytes) -> int:
@@ -34,7 +35,7 @@ def documented() -> list[tuple[bytes, int, int]]:
     ]
 
 
-@pytest.mark.parametrize(("key", "bucket", "of_16"), documented())
+@sweep("key, bucket, of_16", documented())
 def test_buckets_match_the_page(key: bytes, bucket: int, of_16: int) -> None:
     assert crc32c(key) & 0x7FFFFFFF == bucket
     assert bucket % 16 == of_16
@@ -46,7 +47,7 @@ def test_an_integer_is_its_digits() -> None:
     assert key_bucket(2**70) == key_bucket(str(2**70))
 
 
-@pytest.mark.parametrize("key", [2**5000, 1.0, True, None, "\ud800", ["a"]])
+@sweep("key", [2**5000, 1.0, True, None, "\ud800", ["a"]])
 def test_other_values_are_refused(key: Key) -> None:
     with pytest.raises(UsageError, match="key"):
         key_bucket(key)

@@ -18,6 +18,7 @@ from bmq.wire.crc import crc32c
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.put import decode_puts, encode_put
+from tests.sweeps import sweep
 
 ZLIB = Compression.ZLIB
 MIB = 1024 * 1024
@@ -126,7 +127,7 @@ def test_a_decompression_bomb_is_refused_within_the_limit(new: bool) -> None:
     assert caught.value.field == "application data"
 
 
-@pytest.mark.parametrize("size", [1, 1000, 16_384, 65_536, 100_000])
+@sweep("size", [1, 1000, 16_384, 65_536, 100_000])
 def test_the_limit_is_inclusive(size: int) -> None:
     for data in (bytes(size), random.Random(size).randbytes(size)):
         packed = zlib.compress(data)
@@ -141,8 +142,8 @@ def test_the_limit_is_inclusive(size: int) -> None:
 STREAM = zlib.compress(b"payload" * 300)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
+@sweep(
+    "data, message",
     [
         (b"", "truncated"),
         (STREAM[:1], "truncated"),
@@ -155,19 +156,6 @@ STREAM = zlib.compress(b"payload" * 300)
         (b"\x1f\x8b" + STREAM, "not a zlib stream"),
         (zlib.compress(b"raw deflate")[2:-4], "not a zlib stream"),
         (b"\x78\xbb\x00\x00\x00\x01" + STREAM[2:], "not a zlib stream"),
-    ],
-    ids=[
-        "empty",
-        "one byte",
-        "no last byte",
-        "no checksum",
-        "one byte more",
-        "two streams",
-        "text",
-        "wrong checksum",
-        "gzip",
-        "raw deflate",
-        "preset dictionary",
     ],
 )
 def test_streams_other_than_zlib_are_refused(data: bytes, message: str) -> None:
@@ -182,14 +170,14 @@ def test_streams_other_than_zlib_are_refused(data: bytes, message: str) -> None:
         assert caught.value.field == "application data"
 
 
-@pytest.mark.parametrize("compression", [2, 3, 7])
+@sweep("compression", [2, 3, 7])
 def test_an_unknown_compression_is_refused(compression: int) -> None:
     with pytest.raises(ProtocolError, match=f"{compression} is not a compression") as caught:
         split(b"data", properties=False, compression=compression)
     assert caught.value.field == "compressionAlgorithmType"
 
 
-@pytest.mark.parametrize("schema_id", [1, 2, 3, 65534, 65535])
+@sweep("schema_id", [1, 2, 3, 65534, 65535])
 def test_every_schema_id_but_zero_means_the_new_encoding(schema_id: int) -> None:
     properties, payload = split_application_data(
         AREA[True] + b"x", has_properties=True, schema_id=schema_id, compression=0

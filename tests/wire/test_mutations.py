@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from bmq.errors import ProtocolError
@@ -17,6 +16,7 @@ from bmq.wire.message import split_application_data
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, decode_puts
 from tests.hostile import attempt, damaged
+from tests.sweeps import sweep
 from tests.transcripts import recorded
 
 #: More than any recorded message decompresses to, and little enough to notice.
@@ -88,7 +88,7 @@ def test_damaged_application_data_is_values_or_an_error(data: bytes) -> None:
     check_application_data(DecodedPut(0, bytes(16), 3, 1, len(data) & 1, 0, data[44:]))
 
 
-@pytest.mark.parametrize("event_type", BINARY, ids=lambda t: t.name)
+@sweep("event_type", BINARY, ids=lambda t: t.name)
 def test_every_truncation_of_a_recorded_event(event_type: EventType) -> None:
     event = min(recorded(event_type), key=lambda e: len(e.data)).data
     decode = DECODERS[

@@ -11,6 +11,7 @@ from bmq.errors import ProtocolError
 from bmq.wire.layout import OptionHeader, SubQueueInfo
 from bmq.wire.options import LimitedIds, encode_sub_queue_ids, read_sub_queue_ids
 from tests.hostile import attempt
+from tests.sweeps import sweep
 
 identifiers = st.integers(0, 2**32 - 1)
 some = st.lists(identifiers, min_size=1, max_size=8).map(tuple)
@@ -51,7 +52,7 @@ def test_infos(ids: tuple[int, ...]) -> None:
     assert read_sub_queue_ids(expected) == ids
 
 
-@pytest.mark.parametrize("item_words", [1, 2, 3, 15])
+@sweep("item_words", [1, 2, 3, 15])
 def test_the_senders_item_size_is_honoured(item_words: int) -> None:
     body = b"".join(u32(identifier).ljust(item_words * 4, b"\xee") for identifier in (5, 6, 7))
     infos = option(3, body, specific=item_words)
@@ -64,7 +65,7 @@ UNKNOWN = option(40, u32(1, 2, 3), specific=7)
 UNKNOWN_PACKED = option(63, packed=1, words=2**21 - 1)
 
 
-@pytest.mark.parametrize("skipped", [MSG_GROUP, UNKNOWN, UNKNOWN_PACKED], ids=["group", "unknown", "packed"])
+@sweep("skipped", [MSG_GROUP, UNKNOWN, UNKNOWN_PACKED])
 def test_options_of_other_types_are_skipped(skipped: bytes) -> None:
     assert read_sub_queue_ids(skipped) == (0,)
     for named in (option(1, u32(4, 5)), option(3, info(4) + info(5), specific=2)):
@@ -73,8 +74,8 @@ def test_options_of_other_types_are_skipped(skipped: bytes) -> None:
         assert read_sub_queue_ids(skipped + named + skipped) == (4, 5)
 
 
-@pytest.mark.parametrize(
-    ("area", "field", "at"),
+@sweep(
+    "area, field, at",
     [
         (b"\4", "OptionHeader", 0),
         (b"\4\0\0", "OptionHeader", 0),
@@ -113,8 +114,8 @@ def test_any_bytes_are_ids_or_an_error(area: bytes) -> None:
 
 
 @pytest.mark.statement("4.16")
-@pytest.mark.parametrize(
-    ("area", "left"),
+@sweep(
+    "area, left",
     [
         (option(3, u32(7) + b"\x03\0\0\0", specific=2), 3),
         (option(3, u32(7) + b"\x40\0\0\0", specific=2), 0),  # potentially poisonous
@@ -127,8 +128,6 @@ def test_attempts_that_are_left_are_read(area: bytes, left: int) -> None:
     assert ids.attempts_left == left
 
 
-@pytest.mark.parametrize(
-    "area", [option(3, info(7), specific=2), bytes.fromhex("0e000080"), option(1, u32(7))]
-)
+@sweep("area", [option(3, info(7), specific=2), bytes.fromhex("0e000080"), option(1, u32(7))])
 def test_attempts_without_a_limit_are_not_counted(area: bytes) -> None:
     assert not isinstance(read_sub_queue_ids(area), LimitedIds)

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.wire.printable import printable
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@sweep(
+    "text, shown",
     [
         ("", ""),
         ("caf\u00e9 \u6f22 \N{GRINNING FACE}", "caf\u00e9 \u6f22 \N{GRINNING FACE}"),

@@ -225,8 +225,8 @@ def test_a_message_has_at_most_255_properties(new: bool) -> None:
         encode_properties(most | {"one": "more"}, new=new)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
+@sweep(
+    "name, message",
     [
         ("", "has 0 bytes; 1 to 4095 are allowed"),
         ("n" * 4096, "has 4096 bytes; 1 to 4095"),
@@ -247,8 +247,8 @@ def test_illegal_names_are_refused(name: Any, message: str) -> None:
         encode_properties({name: 1}, new=True)
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
+@sweep(
+    "value, message",
     [
         (2**63, "does not fit INT64"),
         (-(2**63) - 1, "does not fit INT64"),
@@ -286,7 +286,7 @@ def test_values_out_of_range_are_refused(value: Any, message: str) -> None:
         encode_properties({"fine": 1, "the_name": value}, new=True)
 
 
-@pytest.mark.parametrize(
+@sweep(
     "value",
     [
         2**63 - 1,
@@ -385,7 +385,7 @@ def test_malformed_areas_are_refused(area: bytes, new: bool, field: str, offset:
     assert (error.field, error.offset) == (field, offset)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x1b", b"\x1b\0\0\2\0"])
+@sweep("data", [b"", b"\x1b", b"\x1b\0\0\2\0"])
 def test_an_area_shorter_than_its_header_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         properties_length(b"ab" + data, 2)

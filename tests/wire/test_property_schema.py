@@ -27,6 +27,7 @@ from bmq.wire.properties import (
 )
 from bmq.wire.property_schema import Layouts, make_encoder
 from tests.hostile import attempt
+from tests.sweeps import sweep
 
 ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
 
@@ -119,7 +120,7 @@ def test_a_value_that_does_not_fit_is_refused_when_the_schema_is_known(
             encode_properties(bad, new=new)
 
 
-@pytest.mark.parametrize("count", [31, 32, 33, 255])
+@sweep("count", [31, 32, 33, 255])
 def test_many_properties(count: int) -> None:
     message = {f"p{i}": [i, str(i), bool(i & 1), b"x" * i][i % 4] for i in range(count)}
     for _ in range(3):

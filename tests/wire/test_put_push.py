@@ -303,7 +303,7 @@ def test_inconsistent_headers_are_refused(kind: str, name: str, before: bytes) -
     assert caught.value.offset == AT + len(good) + at
 
 
-@pytest.mark.parametrize("name", FLAWED)
+@sweep("name", FLAWED)
 @pytest.mark.statement("4.23")
 def test_an_unreadable_push_is_delivered_in_its_place(name: str) -> None:
     options = encode_sub_queue_ids((4,))
@@ -318,7 +318,7 @@ def test_an_unreadable_push_is_delivered_in_its_place(name: str) -> None:
         split_application_data(flawed.data, has_properties=False, schema_id=0, compression=flawed.compression)
 
 
-@pytest.mark.parametrize("name", sorted(SKIPPED))
+@sweep("name", sorted(SKIPPED))
 def test_a_push_without_a_guid_is_skipped_with_a_notice(name: str) -> None:
     bad = WRONG[name][0](push)[: FITTING.get(name)]
     noticed: list[str] = []
@@ -384,7 +384,7 @@ def test_unknown_flags_of_a_push_are_ignored() -> None:
     assert noticed == ["flag 8 of PUSH messages"]
 
 
-@pytest.mark.parametrize("last", [0, 5, 255])
+@sweep("last", [0, 5, 255])
 def test_invalid_padding_is_refused(last: int) -> None:
     good = EVENT_HEADER + put(b"good")
     event = good + put(b"bad bad" + bytes([last]), raw=True)
@@ -435,7 +435,7 @@ def test_equal_messages_in_a_row_are_read_as_if_alone(parts: list[tuple[bytes, i
     assert decode_pushes(EVENT_HEADER + b"".join(part * count for part, count in parts), AT) == expected
 
 
-@pytest.mark.parametrize("left", [1, 4, 16, len(push(b"one one")) - 1])
+@sweep("left", [1, 4, 16, len(push(b"one one")) - 1])
 def test_equal_messages_before_an_incomplete_one(left: int) -> None:
     one = push(b"one one")
     with pytest.raises(ProtocolError) as caught:

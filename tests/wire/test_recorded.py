@@ -64,7 +64,7 @@ def close_data(message: DecodedPut | PushMessage) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("name", RECORDINGS)
+@sweep("name", RECORDINGS)
 def test_recorded_event_headers_survive_a_round_trip(name: str) -> None:
     for recording in recorded(recording=name):
         event = read_event(recording.data)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from bmq.errors import InvalidURI
 from bmq.wire.uri import QueueUri
+from tests.sweeps import sweep
 
 
-@pytest.mark.parametrize(
-    ("text", "domain", "tier", "queue", "app_id"),
+@sweep(
+    "text, domain, tier, queue, app_id",
     [
         ("bmq://bmq.test.mem.priority/orders", "bmq.test.mem.priority", "", "orders", ""),
         ("bmq://d/q", "d", "", "q", ""),
@@ -37,8 +38,8 @@ def test_uris_of_the_grammar_are_parsed(text: str, domain: str, tier: str, queue
     assert uri.qualified_domain == text.removeprefix("bmq://").partition("/")[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@sweep(
+    "text, message",
     [
         ("", 'it must start with "bmq://"'),
         ("orders", 'it must start with "bmq://"'),
@@ -96,7 +97,7 @@ def test_any_text_is_a_uri_that_reads_back_or_an_error(text: str) -> None:
     assert QueueUri.parse(str(uri)) == uri
 
 
-@pytest.mark.parametrize("value", [None, b"bmq://d/q", 7, ["bmq://d/q"]])
+@sweep("value", [None, b"bmq://d/q", 7, ["bmq://d/q"]])
 def test_a_uri_is_text(value: Any) -> None:
     with pytest.raises(InvalidURI, match=f"a queue URI must be a str, not {type(value).__name__}"):
         QueueUri.parse(value)

@@ -19,6 +19,7 @@ import pytest
 import bmq
 import bmq.asyncapi
 from bmq.testing import TestApp
+from tests.sweeps import sweep
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
 ORDERS = DOMAIN + "orders"
@@ -370,8 +371,8 @@ def test_messages_have_the_properties_and_the_schema_of_their_type(document: dic
     assert news["payload"]
 
 
-@pytest.mark.parametrize(
-    ("of", "legal", "illegal"),
+@sweep(
+    "of, legal, illegal",
     [
         (Order, {"customer": 1, "express": True, "placed": "2026-01-01T00:00:00Z"}, {"customer": 1}),
         (Line, {"sku": "a"}, {"sku": 1}),
@@ -423,7 +424,7 @@ def test_classes_with_the_same_name_are_told_apart() -> None:
     assert [*made["operations"]] == ["handle", "handle-2", "handle-3"]
 
 
-@pytest.mark.parametrize("arguments", [{"title": 7}, {"version": None}, {"description": b""}])
+@sweep("arguments", [{"title": 7}, {"version": None}, {"description": b""}])
 def test_texts_are_checked(arguments: dict[str, Any]) -> None:
     with pytest.raises(bmq.UsageError):
         bmq.asyncapi.document(bmq.App(), **arguments)

@@ -14,6 +14,7 @@ import pytest
 
 import bmq
 from bmq.workers import Failure
+from tests.sweeps import sweep
 from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, numbered, post, seen_by
@@ -211,8 +212,8 @@ def of_messages(messages: list[bmq.Message]) -> None: ...
 def of_orders(orders: list[Order]) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("handler", "options", "why"),
+@sweep(
+    "handler, options, why",
     [
         (nothing, {}, "nothing takes no parameter: a handler of batches takes"),
         (one_value, {}, "one_value handles batches"),

@@ -14,6 +14,7 @@ import pytest
 import bmq
 from bmq.testing import FaultProxy, TestApp, fresh_queue_uri
 from bmq.workers import Failure
+from tests.sweeps import sweep
 from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
 
@@ -273,8 +274,8 @@ async def test_values_and_typed_groups(bmq_connect: Connect, writer: bmq.Queue, 
     await stopped(task)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
+@sweep(
+    "options, text",
     [
         ({"retry": bmq.Backoff(every=1, durable=True)}, "durable"),
         ({"retry": bmq.Backoff(every=1, then="skip")}, "then='skip'"),

@@ -19,6 +19,7 @@ import pytest
 
 import bmq
 from bmq.conventions import delay_queue_of
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/held"
@@ -245,8 +246,8 @@ async def _twice(held: Held, session: bmq.Session) -> None:
     """The messages were delivered twice over one connection."""
 
 
-@pytest.mark.parametrize("again", [_restart, _twice], ids=lambda each: each.__name__.strip("_"))
-@pytest.mark.parametrize("name", HANDLERS)
+@sweep("again", [_restart, _twice], ids=lambda each: each.__name__.strip("_"))
+@sweep("name", HANDLERS)
 async def test_no_message_is_handled_beside_itself_or_once_more(
     name: str, again: Callable[[Held, bmq.Session], Awaitable[None]]
 ) -> None:

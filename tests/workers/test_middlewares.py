@@ -11,6 +11,7 @@ import pytest
 
 import bmq
 from bmq.workers import CallNext
+from tests.sweeps import sweep
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming
 
@@ -261,8 +262,8 @@ class Whole:
         return await call_next()
 
 
-@pytest.mark.parametrize(
-    ("middleware", "why"),
+@sweep(
+    "middleware, why",
     [
         (plain, "the middleware plain must be async: async def middleware"),
         (short, "a middleware is called with 2 arguments, and .*short.* does not accept the call"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pytest
 
 import bmq
+from tests.sweeps import sweep
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming
 
@@ -733,7 +734,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("handler", "why"), REFUSED, ids=lambda each: getattr(each, "__name__", ""))
+@sweep("handler, why", REFUSED, ids=lambda each: getattr(each, "__name__", ""))
 def test_a_signature_that_cannot_work_is_refused(handler: Any, why: str) -> None:
     app = bmq.App(state=Shared())
     if not why:
@@ -749,8 +750,8 @@ async def batch_property(orders: list[Order], x: Annotated[str, bmq.Property("x"
 async def batch_dependency(orders: list[Order], x: Annotated[str, bmq.Depends(of_message)]) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("handler", "why"),
+@sweep(
+    "handler, why",
     [
         (batch_message, r"batch_message handles batches: annotate message with list\[bmq.Message\]"),
         (batch_property, "batch_property: parameter x is a property, and a batch has many messages"),
@@ -762,7 +763,7 @@ def test_a_batch_has_no_single_message(handler: Any, why: str) -> None:
         bmq.App().batch_consumer(QUEUE)(handler)
 
 
-@pytest.mark.parametrize("given", [7, None, bmq.Depends(text)])
+@sweep("given", [7, None, bmq.Depends(text)])
 def test_depends_needs_a_function(given: Any) -> None:
     with pytest.raises(bmq.UsageError, match=r"the function of bmq.Depends must be a function"):
         bmq.Depends(given)

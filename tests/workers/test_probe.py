@@ -17,6 +17,7 @@ import pytest
 
 import bmq
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 Fresh = Callable[..., str]
@@ -212,7 +213,7 @@ async def test_endless_request_delays_no_other_request(broker_uri: str, fresh: F
     idle[1].close()
 
 
-@pytest.mark.parametrize(
+@sweep(
     "address",
     [
         *("8080", "localhost", ":8080", "localhost:x", "localhost:70000", "[::1:80", "::1]:80", "[]:80"),

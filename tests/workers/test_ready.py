@@ -13,6 +13,7 @@ import pytest
 import bmq
 from bmq.testing import Simulation
 from bmq.workers import SubscriberState
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/work"
@@ -91,7 +92,7 @@ FAILURES: dict[str, tuple[dict[str, Any], Exception, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAILURES)
+@sweep("name", FAILURES)
 def test_an_app_whose_handler_always_fails_is_not_ready(name: str) -> None:
     options, error, why = FAILURES[name]
 

@@ -12,6 +12,7 @@ import pytest
 import bmq
 from bmq.conventions import POSTED, post_time, with_post_time
 from bmq.workers import Failure
+from tests.sweeps import sweep
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, seen_by
 
@@ -27,7 +28,7 @@ def test_a_post_time_is_kept_when_posted_again() -> None:
     assert before - 0.001 <= (post_time(with_post_time()) or 0) <= time.time() + 0.001
 
 
-@pytest.mark.parametrize("properties", [{}, {POSTED: "yesterday"}, {POSTED: True}])
+@sweep("properties", [{}, {POSTED: "yesterday"}, {POSTED: True}])
 def test_invalid_post_time_is_ignored(properties: dict[str, object]) -> None:
     assert post_time(properties) is None
 

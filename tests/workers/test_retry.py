@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import bmq
 from bmq.workers import RetryPolicy
+from tests.sweeps import sweep
 
 
 def pauses(policy: RetryPolicy, limit: int = 1000) -> list[float]:
@@ -56,7 +57,7 @@ def test_backoff_never_exceeds_the_age_limit(
             assert factor == 1 or delay <= cap
 
 
-@pytest.mark.parametrize(
+@sweep(
     "make",
     [
         lambda: bmq.Backoff(-1),

@@ -10,6 +10,7 @@ import pytest
 import bmq
 from bmq.testing import TestApp
 from bmq.workers import CallNext, Middleware
+from tests.sweeps import sweep
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
 ORDERS = DOMAIN + "orders"
@@ -78,8 +79,8 @@ async def test_a_router_brings_its_mover_and_its_functions() -> None:
     assert calls == ["app starts", "router starts", "app stops", "router stops"]
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner", "queue", "expected"),
+@sweep(
+    "outer, inner, queue, expected",
     [
         (DOMAIN, "", "orders", ORDERS),
         (DOMAIN, "shop.", "orders", DOMAIN + "shop.orders"),
@@ -189,8 +190,8 @@ def test_a_failed_inclusion_changes_nothing() -> None:
     assert queues_of(other) == [DOMAIN + name for name in ("first", "orders", "last")]
 
 
-@pytest.mark.parametrize(
-    ("prefix", "reason"),
+@sweep(
+    "prefix, reason",
     [
         ("bmq://bmq.test.mem.priority", r"must end the domain with '/': 'bmq://bmq\.test\.mem\.priority/'"),
         ("bmq://", "must end the domain with '/'"),
@@ -210,7 +211,7 @@ def test_a_prefix_begins_the_name_of_a_queue(prefix: Any, reason: str) -> None:
         bmq.Router(prefix)
 
 
-@pytest.mark.parametrize("prefix", [DOMAIN, "", "shop."])
+@sweep("prefix", [DOMAIN, "", "shop."])
 def test_mistakes_are_found_where_the_handler_is_registered(prefix: str) -> None:
     router = bmq.Router(prefix)
     with pytest.raises(bmq.InvalidURI, match=r"the queue name '.*bad name'"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 
 import bmq
+from tests.sweeps import sweep
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming, seen_by
 
@@ -164,8 +165,8 @@ async def of_messages(message: bmq.Message) -> None: ...
 async def say(message: bmq.Message, error: bmq.Undecodable) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("handler", "options", "why"),
+@sweep(
+    "handler, options, why",
     [
         (nothing_said, {}, "nothing_said: parameter .* has no annotation"),
         (three, {}, "three: parameter .*: a handler takes a message, a value, or a value and"),

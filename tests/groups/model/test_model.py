@@ -28,6 +28,7 @@ from bmq.groups._protocol import (
 )
 from bmq.protocol.machine import Transition
 from tests.groups.model.world import Bundle, Limits, Node, Violation, World, explore, walk
+from tests.sweeps import sweep
 
 _S, _I = AssignmentState, AssignmentInput
 FAULTS = {
@@ -48,7 +49,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("faults", FAULTS)
+@sweep("faults", FAULTS)
 def test_every_guarantee_holds_on_random_walks(faults: str) -> None:
     for seed in range(15):
         walk(FAULTS[faults], Random(seed))
@@ -247,6 +248,7 @@ RARE = {
     "a new leader leads at once": Limits(buckets=1, joined=3, cuts=2, bundles=0),
     "a bundle has every open bucket": Limits(buckets=1, pauses=2, drift=True),
     "a bucket drains before it leaves the bundle": Limits(members=2),
+    "a deposing crown has old fences": FAULTS["frozen members, and one killed"],
 }
 
 
