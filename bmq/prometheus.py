@@ -270,7 +270,7 @@ class SessionCollector(Collector):
         here = asyncio.get_running_loop()
         loops: dict[asyncio.AbstractEventLoop, list[Session]] = {}
         for session in sessions:
-            loops.setdefault(session._driver.loop, []).append(session)
+            loops.setdefault(session._connection.loop, []).append(session)
         answers: list[Future[list[_Read]]] = []
         for loop, some in loops.items():
             answer: Future[list[_Read]] = Future()
@@ -316,7 +316,7 @@ class SessionCollector(Collector):
     def _read_handlers(self, session: Session) -> None:
         """Read the state of all handlers."""
         now = _world.monotonic()
-        for consumer, handler in list(session._driver.health.handlers.items()):
+        for consumer, handler in list(session._connection.health.handlers.items()):
             how = handler()
             message, seen = self._in_hand.get(consumer, (None, now))
             seen = seen if how.oldest is message else now

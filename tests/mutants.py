@@ -97,7 +97,7 @@ SIMULATED_SEEDS = 20
 WORLD_CPU, WORLD_SECONDS, WORLD_MEMORY = 20, 300, 4 << 30
 
 #: Files with I/O only: every test finds a bug in these files, or no test does.
-WITHOUT = {"client/driver", "client/reporting"}
+WITHOUT = {"client/reporting"}
 
 
 @dataclass(frozen=True)

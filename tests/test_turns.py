@@ -317,7 +317,7 @@ async def test_the_event_loop_runs_between_events(scene: Scene) -> None:
     """Events are no messages, but a loop over a thousand events would block the event loop too."""
     events = scene.session.events()
     for _ in range(MESSAGES):
-        scene.session._driver.events.publish(StateRestored())
+        scene.session._connection.events.publish(StateRestored())
     async for _ in events:
         if scene.saw():
             break

@@ -109,11 +109,11 @@ class Subscriptions(QueueOwner):
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._driver = driver = queue._driver
+        self._connection = connection = queue._connection
         self.members: dict[ReceiveBuffer, None] = {}
-        self.unclaimed = UnclaimedBuffer(driver.receive_limit)
+        self.unclaimed = UnclaimedBuffer(connection.receive_limit)
         self.in_hand = InHand()
-        self._limited = LogLimit(logger, clock=driver.connection.loop.time)
+        self._limited = LogLimit(logger, clock=connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None
 
     @property
@@ -175,7 +175,7 @@ class Subscriptions(QueueOwner):
         except QueueClosed:
             self._drop(buffer, _I.FAILED)
             raise
-        with self._driver.receive_limit.moving():
+        with self._connection.receive_limit.moving():
             if resting is not None:
                 self.place(resting.take_back())
             self._place_unclaimed()
@@ -189,14 +189,14 @@ class Subscriptions(QueueOwner):
         """
         assert definition.discard is not None
         uri = str(self._queue._parsed_uri)
-        key = self._driver.dialer.target, uri
+        key = self._connection.dialer.target, uri
         selected = set(definition.discard.wanted)
         with _discarding_lock:
             for other, where in _discarding.items():
                 theirs = None if other is buffer else other.definition.discard
                 differ = theirs is not None and set(theirs.wanted) != selected
                 # A killed process of a simulation is disowned.
-                if where == key and differ and other.active and not other.queue._driver.disowned:
+                if where == key and differ and other.active and not other.queue._connection.disowned:
                     raise UsageError(
                         f"two consumers of {uri} with discard_unmatched=True would confirm each other's "
                         f"messages unseen, because their filters differ: {_shown(theirs)}, and "
@@ -240,7 +240,7 @@ class Subscriptions(QueueOwner):
             if self._has_left() if refused else removed:
                 self._ask_again()
             if not buffer.active:
-                with self._driver.receive_limit.moving():
+                with self._connection.receive_limit.moving():
                     self.place(buffer.take_back())  # the consumer may have received messages nevertheless
             raise
         if buffer.state is _OPENING and self._is_latest(buffer):
@@ -252,7 +252,7 @@ class Subscriptions(QueueOwner):
 
     async def end(self, buffer: ReceiveBuffer) -> None:
         """Remove a consumer; see :meth:`bmq.Consumer.close`."""
-        self._driver.connection.check_loop()
+        self._connection.check_loop()
         try:
             await self._remove(buffer, _I.CLOSE)
         finally:
@@ -260,7 +260,7 @@ class Subscriptions(QueueOwner):
 
     async def pause(self, buffer: ReceiveBuffer) -> None:
         """Withdraw a consumer's subscription for a time; see :meth:`bmq.Consumer.pause`."""
-        self._driver.connection.check_loop()
+        self._connection.check_loop()
         await self._remove(buffer, _I.PAUSE)
 
     async def _remove(self, buffer: ReceiveBuffer, because: ConsumerInput) -> None:
@@ -273,7 +273,7 @@ class Subscriptions(QueueOwner):
         if not was_active:
             return
         # Before the broker's answer: messages still to arrive come later in the order of delivery.
-        with self._driver.receive_limit.moving():
+        with self._connection.receive_limit.moving():
             self.place(buffer.take_back())
         try:
             await self._ask()
@@ -297,7 +297,7 @@ class Subscriptions(QueueOwner):
         if buffer.state is not _OPEN and buffer.state is not _OPENING:
             return
         if self.unclaimed.bytes:
-            with self._driver.receive_limit.moving():
+            with self._connection.receive_limit.moving():
                 self._place_unclaimed()
         try:
             await self._ask()
@@ -334,7 +334,7 @@ class Subscriptions(QueueOwner):
 
     def _ask(self) -> asyncio.Future[None]:
         """Request the present subscriptions of the consumers."""
-        done = self._driver.configure(self._queue._core, self.wanted())
+        done = self._connection.configure(self._queue._core, self.wanted())
         self._queue._hooks.watch("queue.configure", self._queue.session, self._queue.uri, done)
         return done
 
@@ -427,7 +427,9 @@ class Subscriptions(QueueOwner):
             self._mention.cancel()
             self._mention = None
         if later:
-            self._mention = self._driver.loop.call_later(_MENTION_UNCLAIMED_AFTER, weakly(self._mention_now))
+            self._mention = self._connection.loop.call_later(
+                _MENTION_UNCLAIMED_AFTER, weakly(self._mention_now)
+            )
 
     def _mention_now(self) -> None:
         """Report unclaimed messages to the application."""
@@ -440,9 +442,9 @@ class Subscriptions(QueueOwner):
                 uri,
                 count,
                 f"{self.unclaimed.bytes:,}",
-                extra={"queue": uri, "broker": self._driver.address},
+                extra={"queue": uri, "broker": self._connection.address},
             )
-            self._driver.publish(UnclaimedMessages(uri, count))
+            self._connection.publish(UnclaimedMessages(uri, count))
 
     # the connection, and the end
 

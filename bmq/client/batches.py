@@ -133,14 +133,16 @@ class PostBatch(PostGroup):
     async def post_slices(self, slices: Iterable[EncodedPosts]) -> None:
         """Post the slices of a table, one in each turn of the event loop."""
         queue, report = self._queue, self.report
-        driver, connection, core = queue._driver, queue._connection, queue._core
+        connection, core = queue._connection, queue._core
         for each in _checked(slices):
             await queue._wait_for_space(queue._window.permit(len(each), each.payload_bytes))
-            driver.check_open()
+            connection.check_open()
             core.check_posts()
             now, tick = connection.clock()
-            event = each.bind(core.q_id, driver.schema_ids.number, partial(driver.guids.next_many, tick))
-            driver.core.post_event(core, event, self, now, report.posted)
+            event = each.bind(
+                core.q_id, connection.schema_ids.number, partial(connection.guids.next_many, tick)
+            )
+            connection.core.post_event(core, event, self, now, report.posted)
             report.posted += len(each)
             report.bytes += each.payload_bytes
             self.pending += len(each)
@@ -161,7 +163,7 @@ class PostBatch(PostGroup):
     def _take(self, items: Iterable[Any], budget: int, queue: Queue | None = None) -> bool:
         """Post items, up to a budget of bytes; return whether no items are left."""
         queue = queue or self._queue
-        queue._driver.check_open()
+        queue._connection.check_open()
         queue._core.check_posts()
         now, tick = queue._connection.clock()
         if queue._interception is None:
@@ -186,14 +188,14 @@ class PostBatch(PostGroup):
         self, queue: Queue, items: Iterable[Any], budget: float, token: PostGroup, now: float, tick: int
     ) -> bool:
         """Encode and post items, up to a budget of bytes; return whether no items are left."""
-        driver, report = queue._driver, self.report
+        connection, report = queue._connection, self.report
         messages: list[Outgoing] = []
         # Application data of messages different only in data: nearly always all messages.
         run: list[bytes] = []
         run_schema = 0
-        ids = driver.schema_ids
+        ids = connection.schema_ids
         encoder, usual_schema = ids.usual
-        simple = not queue._compression and driver.core.new_properties
+        simple = not queue._compression and connection.core.new_properties
         size = 0
         try:
             for item in items:
@@ -247,7 +249,7 @@ class PostBatch(PostGroup):
             # Also after an illegal item: earlier items are posted.
             _end_run(queue, run, run_schema, messages, tick)
             report.bytes += size
-            core, connection = queue._core, queue._connection
+            core = queue._core
             before = core.unacked
             try:
                 connection.core.post_many(core, messages, token, now, report.posted)
@@ -261,7 +263,7 @@ class PostBatch(PostGroup):
 def _end_run(queue: Queue, run: list[bytes], schema_id: int, messages: list[Outgoing], tick: int) -> None:
     """Create messages from application data, with all other values equal."""
     if run:
-        guids = queue._driver.guids.next_list(tick, len(run))
+        guids = queue._connection.guids.next_list(tick, len(run))
         flags = WITH_PROPERTIES if schema_id else PLAIN
         messages += zip(guids, run, repeat(flags), repeat(schema_id), repeat(0), strict=False)
         run.clear()

@@ -303,7 +303,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
         self.queue = queue
         self.connection = queue._connection
         self._subscriptions = queue._subscriptions
-        self._receive_limit = queue._driver.receive_limit
+        self._receive_limit = queue._connection.receive_limit
         self.counts = ReceiveCounts(queue._counts)
         self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
@@ -553,7 +553,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
 
     def _now(self) -> Arrival:
         """The arrival for messages joining now."""
-        return self.connection.loop.time(), self.queue._driver.received.losses
+        return self.connection.loop.time(), self.queue._connection.received.losses
 
     # taking messages
 

@@ -118,7 +118,7 @@ class connect:
         )
         try:
             with session._hooks.operation("session.start", session):
-                await session._driver.connect()
+                await session._connection.connect()
         except ConnectionFailed as error:
             if self._broker.from_environment:
                 error.args = (f"{error} ({FROM_ENVIRONMENT})",)

@@ -24,7 +24,7 @@ import itertools
 import socket
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,15 +32,15 @@ from bmq._logging import Log
 from bmq._loop import create_connection
 from bmq.client.address import Address, BrokerAccess, race, violation_in
 from bmq.client.channel import Channel
-from bmq.client.connection import Connection
-from bmq.client.options import SessionOptions, Trace
+from bmq.client.options import Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed
 from bmq.protocol.client.core import SessionState
-from bmq.protocol.client.events import Reconnecting, SessionEvent
+from bmq.protocol.client.events import Reconnecting
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.deadlines import backoff
 
 if TYPE_CHECKING:
+    from bmq.client.connection import Connection
     from bmq.client.trace import Tracer
 
 __all__ = ["MOST_VIOLATIONS", "USEFUL_SECONDS", "Dialer"]
@@ -71,9 +71,6 @@ class Dialer:
 
     Args:
         connection: connection to establish.
-        options: delays and timeouts.
-        publish: passes an event to the application.
-        not_connected_yet: called after a failed attempt of the first connect, if further attempts follow.
         broker: addresses of the broker, and credentials.
 
     Attributes:
@@ -83,18 +80,9 @@ class Dialer:
         violations: number of consecutive connections ended by the peer's violations of the protocol.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        options: SessionOptions,
-        publish: Callable[[SessionEvent], None],
-        not_connected_yet: Callable[[Exception], None],
-        broker: BrokerAccess,
-    ) -> None:
+    def __init__(self, connection: Connection, broker: BrokerAccess) -> None:
         self._connection = connection
-        self._options = options
-        self._publish = publish
-        self._not_connected_yet = not_connected_yet
+        self._options = options = connection.options
         self.broker = broker
         self.target = ", ".join(map(str, broker.addresses))
         # Content of the wire trace, and the number of events still to be logged; None for no limit.
@@ -168,8 +156,9 @@ class Dialer:
 
     def _apply_trace(self) -> None:
         """Follow a changed setting in the middle of a conversation."""
-        if self._current is not None:
-            self._connection.trace(self._tracer(self.address, self._connection.core.unfinished))
+        channel = self._connection.channel
+        if self._current is not None and channel is not None:
+            channel.tracer = self._tracer(self.address, self._connection.core.unfinished)
 
     def _tracer(self, address: Address, received: bytes = b"") -> Tracer | None:
         """Return the tracer of a connection that has received part of an event; None without a trace."""
@@ -233,7 +222,7 @@ class Dialer:
                     self._attempt += 1
                     delay = self.pause(each)
                     if not first:
-                        self._publish(Reconnecting(self._attempt, delay, self.address.text))
+                        self._connection.publish(Reconnecting(self._attempt, delay, self.address.text))
                     await asyncio.sleep(delay)
                     try:
                         await self._try_all()
@@ -243,7 +232,7 @@ class Dialer:
                             raise
                         self._note_failure(error)
                         if first:
-                            self._not_connected_yet(error)
+                            self._connection.reporter.not_connected_yet(error)
                         else:
                             logger.info(
                                 "attempt %d to reconnect failed: %s",

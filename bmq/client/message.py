@@ -258,7 +258,7 @@ class Message(_Handled):
         """
         queue = self._buffer.queue
         core = queue._core
-        lost = self._arrival[1] != queue._driver.received.losses or core.state is QueueState.CLOSED
+        lost = self._arrival[1] != queue._connection.received.losses or core.state is QueueState.CLOSED
         return lost and not core.at_most_once
 
     @property

@@ -141,23 +141,21 @@ class Queue(QueueBase):
         deadline: float,
     ) -> None:
         self.session = session
-        self._driver = driver = session._driver
-        self._connection = connection = driver.connection
-        self._posts = driver.core.posts
-        self._window = driver.send_window
+        self._connection = connection = session._connection
+        self._posts = connection.core.posts
+        self._window = connection.send_window
         self._parsed_uri = uri
         self._delay_queue_uri = delay_queue_uri
         hooks = session._hooks
         self._hooks = hooks
-        self._interception = PostInterception(hooks, self, driver.guids) if hooks.posting else None
-        self._compression = int(driver.options.compression if compression is None else compression)
+        self._interception = PostInterception(hooks, self, connection.guids) if hooks.posting else None
+        self._compression = int(connection.options.compression if compression is None else compression)
         # Posts whose callers gave up waiting, by GUID: a later post with the GUID is the same post.
         self._undecided: dict[bytes, PostFuture] = {}
 
         # Default limits and priority of consumers.
         self._options = options
-        self._max_message_size = driver.options.max_message_size
-        self._counts: ReceiveCounts = ReceiveCounts(driver.received)
+        self._counts: ReceiveCounts = ReceiveCounts(connection.received)
         self._handlers = Handlers()
         self._close_task: asyncio.Task[None] | None = None
         self._subscriptions: Subscriptions = Subscriptions(self)
@@ -175,7 +173,7 @@ class Queue(QueueBase):
             buffer = buffer_for(subscription, self, options)
             Consumer(self, buffer)
             self._subscriptions.add(buffer)
-        self._core = core = driver.core.open_queue(
+        self._core = core = connection.core.open_queue(
             uri,
             flags,
             self._subscriptions,
@@ -362,7 +360,7 @@ class Queue(QueueBase):
         self._core.check_posts()
         here = self._delay_queue_uri == self._parsed_uri.canonical
         destination = None if here else self._parsed_uri.canonical
-        longest = self._driver.options.longest_delay
+        longest = self._connection.options.longest_delay
         added = delayed(checked_properties(properties), delay, not_before, destination, longest)
         return self if here else await self.session.open_output(self._delay_queue_uri), added
 
@@ -546,14 +544,14 @@ class Queue(QueueBase):
         _checks.function("name_row", name_row, 1)
         with _importing_arrow():
             from bmq.arrow.encoding import encode_table
-        options = self._driver.options
+        options = self._connection.options
         return encode_table(
             table,
             value,
             names,
             guid,
             name_row,
-            new=self._driver.core.new_properties,
+            new=self._connection.core.new_properties,
             compression=self._compression,
             level=options.compression_level,
             threshold=options.compression_threshold,
@@ -608,10 +606,10 @@ class Queue(QueueBase):
     ) -> PostFuture:
         """Post one message; return the future of its outcome."""
         connection = self._connection
-        # Driver.check_open() is called only where an exception is possible: the check costs a call, and a
+        # Connection.check_open() is called only where an exception is possible: the check costs a call, and a
         # system call.
         if connection.core.state is not _STARTED or connection.scheduled:
-            self._driver.check_open()
+            connection.check_open()
         else:
             try:
                 here = get_running_loop() is connection.loop
@@ -642,7 +640,7 @@ class Queue(QueueBase):
 
     async def _wait_for_space(self, permit: Permit) -> None:
         """Wait until a post may be made; the caller must post at once."""
-        self._driver.check_open()
+        self._connection.check_open()
         await self._window.acquire(self._core, permit)
 
     def _encode(
@@ -656,13 +654,13 @@ class Queue(QueueBase):
         """Check a message, and return the form for transmission."""
         if not 0 < len(data) <= MAX_APPLICATION_DATA:
             raise wrong_size(len(data))
-        driver = self._driver
-        raw = driver.guids.next(tick) if guid is None else guid_from_text(guid)
+        connection = self._connection
+        raw = connection.guids.next(tick) if guid is None else guid_from_text(guid)
         compression = self._compression
         if wanted is not None:
             check_compression(wanted)
             compression = int(wanted)
-        new, area, schema_id, flags = driver.core.new_properties, b"", 0, PLAIN
+        new, area, schema_id, flags = connection.core.new_properties, b"", 0, PLAIN
         if properties is not None and (
             properties if properties.__class__ is dict else checked_properties(properties)
         ):
@@ -670,13 +668,13 @@ class Queue(QueueBase):
             if not new:
                 area = encode_properties(properties, new=False)
             elif compression:
-                area, schema_id = driver.schema_ids.encode(properties)
+                area, schema_id = connection.schema_ids.encode(properties)
             else:
-                data, schema_id = driver.schema_ids.encode(properties, data)
+                data, schema_id = connection.schema_ids.encode(properties, data)
                 if len(data) > MAX_APPLICATION_DATA:
                     raise too_large(len(data))
         if area or compression:
-            options = driver.options
+            options = connection.options
             data, compression = join_application_data(
                 data,
                 area,
@@ -993,9 +991,9 @@ class Queue(QueueBase):
         if self._close_task is None or self._close_task.cancelled():
             if self._core.state is QueueState.CLOSED:
                 return
-            seconds = self._driver.options.close_timeout if timeout is None else timeout
+            seconds = self._connection.options.close_timeout if timeout is None else timeout
             closing = self._close(self._connection.loop.time() + seconds, asyncio.current_task(), at_once)
-            self._close_task = self._driver.keep(closing)
+            self._close_task = self._connection.keep(closing)
             self._core.leaving = True  # from now on, an open of the same queue waits
         task = self._close_task
         await ended(task)
@@ -1010,17 +1008,17 @@ class Queue(QueueBase):
                 "closing %s exceeded its timeout: %s",
                 self.uri,
                 left_over(self._core.unacked, handlers),
-                extra={"queue": self.uri, "broker": self._driver.address},
+                extra={"queue": self.uri, "broker": self._connection.address},
             )
             deadline = max(deadline, self._connection.loop.time() + _FOR_THE_ANSWER)
         try:
-            await self._driver.close_queue(self._core, deadline, at_once=at_once)
+            await self._connection.close_queue(self._core, deadline, at_once=at_once)
         except QueueClosed:
             pass  # the session, or a failure, has already closed it
 
     def _shut(self, error: Error | None) -> None:
         """End the consumers of a queue that is closing or closed, with ``error`` if not None."""
-        if self._driver.queues.get(self._core) is self:  # a later opening may have taken the core over
+        if self._connection.queues.get(self._core) is self:  # a later opening may have taken the core over
             self._core.leaving = True
         for buffer in self._buffers:
             buffer.shut(error)
@@ -1052,7 +1050,7 @@ class Queue(QueueBase):
             QueueClosed, SessionClosed: the queue or the session is closed.
             UsageError: the call is outside the session's event loop.
         """
-        self._driver.check_open()
+        self._connection.check_open()
         if self.closed:
             raise self._core.closed_error("closed")
 
@@ -1094,7 +1092,7 @@ def left_over(posts: int, handlers: int, queues: int = 0) -> str:
 
 def new_guid(queue: Queue) -> str:
     """Return a GUID for the next post to a queue."""
-    return guid_to_text(queue._driver.guids.next(queue._connection.clock()[1]))
+    return guid_to_text(queue._connection.guids.next(queue._connection.clock()[1]))
 
 
 def undecided(error: TimedOut, guid: str) -> TimedOut:

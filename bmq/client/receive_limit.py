@@ -29,13 +29,15 @@ have no limits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from bmq._loop import weakly
-from bmq.client.connection import Connection
-from bmq.client.options import SessionOptions
-from bmq.protocol.client.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
+from bmq.protocol.client.events import SlowConsumer, SlowConsumerRecovered
+
+if TYPE_CHECKING:
+    from bmq.client.connection import Connection
 
 __all__ = ["ReceiveLimit"]
 
@@ -54,9 +56,6 @@ class ReceiveLimit:
 
     Args:
         connection: connection of the session.
-        options: limits.
-        publish: passes an event to the application.
-        in_line: returns the number of messages in line; consumers report here only occasionally.
 
     Attributes:
         messages: number of held messages.
@@ -65,18 +64,10 @@ class ReceiveLimit:
         slow: whether the limits are reached; reading may continue for an answer.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        options: SessionOptions,
-        publish: Callable[[SessionEvent], None],
-        in_line: Callable[[], int],
-    ) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._max_messages = options.max_buffered_messages
-        self._max_bytes = options.max_buffered_bytes
-        self._publish = publish
-        self._in_line = in_line
+        self._max_messages = connection.options.max_buffered_messages
+        self._max_bytes = connection.options.max_buffered_bytes
         self.messages = 0
         self.bytes = 0
         self.sheds = False
@@ -106,7 +97,9 @@ class ReceiveLimit:
         held = self.messages = self.messages + messages
         held_bytes = self.bytes = self.bytes + size
         if messages > 0 and (held > _AHEAD or held_bytes > _AHEAD_BYTES):
-            self._connection.rest()
+            channel = self._connection.channel
+            if channel is not None:
+                channel.rest()
         # Decide the common case, once for each arrival and each taken message, without a call.
         if self.slow or self.sheds or held > self._max_messages or held_bytes > self._max_bytes:
             self._look(messages > 0)
@@ -140,12 +133,12 @@ class ReceiveLimit:
                 return
             self.slow = True
             self._read()
-            self._publish(SlowConsumer(self.messages, self.bytes))
+            self._connection.publish(SlowConsumer(self.messages, self.bytes))
         elif self._half(messages, size):
             self.slow = False
             self._times = 2
             self._read()
-            self._publish(SlowConsumerRecovered(self.messages, self.bytes))
+            self._connection.publish(SlowConsumerRecovered(self.messages, self.bytes))
         elif more and self._exceeds(messages, size, self._times):
             self._read()
         self._be_patient(self._in_vain)
@@ -173,6 +166,10 @@ class ReceiveLimit:
             self._end_watch()
         elif self._watch is None:
             self._begin_watch()
+
+    def _in_line(self) -> int:
+        """Return the number of messages in line; consumers report here only occasionally."""
+        return sum(queue._buffered[0] for queue in self._connection.queues.values())
 
     def _begin_watch(self) -> None:
         self._seen = self._in_line()

@@ -44,7 +44,7 @@ from bmq.protocol.client.events import (
 )
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client.connection import Connection
 
 __all__ = ["EventStream", "Reporter"]
 
@@ -80,8 +80,8 @@ class Reporter:
         begun: whether the application has the session. Before, the caller receives the error that ends it.
     """
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.begun = False
         # Time of the loss of a connection, until all queues are reopened; and whether the loss was logged.
         self._down_since: float | None = None
@@ -99,12 +99,12 @@ class Reporter:
 
     def note(self, event: SessionEvent) -> None:
         """Log an event, if relevant."""
-        driver = self._driver
+        connection = self._connection
         match event:
             case ConnectionLost(reason):
                 self._lost(reason)
             case Reconnected():
-                self._sent_again = driver.core.posts.counts.retransmitted
+                self._sent_again = connection.core.posts.counts.retransmitted
             case StateRestored():
                 self._restored("restored")
             case Connected():
@@ -177,9 +177,10 @@ class Reporter:
         self._stalls.clear()
         if self._down_since is not None:
             return  # lost again before the end of the restoration
-        if not self._driver.options.reconnect:
+        if not self._connection.options.reconnect:
             return  # reported by the line about the end of the session
-        queues, posts, about = len(self._driver.open_queues), len(self._driver.core.posts), self._about()
+        connection, about = self._connection, self._about()
+        queues, posts = len(connection.open_queues), len(connection.core.posts)
         self._down_said = self._limit.warning(
             ConnectionLost,
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
@@ -192,12 +193,12 @@ class Reporter:
         self._begin()
 
     def _begin(self) -> None:
-        self._down_since = self._driver.loop.time()
+        self._down_since = self._connection.loop.time()
         self._interval = _FIRST_REMINDER
         self._arm()
 
     def _arm(self) -> None:
-        self._timer = self._driver.loop.call_later(self._interval, weakly(self._remind))
+        self._timer = self._connection.loop.call_later(self._interval, weakly(self._remind))
         self._interval = min(_RARELY, self._interval * 2)
 
     def _remind(self) -> None:
@@ -205,12 +206,12 @@ class Reporter:
         if self._down_since is None:
             return
         self._down_said = True
-        posts = _count(len(self._driver.core.posts), "post")
-        last = self._driver.dialer.last_failure
+        posts = _count(len(self._connection.core.posts), "post")
+        last = self._connection.dialer.last_failure
         logger.warning(
             "no connection to %s for %s; still trying, with %s kept%s",
-            self._driver.dialer.target,
-            _seconds(self._driver.loop.time() - self._down_since),
+            self._connection.dialer.target,
+            _seconds(self._connection.loop.time() - self._down_since),
             posts,
             f" (last: {last})" if last else "",
             extra=self._about(),
@@ -226,9 +227,9 @@ class Reporter:
     def _restored(self, what: str) -> None:
         if self._down_since is None:
             return
-        queues, about = len(self._driver.open_queues), self._about()
+        queues, about = len(self._connection.open_queues), self._about()
         done = [f"{_count(queues, 'queue')} opened again"] if queues else []
-        again = self._driver.core.posts.counts.retransmitted - self._sent_again
+        again = self._connection.core.posts.counts.retransmitted - self._sent_again
         if again:
             done.append(f"{_count(again, 'post')} sent again")
         if self._down_said:
@@ -236,7 +237,7 @@ class Reporter:
                 "the connection to %s was %s after %s%s",
                 about["broker"],
                 what,
-                _seconds(self._driver.loop.time() - self._down_since),
+                _seconds(self._connection.loop.time() - self._down_since),
                 f": {', '.join(done)}" if done else "",
                 extra=about,
             )
@@ -244,10 +245,10 @@ class Reporter:
 
     def _ended(self, reason: str) -> None:
         if reason and self.begun:
-            posts = self._driver.core.unsettled
+            posts = self._connection.core.unsettled
             logger.error(
                 "the session with %s is over: %s%s",
-                self._driver.dialer.target,
+                self._connection.dialer.target,
                 reason,
                 f"; {_count(posts, 'post')} without outcome" if posts else "",
                 extra=self._about(),
@@ -259,7 +260,7 @@ class Reporter:
             cause,
             "%s; the connection to %s is %s",
             reason,
-            self._driver.dialer.address,
+            self._connection.dialer.address,
             _STALLED.get(cause, "alive, and is kept"),
         )
         if said:
@@ -270,9 +271,9 @@ class Reporter:
             self._stalls.discard(cause)
             logger.warning(
                 "%s %s after %s",
-                self._driver.dialer.address,
+                self._connection.dialer.address,
                 _MOVES[cause],
-                _seconds(seconds + (self._driver.options.liveness or 0) / 2),
+                _seconds(seconds + (self._connection.options.liveness or 0) / 2),
                 extra=self._about(),
             )
 
@@ -283,20 +284,20 @@ class Reporter:
             "the application has taken half of the messages",
             _count(messages, "message"),
             f"{size:,}",
-            self._driver.dialer.address,
+            self._connection.dialer.address,
             extra=self._about(),
         )
         if said:
-            self._slow_since = self._driver.loop.time()
+            self._slow_since = self._connection.loop.time()
 
     def _recovered(self, event: SlowConsumerRecovered) -> None:
         if self._slow_since is not None:
-            after = _seconds(self._driver.loop.time() - self._slow_since)
-            if self._driver.receive_limit.sheds:
+            after = _seconds(self._connection.loop.time() - self._slow_since)
+            if self._connection.receive_limit.sheds:
                 logger.warning(
                     "reading from %s resumes after %s, although %s (%s bytes) match no consumer here; "
                     "further messages without a consumer are not kept",
-                    self._driver.dialer.address,
+                    self._connection.dialer.address,
                     after,
                     _count(event.messages, "message"),
                     f"{event.bytes:,}",
@@ -310,7 +311,7 @@ class Reporter:
 
     def _about(self, queue: str | None = None) -> dict[str, str]:
         """Return the attributes of a line in the log."""
-        about = {"broker": self._driver.address}
+        about = {"broker": self._connection.address}
         return about if queue is None else {**about, "queue": queue}
 
 

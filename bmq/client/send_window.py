@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bmq.client.connection import Connection
-from bmq.client.options import SessionOptions
 from bmq.errors import BufferFull
 from bmq.protocol.client.queue import QueueCore
+
+if TYPE_CHECKING:
+    from bmq.client.connection import Connection
 
 __all__ = ["Permit", "SendWindow"]
 
@@ -98,18 +99,17 @@ class SendWindow:
 
     Args:
         connection: connection of the session; no space is available while the transport is full.
-        options: limits of the posts in the window.
 
     Attributes:
         queues: number of queues open for writing.
         lines: queues with waiting tasks, or with woken tasks still to run; read-only.
     """
 
-    def __init__(self, connection: Connection, options: SessionOptions) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._posts = connection.core.posts
-        self._max_messages = options.max_unacked_messages
-        self._max_bytes = options.max_unacked_bytes
+        self._max_messages = connection.options.max_unacked_messages
+        self._max_bytes = connection.options.max_unacked_bytes
         # Reserved for woken tasks of all lines still to run.
         self._messages = 0
         self._bytes = 0

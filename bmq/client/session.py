@@ -20,8 +20,8 @@ from bmq._live import live
 from bmq._logging import Log
 from bmq._turn import ended, look_at
 from bmq.client.address import BrokerAccess
+from bmq.client.connection import Connection
 from bmq.client.consumer import Subscription
-from bmq.client.driver import Driver
 from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
@@ -117,8 +117,7 @@ class Session:
             from bmq.client.stats import StatsLog  # few programs need the module
 
             on_event = StatsLog(self, options.log_stats_every, on_event).note
-        self._broker = broker
-        self._driver: Driver = Driver(broker, options, on_event, host_health)
+        self._connection: Connection = Connection(broker, options, on_event, host_health)
         self._close_task: asyncio.Task[CloseReport] | None = None
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
         self._requests: Requests | None = None
@@ -151,14 +150,14 @@ class Session:
         Cancelling the call does not stop the closing, which continues in the background. If the event loop
         ends first, all unfinished work is abandoned at once.
         """
-        driver = self._driver
+        connection = self._connection
         timeout = _checks.timeout(timeout)
-        driver.connection.check_loop()
+        connection.check_loop()
         task = self._close_task
         if task is None or task.cancelled():
             if self.state is SessionState.CLOSED:
                 return CloseReport()
-            seconds = driver.options.disconnect_timeout if timeout is None else timeout
+            seconds = connection.options.disconnect_timeout if timeout is None else timeout
             task = self._begin_close(seconds, asyncio.current_task())
         await ended(task)
         return task.result()
@@ -166,10 +165,10 @@ class Session:
     def _begin_close(
         self, seconds: float, closer: asyncio.Task[object] | None, *, left_open: bool = False
     ) -> asyncio.Task[CloseReport]:
-        driver = self._driver
-        now = driver.connection.loop.time()
-        driver.core.drain(now)  # rejects new queues from now on
-        self._close_task = task = driver.keep(self._close(now + seconds, closer, left_open=left_open))
+        connection = self._connection
+        now = connection.loop.time()
+        connection.core.drain(now)  # rejects new queues from now on
+        self._close_task = task = connection.keep(self._close(now + seconds, closer, left_open=left_open))
         # Use a callback: a task cancelled before the first step never runs its coroutine.
         task.add_done_callback(self._closed)
         self._hooks.watch("session.stop", self, "", task)
@@ -179,18 +178,18 @@ class Session:
         self, deadline: float, closer: asyncio.Task[object] | None, *, left_open: bool
     ) -> CloseReport:
         """Close every queue and disconnect; abandon unfinished work at the deadline."""
-        driver = self._driver
-        queues = driver.open_queues
+        connection = self._connection
+        queues = connection.open_queues
         for queue in queues:
             queue._shut(None)
         await drain(queues, deadline, closer)
-        driver.core.seal(driver.connection.loop.time())
+        connection.core.seal(connection.loop.time())
         handlers = sum(queue._handlers.busy(closer) for queue in queues)
-        posts = len(driver.core.posts)
+        posts = len(connection.core.posts)
         unclosed: list[str] = []
-        if driver.core.connected:
+        if connection.core.connected:
             results = await asyncio.gather(
-                *(driver.close_queue(queue._core, deadline) for queue in queues), return_exceptions=True
+                *(connection.close_queue(queue._core, deadline) for queue in queues), return_exceptions=True
             )
             unclosed = [
                 queue.uri
@@ -198,20 +197,21 @@ class Session:
                 if error is not None and not isinstance(error, QueueClosed)
             ]
         report = CloseReport(posts, handlers, tuple(unclosed))
-        driver.dialer.stop()
-        await driver.connection.disconnect(deadline)
+        await connection.disconnect(deadline)
         if not report.clean:
             logger.log(
                 # Without a caller of close(), only the log has the report.
                 logging.ERROR if left_open else logging.WARNING,
                 "closing the session exceeded its timeout: %s",
                 report,
-                extra={"broker": driver.address},
+                extra={"broker": connection.address},
             )
         return report
 
     def _closed(self, task: asyncio.Task[CloseReport]) -> None:
-        self._driver.give_up("its event loop ended before the session was closed" if task.cancelled() else "")
+        self._connection.give_up(
+            "its event loop ended before the session was closed" if task.cancelled() else ""
+        )
 
     async def __aenter__(self) -> Session:
         return self
@@ -222,14 +222,14 @@ class Session:
         await self.close()
 
     def __del__(self) -> None:
-        if not hasattr(self, "_close_task") or self._driver.disowned:
+        if not hasattr(self, "_close_task") or self._connection.disowned:
             return  # the constructor failed, or the process of a simulation was killed
         closing = self._close_task is not None and not self._close_task.done()
         if self.state is not SessionState.CLOSED and not closing:
             self._warn_of_leaving()
             try:
                 # Not here: garbage may be collected in any thread. The call keeps the session until then.
-                self._driver.loop.call_soon_threadsafe(self._dropped)
+                self._connection.loop.call_soon_threadsafe(self._dropped)
             except RuntimeError:
                 self._report_unsettled("its event loop ended")  # no caller can be waiting
 
@@ -243,28 +243,30 @@ class Session:
 
     def _dropped(self) -> None:
         """End the session after its last reference is gone; posts still receive their outcomes."""
-        if len(self._driver.core.posts):
-            self._driver.connection.revive()
+        if len(self._connection.core.posts):
+            self._connection.revive()
             close_left_open(self)
         else:
             # At once: callers may still wait for messages.
-            self._driver.give_up("its last reference was dropped before close()")
-            self._driver.connection.abort()
+            self._connection.give_up("its last reference was dropped before close()")
+            channel = self._connection.channel
+            if channel is not None:
+                channel.abort()
 
     def _report_unsettled(self, end: str) -> None:
-        posts = len(self._driver.core.posts)
-        if posts and not self._driver.disowned:
-            self._driver.disowned = True
+        posts = len(self._connection.core.posts)
+        if posts and not self._connection.disowned:
+            self._connection.disowned = True
             logger.error(
                 "the session with %s was not closed before %s: %s",
-                self._driver.dialer.target,
+                self._connection.dialer.target,
                 end,
                 left_over(posts, 0),
-                extra={"broker": self._driver.address},
+                extra={"broker": self._connection.address},
             )
 
     def __repr__(self) -> str:
-        return f"<bmq.Session with {self._driver.dialer.target}, {self.state.value}>"
+        return f"<bmq.Session with {self._connection.dialer.target}, {self.state.value}>"
 
     # queues
 
@@ -360,7 +362,7 @@ class Session:
         options = checked_limits(limits, DEFAULT_LIMITS)
         wanted = [each if isinstance(each, Subscription) else Subscription(each) for each in subscriptions]
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
-        seconds = self._driver.options.open_timeout if timeout is None else timeout
+        seconds = self._connection.options.open_timeout if timeout is None else timeout
         make = partial(
             Queue,
             self,
@@ -372,7 +374,7 @@ class Session:
             suspends=suspends,
             compression=compression,
             delay_queue_uri=delay_queue,
-            deadline=self._driver.connection.loop.time() + seconds,
+            deadline=self._connection.loop.time() + seconds,
         )
         with self._hooks.operation("queue.open", self, str(parsed)):
             for _ in range(_TURNS_OF_A_CANCELLATION):
@@ -384,12 +386,12 @@ class Session:
 
     async def _open(self, make: Callable[..., Queue]) -> Queue:
         """Create a queue, and wait until the queue is open."""
-        driver, connection = self._driver, self._driver.connection
-        driver.check_open()
+        connection = self._connection
+        connection.check_open()
         opened: asyncio.Future[None] = connection.loop.create_future()
         queue = make(opened=opened)
         core = queue._core
-        driver.add(core, queue)
+        connection.add(core, queue)
         try:
             await opened
             if queue._eager and core.at_most_once and queue._default is not None:
@@ -397,13 +399,13 @@ class Session:
                 await queue._default.open()
         except BaseException as error:
             queue._shut(None)
-            mine = driver.forget(core, queue)
+            mine = connection.forget(core, queue)
             if mine and (isinstance(error, asyncio.CancelledError) or core.state is QueueState.OPEN):
                 now = connection.loop.time()
-                driver.core.abandon_queue(core, now, now + driver.options.close_timeout)
+                connection.core.abandon_queue(core, now, now + connection.options.close_timeout)
                 connection.transmit_soon()
             raise
-        driver.health.opened(queue.uri)
+        connection.health.opened(queue.uri)
         return queue
 
     async def _request(
@@ -445,7 +447,7 @@ class Session:
             if queue.writable and queue._parsed_uri.canonical == key:
                 return queue
         self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
-        self._outputs[key] = opening = self._driver.keep(self.open_queue(key, write=True))
+        self._outputs[key] = opening = self._connection.keep(self.open_queue(key, write=True))
         opening.add_done_callback(look_at)
         await ended(opening)
         return opening.result()
@@ -453,7 +455,7 @@ class Session:
     @property
     def queues(self) -> list[Queue]:
         """The open queues."""
-        return [queue for queue in self._driver.open_queues if not queue.closed]
+        return [queue for queue in self._connection.open_queues if not queue.closed]
 
     # events and state
 
@@ -462,22 +464,22 @@ class Session:
 
         Each iterator receives every event. A slow iterator loses its oldest events beyond 1,000.
         """
-        return self._driver.events.subscribe()
+        return self._connection.events.subscribe()
 
     @property
     def options(self) -> SessionOptions:
         """The options of the session."""
-        return self._driver.options
+        return self._connection.options
 
     @property
     def state(self) -> SessionState:
         """The state of the session."""
-        return self._driver.core.state
+        return self._connection.core.state
 
     @property
     def address(self) -> str:
         """The address of the connected broker, or the next address to try: ``tcp://host:port``."""
-        return self._driver.address
+        return self._connection.address
 
     @property
     def interceptors(self) -> tuple[Interceptor, ...]:
@@ -490,7 +492,7 @@ class Session:
         Use the descriptor only to keep child processes from inheriting it. Reading or writing breaks the
         session.
         """
-        return self._driver.connection.fileno()
+        return self._connection.fileno()
 
     def set_trace(self, trace: Trace, *, count: int | None = None) -> None:
         """Switch the wire trace on or off while the session runs, on this connection and all later ones.
@@ -514,8 +516,8 @@ class Session:
         """
         _checks.instance("trace", trace, Trace, "one of bmq.Trace")
         count = _checks.optional(_checks.integer, "count", count, 1)
-        self._driver.check_open()
-        self._driver.dialer.set_trace(trace, count)
+        self._connection.check_open()
+        self._connection.dialer.set_trace(trace, count)
 
     def health(self) -> Health:
         """Return the health of the session: whether it is ready or degraded, why, since when, and three ages.
@@ -531,15 +533,15 @@ class Session:
         - while queues are suspended because the host is unhealthy;
         - after a queue could not be reopened, until the application opens the queue.
         """
-        driver = self._driver
-        return driver.health.report(driver.ages(), driver.core.stalls(driver.loop.time()))
+        connection = self._connection
+        return connection.health.report(connection.ages(), connection.core.stalls(connection.loop.time()))
 
     def stats(self) -> SessionStats:
         """Return a snapshot of the session's counters and levels."""
         from bmq.client.stats import session_stats  # large, and not all programs ask
 
-        self._driver.connection.confirming.finish()
-        return session_stats(self._driver)
+        self._connection.confirming.finish()
+        return session_stats(self._connection)
 
 
 def _parsed(name: str, uri: object) -> QueueUri:
@@ -577,7 +579,7 @@ async def close_all_left_open() -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(0)  # sessions dropped just now begin to close
     for session in _open_sessions():
-        if session._driver.loop is loop and session._close_task is None:
+        if session._connection.loop is loop and session._close_task is None:
             session._warn_of_leaving()
             close_left_open(session)
     closing = [task for task in _closing if task.get_loop() is loop]
@@ -588,8 +590,8 @@ async def close_all_left_open() -> None:
 def disown(loops: Collection[asyncio.AbstractEventLoop]) -> None:
     """Allow sessions of event loops with killed processes to be collected without a warning."""
     for each in _open_sessions():
-        driver = each._driver
-        driver.disowned = driver.disowned or driver.loop in loops
+        connection = each._connection
+        connection.disowned = connection.disowned or connection.loop in loops
 
 
 def _at_exit() -> None:

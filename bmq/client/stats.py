@@ -20,7 +20,7 @@ from bmq.protocol.client.counters import BOUNDS, Durations, PostCounts
 from bmq.protocol.client.events import Connected, Disconnected, SessionEvent
 
 if TYPE_CHECKING:
-    from bmq.client.driver import Driver
+    from bmq.client.connection import Connection
     from bmq.client.session import Session
     from bmq.protocol.client.queue import QueueCore
 
@@ -324,25 +324,26 @@ def queue_stats(core: QueueCore, counts: ReceiveCounts, buffered: tuple[int, int
     )
 
 
-def session_stats(driver: Driver) -> SessionStats:
+def session_stats(connection: Connection) -> SessionStats:
     """Return a snapshot of a session's statistics."""
-    connection, posts = driver.connection, driver.core.posts
-    repeated, revived = driver.core.repeated
-    waiting = [queue._buffered for queue in driver.queues.values()]
+    posts = connection.core.posts
+    repeated, revived = connection.core.repeated
+    waiting = [queue._buffered for queue in connection.queues.values()]
+    buffered = sum(count for count, _ in waiting), sum(size for _, size in waiting)
     return SessionStats(
-        state=driver.core.state,
-        queues=len(driver.open_queues),
+        state=connection.core.state,
+        queues=len(connection.open_queues),
         **_posting(posts.counts, len(posts), posts.bytes),
-        **_receiving(driver.received, (sum(count for count, _ in waiting), sum(size for _, size in waiting))),
-        unmatched=driver.received.unmatched,
+        **_receiving(connection.received, buffered),
+        unmatched=connection.received.unmatched,
         write_buffer_bytes=connection.write_buffer_size,
         bytes_sent=connection.bytes_sent,
         bytes_received=connection.bytes_received,
-        reconnects=driver.dialer.reconnects,
-        seconds_disconnected=driver.seconds_disconnected,
+        reconnects=connection.dialer.reconnects,
+        seconds_disconnected=connection.seconds_disconnected,
         repeated_subscriptions=repeated,
         revived_messages=revived,
-        **driver.ages(),
+        **connection.ages(),
     )
 
 

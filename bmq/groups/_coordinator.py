@@ -253,7 +253,7 @@ class Coordinator:
     def _node(self) -> str:
         """Return the broker's node of the present or latest connection: host and port."""
         session = self._queue.session
-        broker = session._driver.core.broker
+        broker = session._connection.core.broker
         host = broker.name.rpartition(" on ")[2] if broker is not None else ""
         node = f"{host}:{session.address.rpartition(':')[2]}"
         return re.sub(r"[^\w.:-]", "_", node, flags=re.ASCII)[-60:]
@@ -671,7 +671,7 @@ class Coordinator:
                             await self._leave(control)
                         await session.close()
         finally:
-            session._driver.give_up()
+            session._connection.give_up()
         self._member.lost(self._new_name())
         self._bundle()
         self._resign()
@@ -925,11 +925,11 @@ async def _connect_beside(session: Session) -> Session:
         ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
     """
     options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
-    beside = type(session)(session._broker, options, interceptors=None)
-    await beside._driver.connect()
+    beside = type(session)(session._connection.dialer.broker, options, interceptors=None)
+    await beside._connection.connect()
     return beside
 
 
 def _drop_connection(session: Session, why: str) -> None:
     """Drop the connection, if any, so that the session reconnects."""
-    session._driver.handle(CloseChannel(ConnectionFailed(why)))
+    session._connection.handle(CloseChannel(ConnectionFailed(why)))

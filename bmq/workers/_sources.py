@@ -145,7 +145,7 @@ class ArrivingMessages(MessageSource):
     def put_off(self, work: Work, seconds: float) -> bool:
         if not self._workers.durable or self._workers.stopping:
             return False
-        losses = self._consumer.queue.session._driver.received.losses
+        losses = self._consumer.queue.session._connection.received.losses
         if losses != self._losses:
             # After a lost connection, the broker redelivers messages in line, some to different consumers.
             self._losses = losses

@@ -126,14 +126,14 @@ def calls(consumers: Iterable[Consumer]) -> int:
 def expect(consumer: Consumer, handler: str) -> None:
     """Count the session as not ready while the consumer has no workers."""
     trouble = Trouble(f"{handler} of {consumer.queue.uri} does not run", _world.now(), True)
-    consumer.queue.session._driver.health.handlers[consumer] = lambda: HandlerReport(trouble)
+    consumer.queue.session._connection.health.handlers[consumer] = lambda: HandlerReport(trouble)
 
 
 @contextmanager
 def watched(consumer: Consumer, workers: Workers) -> Generator[None]:
     """Show the workers of a consumer in its status, and inside the block in the health of the session."""
     consumer._buffer.workers = workers
-    handlers = consumer.queue.session._driver.health.handlers
+    handlers = consumer.queue.session._connection.health.handlers
     before = handlers.pop(consumer, None)
     handlers[consumer] = lambda: _report(consumer, workers)
     try:
@@ -232,7 +232,7 @@ _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionStat
 
 def _status(consumer: Consumer, workers: Workers | None) -> SubscriberStatus:
     state, _ = _judged(consumer, workers)
-    if state is not SubscriberState.BLOCKED and consumer.queue.session._driver.core.stalled:
+    if state is not SubscriberState.BLOCKED and consumer.queue.session._connection.core.stalled:
         state = SubscriberState.STALLED
     if consumer.queue.session.state in _LOST:
         state = SubscriberState.LOST
@@ -270,7 +270,7 @@ def _judged(consumer: Consumer, workers: Workers | None) -> tuple[SubscriberStat
     ``status()`` shows the state, and the health of the session the reason.
     """
     if workers is None:
-        if consumer in consumer.queue.session._driver.health.handlers:
+        if consumer in consumer.queue.session._connection.health.handlers:
             return SubscriberState.JOINING, None  # see expect()
         full = consumer.stats().unconfirmed >= consumer.options.max_unconfirmed_messages > 0
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE, None

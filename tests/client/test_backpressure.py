@@ -180,7 +180,7 @@ async def test_a_post_that_waits_learns_that_its_queue_was_closed(peer: Peer) ->
 
 async def test_posts_waiting_for_the_transport_continue_after_a_lost_connection(peer: Peer) -> None:
     async with writing(peer) as (session, queue):
-        session._driver.connection.writable = False
+        session._connection.writable = False
         (waiting,) = await start(queue.post(b"1"))
         assert not queue.unacked
         peer.hold.discard("PUT")

@@ -87,9 +87,9 @@ def push(peer: Peer, s_id: int, *numbers: int, size: int = SIZE, **properties: A
 
 def take_in(session: bmq.Session, data: bytes) -> None:
     """Let a session read bytes at once."""
-    connection = session._driver.connection
-    assert connection._channel is not None
-    connection.channel_data(connection._channel, data)
+    connection = session._connection
+    assert connection.channel is not None
+    connection.channel_data(connection.channel, data)
 
 
 def one_event(peer: Peer, messages: Iterable[tuple[int, int]]) -> bytes:
@@ -175,7 +175,7 @@ async def test_held_messages_are_dropped_with_queue_and_connection(peer: Peer) -
                 peer.cut()
                 await queue.post(b"1")  # noticed by the next write
             assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
-            receive_limit = session._driver.receive_limit
+            receive_limit = session._connection.receive_limit
             assert (receive_limit.messages, receive_limit.bytes, receive_limit.sheds) == (0, 0, False)
 
 
@@ -239,7 +239,7 @@ async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: 
                         del expected[:count]
             assert consumer.buffered == len(expected)
         assert [int((await consumer.receive(30)).data) for _ in expected] == expected
-        receive_limit = session._driver.receive_limit
+        receive_limit = session._connection.receive_limit
         assert (receive_limit.messages, receive_limit.bytes) == (0, 0)
 
 

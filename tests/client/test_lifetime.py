@@ -62,10 +62,10 @@ async def test_closed_session_leaves_no_task_or_timer(peer: Peer) -> None:
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     await queue.post(b"1")
     await session.close()
-    driver = weakref.ref(session._driver)
+    connection = weakref.ref(session._connection)
     del session, queue
     gc.collect()
-    assert driver() is None
+    assert connection() is None
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:

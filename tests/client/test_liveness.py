@@ -36,7 +36,7 @@ async def test_a_slow_application_does_not_drop_the_connection(peer: Peer) -> No
 
 
 def option(session: bmq.Session, name: str) -> int | None:
-    transport = cast("Any", session._driver.connection._channel)._transport
+    transport = cast("Any", session._connection.channel)._transport
     level = socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP
     number = getattr(socket, name, None)
     return None if number is None else transport.get_extra_info("socket").getsockopt(level, number)

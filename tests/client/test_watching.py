@@ -116,7 +116,7 @@ async def test_library_bug_ends_the_session_and_all_waiting_calls(
     pending = queue.post_nowait(b"1")
     receiving = asyncio.ensure_future(queue.receive())
     await eventually(lambda: peer.connection.script.puts)
-    monkeypatch.setattr(session._driver.core, "_pushed", None)
+    monkeypatch.setattr(session._connection.core, "_pushed", None)
     with caplog.at_level(logging.CRITICAL, "bmq"):
         peer.connection.push(1)
         with pytest.raises(bmq.PostError):

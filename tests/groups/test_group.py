@@ -242,7 +242,7 @@ async def test_no_bucket_has_room_when_it_is_subscribed_or_when_the_member_leave
 ) -> None:
     """Another member may own the bucket, also after a lost connection; and a replica delivers what fits."""
     sent = bytearray()
-    core = reader._driver.core  # the requests themselves: no public name shows them
+    core = reader._connection.core  # the requests themselves: no public name shows them
     data_to_send = core.data_to_send
 
     def recorded(*arguments: float) -> list[bytes]:

@@ -233,7 +233,7 @@ class World:
 
     def wrong(self) -> list[str]:
         """Return wrong sums of the broker and of living sessions, and forgotten messages."""
-        living = (each for each in list(self._witness.sessions) if not each._driver.loop.dead)
+        living = (each for each in list(self._witness.sessions) if not each._connection.loop.dead)
         queues = self.broker.broker.queues
         kept = [
             f"{uri} keeps {app.pending} messages for {name}, all of them confirmed"

@@ -17,7 +17,7 @@ class Counting:
 
     def __init__(self, queue: bmq.Queue) -> None:
         self.count = 0
-        core = queue._driver.core
+        core = queue._connection.core
         data_to_send = core.data_to_send
 
         def counting(*arguments: float) -> list[bytes]:
