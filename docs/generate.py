@@ -56,7 +56,7 @@ import bmq.typed
 import bmq.types
 from bmq._json import orjson
 from bmq.broker._session import BrokerSession
-from bmq.client.buffer import ConsumerLife
+from bmq.client.buffer import ReceiveBuffer
 from bmq.errors import AckStatus, ProtocolError, StatusCategory
 from bmq.groups._protocol import Assignment, Candidate
 from bmq.protocol.client.core import ClientCore
@@ -478,7 +478,7 @@ def transition_tables() -> dict[str, Mapping[tuple[Enum, Enum], Any]]:
         "Session": ClientCore.TRANSITIONS,
         "Queue": QueueCore.TRANSITIONS,
         "Subscriptions": SubscriptionSet.TRANSITIONS,
-        "Consumer": ConsumerLife.TRANSITIONS,
+        "Consumer": ReceiveBuffer.TRANSITIONS,
         "App": Life.TRANSITIONS,
         "Bucket": Assignment.TRANSITIONS,
         "Candidate": Candidate.TRANSITIONS,

@@ -20,12 +20,8 @@ import bmq
 
 PACKAGE = Path(bmq.__file__).parent
 CONFIG = PACKAGE.parent / "pyproject.toml"
-#: The domains that an embedded broker has without configuration, for tests too; and what a consumer of
-#: columns needs of the consumer that it extends.
-SHARED = {
-    "bmq.broker._domain_config",
-    "bmq.client._definition",
-}
+#: The domains that an embedded broker has without configuration, for tests too.
+SHARED = {"bmq.broker._domain_config"}
 
 #: Only some users need these, so `import bmq` must not pay for them.
 NOT_ON_IMPORT = {

@@ -14,7 +14,6 @@ import numpy as np
 from bmq import _world
 from bmq.arrow.columns import Array
 from bmq.arrow.push import PushColumns, read_push_columns
-from bmq.client._definition import compile_expression_input
 from bmq.client.buffer import Delivery, ReceiveBuffer
 from bmq.client.consumer import Consumer
 from bmq.client.counting import size_of
@@ -127,8 +126,7 @@ class ColumnLine(ReceiveBuffer):
     """
 
     def __init__(self, queue: Queue, expression: ExpressionInput, options: SubscriptionOptions) -> None:
-        expression, expressions, _ = compile_expression_input(expression, discard=False)
-        super().__init__(queue, expression, expressions, options, None)
+        super().__init__(queue, expression, options)
         self._events: deque[_Event] = deque()
         self._message_by_message = bool(self.hooks.receiving or self.hooks.confirming)
         if not self._message_by_message:
@@ -266,7 +264,7 @@ class ColumnLine(ReceiveBuffer):
         if receipt.messages:
             self.confirm_messages([each for each in receipt.messages if not each.confirmed])
             return
-        self.confirm_guids(receipt.guids.tolist())
+        self.queue._confirm_many(receipt.guids.tolist())
         confirming, turn = self.confirming, self.connection.turn
         for count, arrival in receipt.arrivals:
             confirming.add(self.counts, arrival, turn, count)

@@ -16,7 +16,7 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.arrow.consumer import MAX_BYTES, ColumnConsumer, Receipt, Taken
 from bmq.arrow.decoding import MAP, TableDecoder, guid_texts, pieces, to_arrow
-from bmq.client.limits import ConsumerLimits, checked_limits
+from bmq.client.keywords import ConsumerLimits, checked_limits
 from bmq.client.posts import QueueBase
 from bmq.errors import ProtocolError, TimedOut, UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions

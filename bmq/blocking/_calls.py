@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bmq.client.consumer import Subscription
     from bmq.client.health import Health
     from bmq.client.interceptors import Interceptor
-    from bmq.client.limits import ConsumerLimits
+    from bmq.client.keywords import ConsumerLimits
     from bmq.client.message import Message as _Message
     from bmq.client.options import SessionOptions, Trace
     from bmq.client.posts import Ack, GuidsOf, PostReport

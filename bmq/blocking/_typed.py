@@ -16,7 +16,7 @@ from bmq import _checks
 from bmq._live import live
 from bmq.blocking._message import Message, MessageBatch
 from bmq.blocking._posts import PostFuture
-from bmq.client.limits import ConsumerLimits
+from bmq.client.keywords import ConsumerLimits
 from bmq.client.posts import Ack, PostReport, PutMessage, checked_properties
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError

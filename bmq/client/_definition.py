@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Definition",
     "Numbered",
-    "RoutedMessage",
     "Unread",
     "check_expression_input",
-    "compile_expression_input",
     "properties_of",
 ]
 
@@ -51,63 +49,70 @@ Numbered = tuple[int, Push]
 class Definition:
     """The definition of a consumer's subscription.
 
+    Args:
+        buffer: buffer of the consumer.
+        expression: expression given by the application.
+        options: limits and priority of all expressions together.
+        discard: whether to discard unmatched messages.
+        strict: if False, an expression that does not compile is sent unchanged.
+
     Attributes:
         buffer: buffer of the consumer.
+        everything: whether the consumer takes all messages.
         expression: expression given by the application.
         expressions: compiled form of all expressions; None for all messages.
         options: limits and priority of all expressions together.
         discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
         subscriptions: one subscription for each expression, with the limits divided among the expressions,
             and the discarding subscriptions.
+
+    Raises:
+        InvalidExpression: the expression is not legal.
     """
 
-    __slots__ = ("_everything", "buffer", "discard", "expression", "expressions", "options", "subscriptions")
+    __slots__ = ("buffer", "discard", "everything", "expression", "expressions", "options", "subscriptions")
 
     def __init__(
         self,
         buffer: ReceiveBuffer,
         expression: ExpressionInput,
-        expressions: list[Expression | None],
         options: SubscriptionOptions,
-        discard: Complement | None,
+        *,
+        discard: bool = False,
+        strict: bool = True,
     ) -> None:
         self.buffer = buffer
-        self.expression = expression
-        self.expressions = expressions
-        self._everything = None in expressions
+        self.expression, self.expressions, complement = _compile(expression, discard=discard, strict=strict)
+        self.everything = None in self.expressions
         self.options = options
-        self.discard = discard
-        parts = len(expressions)
+        self.discard = complement
+        parts = len(self.expressions)
         divided = options._replace(
             max_unconfirmed_messages=_share(options.max_unconfirmed_messages, parts),
             max_unconfirmed_bytes=_share(options.max_unconfirmed_bytes, parts),
         )
         self.subscriptions = [
-            SubscriptionCore(str(each or ""), divided, buffer, self) for each in expressions
+            SubscriptionCore(str(each or ""), divided, buffer, self) for each in self.expressions
         ]
-        if discard is not None:
+        if complement is not None:
             # A catch-all also matches the wanted messages: the priority must be below the filter's.
-            limits = divided._replace(priority=options.priority - 1) if discard.catch_all else divided
-            sink = _DiscardingSink(buffer, discard)
+            limits = divided._replace(priority=options.priority - 1) if complement.catch_all else divided
+            sink = _DiscardingSink(buffer, complement)
             self.subscriptions += [
-                SubscriptionCore(str(each or ""), limits, sink, self) for each in discard.subscriptions()
+                SubscriptionCore(str(each or ""), limits, sink, self) for each in complement.subscriptions()
             ]
 
-    def takes(self, message: RoutedMessage) -> bool:
-        """Whether a message matches the consumer; False if unknown."""
-        if self._everything:
+    def takes(self, properties: Properties | Unread | None) -> bool:
+        """Whether a message with some properties matches the consumer; False if unknown."""
+        if self.everything:
             return True
-        properties = message.properties
         return properties is not _UNREAD and any(
             each is None or each.matches(properties) for each in self.expressions
         )
 
-    def discards(self, message: RoutedMessage) -> bool:
-        """Whether a message is to be discarded; False if unknown."""
-        if self.discard is None:
-            return False
-        properties = message.properties
-        return properties is not _UNREAD and self.discard.may_discard(properties)
+    def discards(self, properties: Properties | Unread | None) -> bool:
+        """Whether a message with some properties is to be discarded; False if unknown."""
+        return self.discard is not None and properties is not _UNREAD and self.discard.may_discard(properties)
 
 
 class _DiscardingSink(Sink):
@@ -143,14 +148,10 @@ class _DiscardingSink(Sink):
         self._buffer.again(count)
 
 
-def compile_expression_input(
-    expression: ExpressionInput, *, discard: bool, strict: bool = True
+def _compile(
+    expression: ExpressionInput, *, discard: bool, strict: bool
 ) -> tuple[ExpressionInput, list[Expression | None], Complement | None]:
-    """Return an expression, the compiled form, and the complement (None without discarding).
-
-    Raises:
-        InvalidExpression: the expression is not legal.
-    """
+    """Return an expression, the compiled form, and the complement (None without discarding)."""
     if isinstance(expression, str):
         expression = str.__str__(expression) or None
     if expression is None and not discard:
@@ -175,29 +176,6 @@ def check_expression_input(expression: object) -> None:
         from bmq.subscriptions import check_expression_type
 
         check_expression_type(expression)
-
-
-class RoutedMessage:
-    """A message with properties read when the first expression needs them.
-
-    Args:
-        push: message.
-    """
-
-    __slots__ = ("_properties", "_read", "push")
-
-    def __init__(self, push: Push) -> None:
-        self.push = push
-        self._read = False
-        self._properties: Properties | Unread | None = None
-
-    @property
-    def properties(self) -> Properties | Unread | None:
-        """The properties; see :func:`properties_of`."""
-        if not self._read:
-            self._properties = properties_of(self.push)
-            self._read = True
-        return self._properties
 
 
 def properties_of(message: Push) -> Properties | Unread | None:

@@ -14,10 +14,9 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import weakly
 from bmq._turn import look_at
-from bmq.client._definition import Definition, Numbered, RoutedMessage
+from bmq.client._definition import Definition, Numbered, properties_of
 from bmq.client.buffer import ConsumerInput, ConsumerState, InHand, ReceiveBuffer
 from bmq.client.counting import size_of
-from bmq.client.receive_limit import ReceiveLimit
 from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, UsageError
 from bmq.protocol.client.events import UnclaimedMessages
 from bmq.protocol.client.ports import Arrival, QueueOwner
@@ -46,55 +45,6 @@ _discarding: weakref.WeakKeyDictionary[ReceiveBuffer, tuple[str, str]] = weakref
 _discarding_lock = threading.Lock()
 
 
-class UnclaimedBuffer:
-    """Keeps messages until a matching consumer starts, counted in the session's receive limit.
-
-    Messages are appended on arrival, and sorted into the order of delivery on taking. Sorting on arrival
-    would move all messages for each event.
-
-    Args:
-        receive_limit: session's account of held messages.
-
-    Attributes:
-        bytes: bytes of the messages.
-    """
-
-    __slots__ = ("_messages", "_receive_limit", "bytes")
-
-    def __init__(self, receive_limit: ReceiveLimit) -> None:
-        self._receive_limit = receive_limit
-        self._messages: list[Numbered] = []
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def keep(self, messages: list[Numbered]) -> int:
-        """Keep messages, only the first ones if space is short; return the number of dropped messages."""
-        size = 0
-        kept: list[Numbered] = []
-        for each in messages:
-            more = len(each[1][DATA])
-            if not self._receive_limit.has_room(len(kept) + 1, size + more):
-                break
-            kept.append(each)
-            size += more
-        if kept:
-            self._messages += kept
-            self.bytes += size
-            self._receive_limit.count_unclaimed(len(kept), size)
-        return len(messages) - len(kept)
-
-    def take(self) -> list[Numbered]:
-        """Take out all messages, in the order of delivery."""
-        messages, self._messages = self._messages, []
-        size, self.bytes = self.bytes, 0
-        if messages:
-            self._receive_limit.count_unclaimed(-len(messages), -size)
-            messages.sort(key=_number)
-        return messages
-
-
 class Subscriptions(QueueOwner):
     """The started consumers of one queue.
 
@@ -103,7 +53,9 @@ class Subscriptions(QueueOwner):
 
     Attributes:
         members: started consumers, including paused consumers, in the order of the start.
-        unclaimed: messages without a matching consumer in the queue.
+        unclaimed: messages without a matching consumer in the queue. They are appended on arrival, and sorted
+            into the order of delivery on taking. Sorting on arrival would move all messages for each event.
+        unclaimed_bytes: bytes of these messages.
         in_hand: messages in the hands of handlers.
     """
 
@@ -111,7 +63,9 @@ class Subscriptions(QueueOwner):
         self._queue = queue
         self._connection = connection = queue._connection
         self.members: dict[ReceiveBuffer, None] = {}
-        self.unclaimed = UnclaimedBuffer(connection.receive_limit)
+        self._receive_limit = connection.receive_limit
+        self.unclaimed: list[Numbered] = []
+        self.unclaimed_bytes = 0
         self.in_hand = InHand()
         self._limited = LogLimit(logger, clock=connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None
@@ -144,13 +98,12 @@ class Subscriptions(QueueOwner):
         Raises:
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        if buffer.definition.discard is not None:
-            try:
-                self._check_discarding(buffer, buffer.definition)
-            except UsageError:
-                for each in self.members:
-                    each.shut(None)
-                raise
+        try:
+            self._check_discarding(buffer, buffer.definition)
+        except UsageError:
+            for each in self.members:
+                each.fire(_I.SHUT)
+            raise
         buffer.fire(_I.BEGIN)
         self.members[buffer] = None
 
@@ -164,8 +117,7 @@ class Subscriptions(QueueOwner):
         self._queue._check_open()
         if buffer.over:
             raise QueueClosed(f"{buffer.consumer!r} is closed; subscribe again")
-        if buffer.definition.discard is not None:
-            self._check_discarding(buffer, buffer.definition)
+        self._check_discarding(buffer, buffer.definition)
         self.members.pop(buffer, None)
         buffer.fire(_I.BEGIN)
         self.members[buffer] = None
@@ -175,7 +127,7 @@ class Subscriptions(QueueOwner):
         except QueueClosed:
             self._drop(buffer, _I.FAILED)
             raise
-        with self._connection.receive_limit.moving():
+        with self._receive_limit.moving():
             if resting is not None:
                 self.place(resting.take_back())
             self._place_unclaimed()
@@ -187,7 +139,8 @@ class Subscriptions(QueueOwner):
         Raises:
             UsageError: each of the two would confirm the messages of the other.
         """
-        assert definition.discard is not None
+        if definition.discard is None:
+            return
         uri = str(self._queue._parsed_uri)
         key = self._connection.dialer.target, uri
         selected = set(definition.discard.wanted)
@@ -240,7 +193,7 @@ class Subscriptions(QueueOwner):
             if self._has_left() if refused else removed:
                 self._ask_again()
             if not buffer.active:
-                with self._connection.receive_limit.moving():
+                with self._receive_limit.moving():
                     self.place(buffer.take_back())  # the consumer may have received messages nevertheless
             raise
         if buffer.state is _OPENING and self._is_latest(buffer):
@@ -273,7 +226,7 @@ class Subscriptions(QueueOwner):
         if not was_active:
             return
         # Before the broker's answer: messages still to arrive come later in the order of delivery.
-        with self._connection.receive_limit.moving():
+        with self._receive_limit.moving():
             self.place(buffer.take_back())
         try:
             await self._ask()
@@ -291,13 +244,12 @@ class Subscriptions(QueueOwner):
         Raises:
             UsageError: the consumer and another one would confirm each other's messages.
         """
-        if definition.discard is not None:
-            self._check_discarding(buffer, definition)
+        self._check_discarding(buffer, definition)
         buffer.definition = definition
         if buffer.state is not _OPEN and buffer.state is not _OPENING:
             return
-        if self.unclaimed.bytes:
-            with self._connection.receive_limit.moving():
+        if self.unclaimed_bytes:
+            with self._receive_limit.moving():
                 self._place_unclaimed()
         try:
             await self._ask()
@@ -377,14 +329,15 @@ class Subscriptions(QueueOwner):
         active = [buffer for buffer in self.active if buffer is not besides]
         if active:
             ranked = sorted(active, key=lambda each: -each.definition.options.priority)
+            all_alike = ranked[0].definition.everything
             for each in messages:
-                message = RoutedMessage(each[1])
+                properties = None if all_alike else properties_of(each[1])
                 for buffer in ranked:
-                    if buffer.definition.takes(message):
+                    if buffer.definition.takes(properties):
                         shares.setdefault(buffer, []).append(each)
                         break
                 else:
-                    if any(buffer.definition.discards(message) for buffer in ranked):
+                    if any(buffer.definition.discards(properties) for buffer in ranked):
                         unwanted.append(each[1][GUID])
                     else:
                         left.append(each)
@@ -398,7 +351,7 @@ class Subscriptions(QueueOwner):
         if left and not again:
             self._queue._counts.match_nobody(len(left))
         if left and not self._queue._core.at_most_once:
-            dropped = self.unclaimed.keep(left)
+            dropped = self._keep(left)
             if dropped:
                 self._report_dropped(dropped)
         if not self.unclaimed:
@@ -406,9 +359,34 @@ class Subscriptions(QueueOwner):
         elif self._mention is None:
             self._mention_unclaimed(True)
 
+    def _keep(self, messages: list[Numbered]) -> int:
+        """Keep messages, only the first ones if space is short; return the number of dropped messages."""
+        size = 0
+        kept: list[Numbered] = []
+        for each in messages:
+            more = len(each[1][DATA])
+            if not self._receive_limit.has_room(len(kept) + 1, size + more):
+                break
+            kept.append(each)
+            size += more
+        if kept:
+            self.unclaimed += kept
+            self.unclaimed_bytes += size
+            self._receive_limit.count_unclaimed(len(kept), size)
+        return len(messages) - len(kept)
+
+    def _take_unclaimed(self) -> list[Numbered]:
+        """Take out all unclaimed messages, in the order of delivery."""
+        messages, self.unclaimed = self.unclaimed, []
+        size, self.unclaimed_bytes = self.unclaimed_bytes, 0
+        if messages:
+            self._receive_limit.count_unclaimed(-len(messages), -size)
+            messages.sort(key=_number)
+        return messages
+
     def _place_unclaimed(self) -> None:
         """Offer the unclaimed messages to the present consumers."""
-        self.place(self.unclaimed.take(), again=True)
+        self.place(self._take_unclaimed(), again=True)
 
     def _report_dropped(self, count: int) -> None:
         """Log dropped messages."""
@@ -441,7 +419,7 @@ class Subscriptions(QueueOwner):
                 "them or the queue is closed",
                 uri,
                 count,
-                f"{self.unclaimed.bytes:,}",
+                f"{self.unclaimed_bytes:,}",
                 extra={"queue": uri, "broker": self._connection.address},
             )
             self._connection.publish(UnclaimedMessages(uri, count))
@@ -453,14 +431,11 @@ class Subscriptions(QueueOwner):
         if not self._queue._core.at_most_once:
             for buffer in self.members:
                 buffer.clear()
-            self._forget_unclaimed()
+            self.forget_unclaimed()
 
-    def finish(self) -> None:
-        """Drop unclaimed messages of a queue that is closing or closed."""
-        self._forget_unclaimed()
-
-    def _forget_unclaimed(self) -> None:
-        self.unclaimed.take()
+    def forget_unclaimed(self) -> None:
+        """Drop unclaimed messages, also of a queue that is closing or closed."""
+        self._take_unclaimed()
         self._mention_unclaimed(False)
 
 

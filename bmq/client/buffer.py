@@ -45,12 +45,11 @@ if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
     from bmq.protocol.client.subscription import SubscriptionOptions
-    from bmq.subscriptions import Complement, Expression, ExpressionInput
+    from bmq.subscriptions import ExpressionInput
     from bmq.wire.properties import Properties
 
 __all__ = [
     "ConsumerInput",
-    "ConsumerLife",
     "ConsumerState",
     "Delivery",
     "Feeding",
@@ -91,81 +90,6 @@ class ConsumerInput(Enum):
 _S, _I = ConsumerState, ConsumerInput
 # States are compared individually: the hash of an enumerator is a call, and this runs for each event.
 _OPENING, _OPEN, _CLOSING, _CLOSED = _S.OPENING, _S.OPEN, _S.CLOSING, _S.CLOSED
-
-
-class ConsumerLife(Machine):
-    """The life cycle of a consumer, and the waiting callers.
-
-    Attributes:
-        state: state of the consumer.
-        opening: running task that opens the consumer, or None.
-        resumed: future that is done on resume; None unless the consumer is paused.
-        waiting: callers waiting for a message.
-    """
-
-    __slots__ = ("_error", "opening", "resumed", "waiting")
-
-    state: ConsumerState
-
-    def __init__(self) -> None:
-        self.state = ConsumerState.NEW
-        self.opening: asyncio.Task[None] | None = None
-        self.resumed: asyncio.Future[None] | None = None
-        self.waiting = WaitingLine()
-        self._error: Error | None = None
-
-    @property
-    def active(self) -> bool:
-        """Whether the broker has the subscription, or a request for it is pending."""
-        return self.state is _OPEN or self.state is _OPENING
-
-    @property
-    def over(self) -> bool:
-        """Whether no more messages will arrive."""
-        return self.state is _CLOSED or self.state is _CLOSING
-
-    # actions
-
-    def _hold(self, error: Error | None = None) -> None:
-        self.resumed = asyncio.get_running_loop().create_future()
-
-    def _go_on(self, error: Error | None = None) -> None:
-        resumed, self.resumed = self.resumed, None
-        if resumed is not None and not resumed.done():
-            resumed.set_result(None)
-
-    def _end(self, error: Error | None = None) -> None:
-        """End the receiving calls, with ``error`` if not None."""
-        self._error = error
-        self.waiting.wake(len(self.waiting))
-        self._go_on()
-
-    TRANSITIONS: ClassVar = {
-        (_S.NEW, _I.BEGIN): Transition(None, _S.OPENING),
-        (_S.NEW, _I.PAUSE): Transition(_hold, _S.PAUSED),
-        (_S.NEW, _I.CLOSE): Transition(_end, _S.CLOSING),
-        (_S.NEW, _I.SHUT): Transition(_end, _S.CLOSED),
-        (_S.OPENING, _I.AGREED): Transition(None, _S.OPEN),
-        (_S.OPENING, _I.FAILED): Transition(None, _S.NEW),
-        (_S.OPENING, _I.REST): Transition(None, _S.NEW),
-        (_S.OPENING, _I.PAUSE): Transition(_hold, _S.PAUSED),
-        (_S.OPENING, _I.CLOSE): Transition(_end, _S.CLOSING),
-        (_S.OPENING, _I.SHUT): Transition(_end, _S.CLOSED),
-        (_S.OPEN, _I.FAILED): Transition(None, _S.NEW),
-        (_S.OPEN, _I.REST): Transition(None, _S.NEW),
-        (_S.OPEN, _I.PAUSE): Transition(_hold, _S.PAUSED),
-        (_S.OPEN, _I.CLOSE): Transition(_end, _S.CLOSING),
-        (_S.OPEN, _I.SHUT): Transition(_end, _S.CLOSED),
-        (_S.PAUSED, _I.BEGIN): Transition(_go_on, _S.OPENING),
-        (_S.PAUSED, _I.CLOSE): Transition(_end, _S.CLOSING),
-        (_S.PAUSED, _I.SHUT): Transition(_end, _S.CLOSED),
-        (_S.CLOSING, _I.CLOSE): Transition(None, _S.CLOSING),
-        (_S.CLOSING, _I.GONE): Transition(None, _S.CLOSED),
-        (_S.CLOSING, _I.SHUT): Transition(None, _S.CLOSED),
-        (_S.CLOSED, _I.CLOSE): Transition(None, _S.CLOSED),
-        (_S.CLOSED, _I.GONE): Transition(None, _S.CLOSED),
-        (_S.CLOSED, _I.SHUT): Transition(None, _S.CLOSED),
-    }
 
 
 class Delivery:
@@ -260,20 +184,23 @@ class InHand(dict[bytes, "Message | None"]):
             self.pop(message._push[GUID], None)
 
 
-class ReceiveBuffer(ConsumerLife, Sink):
+class ReceiveBuffer(Machine, Sink):
     """The messages of a consumer waiting for the application, and the life of its subscription.
 
     Args:
         queue: queue of the consumer.
         expression: expression given by the application.
-        expressions: compiled form of all expressions; None for all messages.
         options: limits and priority.
-        discard: complement of the expression, if unmatched messages are to be discarded; otherwise None.
+        discard: whether to discard unmatched messages.
+        strict: if False, an expression that does not compile is sent unchanged.
 
     Attributes:
         consumer: public object of the consumer.
         queue: queue of the consumer.
         definition: definition of the subscription.
+        opening: running task that opens the consumer, or None.
+        resumed: future that is done on resume; None unless the consumer is paused.
+        waiting: callers waiting for a message.
         counts: counters of the messages.
         hooks: interceptors.
         confirming: collects the session's confirmations.
@@ -287,25 +214,34 @@ class ReceiveBuffer(ConsumerLife, Sink):
         connection: session's connection.
         workers: workers of the consumer, for reports. A mapping from consumers to workers would keep both for
             ever, because workers refer to the consumer.
+
+    Raises:
+        InvalidExpression: the expression is not legal.
     """
 
     consumer: Consumer
+    state: ConsumerState
 
     def __init__(
         self,
         queue: Queue,
         expression: ExpressionInput,
-        expressions: list[Expression | None],
         options: SubscriptionOptions,
-        discard: Complement | None,
+        *,
+        discard: bool = False,
+        strict: bool = True,
     ) -> None:
-        super().__init__()
+        self.definition = Definition(self, expression, options, discard=discard, strict=strict)
+        self.state = ConsumerState.NEW
+        self.opening: asyncio.Task[None] | None = None
+        self.resumed: asyncio.Future[None] | None = None
+        self.waiting = WaitingLine()
+        self._error: Error | None = None
         self.queue = queue
         self.connection = queue._connection
         self._subscriptions = queue._subscriptions
-        self._receive_limit = queue._connection.receive_limit
+        self._receive_limit = self.connection.receive_limit
         self.counts = ReceiveCounts(queue._counts)
-        self.definition = Definition(self, expression, expressions, options, discard)
         self.turn = turn_of(self.connection.loop)
         self.used = False
         self.feeding = 0
@@ -320,12 +256,63 @@ class ReceiveBuffer(ConsumerLife, Sink):
         self._reported_messages = 0
         self._reported_bytes = 0
 
-    # attributes
+    @property
+    def active(self) -> bool:
+        """Whether the broker has the subscription, or a request for it is pending."""
+        return self.state is _OPEN or self.state is _OPENING
+
+    @property
+    def over(self) -> bool:
+        """Whether no more messages will arrive."""
+        return self.state is _CLOSED or self.state is _CLOSING
 
     @property
     def idle(self) -> bool:
         """Whether the program has received, and no receiver is waiting now."""
         return self.used and not self.waiting and self.opening is None
+
+    # actions
+
+    def _hold(self, error: Error | None = None) -> None:
+        self.resumed = asyncio.get_running_loop().create_future()
+
+    def _go_on(self, error: Error | None = None) -> None:
+        resumed, self.resumed = self.resumed, None
+        if resumed is not None and not resumed.done():
+            resumed.set_result(None)
+
+    def _end(self, error: Error | None = None) -> None:
+        """End the receiving calls, with ``error`` if not None."""
+        self._error = error
+        self.waiting.wake(len(self.waiting))
+        self._go_on()
+
+    TRANSITIONS: ClassVar = {
+        (_S.NEW, _I.BEGIN): Transition(None, _S.OPENING),
+        (_S.NEW, _I.PAUSE): Transition(_hold, _S.PAUSED),
+        (_S.NEW, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.NEW, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.OPENING, _I.AGREED): Transition(None, _S.OPEN),
+        (_S.OPENING, _I.FAILED): Transition(None, _S.NEW),
+        (_S.OPENING, _I.REST): Transition(None, _S.NEW),
+        (_S.OPENING, _I.PAUSE): Transition(_hold, _S.PAUSED),
+        (_S.OPENING, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.OPENING, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.OPEN, _I.FAILED): Transition(None, _S.NEW),
+        (_S.OPEN, _I.REST): Transition(None, _S.NEW),
+        (_S.OPEN, _I.PAUSE): Transition(_hold, _S.PAUSED),
+        (_S.OPEN, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.OPEN, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.PAUSED, _I.BEGIN): Transition(_go_on, _S.OPENING),
+        (_S.PAUSED, _I.CLOSE): Transition(_end, _S.CLOSING),
+        (_S.PAUSED, _I.SHUT): Transition(_end, _S.CLOSED),
+        (_S.CLOSING, _I.CLOSE): Transition(None, _S.CLOSING),
+        (_S.CLOSING, _I.GONE): Transition(None, _S.CLOSED),
+        (_S.CLOSING, _I.SHUT): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.CLOSE): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.GONE): Transition(None, _S.CLOSED),
+        (_S.CLOSED, _I.SHUT): Transition(None, _S.CLOSED),
+    }
 
     # life cycle
 
@@ -362,10 +349,6 @@ class ReceiveBuffer(ConsumerLife, Sink):
             if not opening.cancelled():
                 opening.result()
                 break
-
-    def shut(self, error: Error | None) -> None:
-        """Close the buffer: no more messages will arrive. Receivers end, with ``error`` if not None."""
-        self.fire(ConsumerInput.SHUT, error)
 
     def raise_if_closed(self, at_end: type[Exception] = QueueClosed) -> None:
         """Raise an error if no more messages will arrive.
@@ -438,7 +421,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
         arrival = self._now()
         if self.in_hand is not None:
             messages = self.in_hand.sort_out(messages, arrival, counted=True)
-        self.counts.took_over(len(messages), sum([len(push[DATA]) for _, push in messages]))
+        self.counts.took_over(len(messages), size_of([push for _, push in messages]))
         self.insert(messages, arrival)
 
     def insert(self, messages: list[Numbered], arrival: Arrival) -> None:
@@ -461,7 +444,7 @@ class ReceiveBuffer(ConsumerLife, Sink):
             moved.sort(key=_number)
             for came, group in groupby(moved, _arrival):
                 deliveries.append(_delivery([(number, push) for number, push, _ in group], came))
-        self.count(len(messages), sum([len(push[DATA]) for _, push in messages]))
+        self.count(len(messages), size_of([push for _, push in messages]))
 
     def drop_in_hand(self, in_hand: InHand) -> None:
         """Drop messages in hand, or earlier in the buffer; record the remaining messages as in hand."""
@@ -639,10 +622,6 @@ class ReceiveBuffer(ConsumerLife, Sink):
             raise
 
     # confirming
-
-    def confirm_guids(self, guids: list[bytes]) -> None:
-        """Confirm messages of the consumer by their GUIDs, without counting them."""
-        self.queue._confirm_many(guids)
 
     def confirm_messages(self, messages: list[Message]) -> None:
         """Confirm unconfirmed messages of the consumer."""

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Unpack
 from bmq import _checks
 from bmq._live import live
 from bmq._loop import timeout
-from bmq.client._definition import (
-    Definition,
-    check_expression_input,
-    compile_expression_input,
-)
+from bmq.client._definition import Definition, check_expression_input
 from bmq.client.buffer import ConsumerState, ReceiveBuffer
-from bmq.client.limits import ConsumerLimits, checked_limits
+from bmq.client.keywords import ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch
 from bmq.errors import UsageError
 from bmq.protocol.client.subscription import SubscriptionOptions
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from bmq.client.stats import ConsumerStats
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["Consumer", "Subscription", "buffer_for"]
+__all__ = ["Consumer", "Subscription", "consumer_of"]
 
 _ANY = SubscriptionOptions(0, 0, 0)
 
@@ -83,14 +79,17 @@ class Subscription:
         }
 
 
-def buffer_for(subscription: Subscription, queue: Queue, options: SubscriptionOptions) -> ReceiveBuffer:
-    """Create the buffer of a subscription; ``options`` has the defaults."""
-    each = subscription
-    changed = checked_limits(each.limits, options)
-    expression, expressions, discard = compile_expression_input(
-        each.expression, discard=each.discard_unmatched, strict=each.strict
+def consumer_of(subscription: Subscription, queue: Queue, options: SubscriptionOptions) -> Consumer:
+    """Create the consumer of a subscription; ``options`` has the defaults."""
+    limits = checked_limits(subscription.limits, options)
+    buffer = ReceiveBuffer(
+        queue,
+        subscription.expression,
+        limits,
+        discard=subscription.discard_unmatched,
+        strict=subscription.strict,
     )
-    return ReceiveBuffer(queue, expression, expressions, changed, discard)
+    return Consumer(queue, buffer)
 
 
 @live
@@ -369,16 +368,14 @@ class Consumer:
         buffer = self._buffer
         buffer.queue._check_open()
         before = buffer.definition
-        expressions, complement = before.expressions, before.discard
         check_expression_input(expression)
         options = checked_limits(limits, before.options)
-        if expression is None:
-            expression = before.expression
-        else:
-            expression, expressions, complement = compile_expression_input(
-                expression, discard=complement is not None
-            )
-        definition = Definition(buffer, expression, expressions, options, complement)
+        definition = Definition(
+            buffer,
+            before.expression if expression is None else expression,
+            options,
+            discard=before.discard is not None,
+        )
         await buffer.queue._subscriptions.redefine(buffer, definition)
 
 

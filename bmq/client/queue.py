@@ -31,11 +31,11 @@ from bmq.client._definition import Definition
 from bmq.client._handlers import Handlers
 from bmq.client._subscriptions import Subscriptions
 from bmq.client.batches import PLAIN, WITH_PROPERTIES, PostBatch, decoded
-from bmq.client.buffer import ReceiveBuffer
-from bmq.client.consumer import Consumer, Subscription, buffer_for
+from bmq.client.buffer import ConsumerInput, ReceiveBuffer
+from bmq.client.consumer import Consumer, Subscription, consumer_of
 from bmq.client.counting import ReceiveCounts, size_of
 from bmq.client.interceptors import InterceptedPost, PostInterception
-from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
+from bmq.client.keywords import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch
 from bmq.client.options import check_compression
 from bmq.client.posts import (
@@ -164,15 +164,13 @@ class Queue(QueueBase):
         # starts before the program receives from the queue takes its place.
         self._eager = False
         if flags & QueueFlags.READ and default_subscription is not False:
-            self._default = ReceiveBuffer(self, None, [None], options, None)
+            self._default = ReceiveBuffer(self, None, options)
             Consumer(self, self._default)
             self._eager = default_subscription is None and not subscriptions
             if default_subscription:
                 self._subscriptions.add(self._default)
         for subscription in subscriptions:
-            buffer = buffer_for(subscription, self, options)
-            Consumer(self, buffer)
-            self._subscriptions.add(buffer)
+            self._subscriptions.add(consumer_of(subscription, self, options)._buffer)
         self._core = core = connection.core.open_queue(
             uri,
             flags,
@@ -808,7 +806,7 @@ class Queue(QueueBase):
             strict=strict,
             **limits,
         )
-        return Consumer(self, buffer_for(subscription, self, self._options))
+        return consumer_of(subscription, self, self._options)
 
     def tables(self, expression: ExpressionInput = None, **options: Unpack[TablesOptions]) -> Tables:
         """Receive tables: batches of rows, with a column for the payload and a column for each property.
@@ -925,7 +923,7 @@ class Queue(QueueBase):
         if default is None:
             return
         try:
-            await self._subscriptions.redefine(default, Definition(default, None, [None], options, None))
+            await self._subscriptions.redefine(default, Definition(default, None, options))
         except Exception:
             self._options = default.definition.options
             raise
@@ -1021,9 +1019,9 @@ class Queue(QueueBase):
         if self._connection.queues.get(self._core) is self:  # a later opening may have taken the core over
             self._core.leaving = True
         for buffer in self._buffers:
-            buffer.shut(error)
+            buffer.fire(ConsumerInput.SHUT, error)
             buffer.clear()
-        self._subscriptions.finish()
+        self._subscriptions.forget_unclaimed()
 
     @property
     def _buffers(self) -> dict[ReceiveBuffer, None]:
@@ -1036,11 +1034,10 @@ class Queue(QueueBase):
     @property
     def _buffered(self) -> tuple[int, int]:
         """Number and size of the messages waiting for the application."""
-        waiting = [(buffer.messages, buffer.bytes) for buffer in self._subscriptions.members]
-        unclaimed = self._subscriptions.unclaimed
+        subscriptions = self._subscriptions
         return (
-            sum(count for count, _ in waiting) + len(unclaimed),
-            sum(size for _, size in waiting) + unclaimed.bytes,
+            sum(buffer.messages for buffer in subscriptions.members) + len(subscriptions.unclaimed),
+            sum(buffer.bytes for buffer in subscriptions.members) + subscriptions.unclaimed_bytes,
         )
 
     def _check_open(self) -> None:

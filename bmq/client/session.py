@@ -24,7 +24,7 @@ from bmq.client.connection import Connection
 from bmq.client.consumer import Subscription
 from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Hooks, Interceptor
-from bmq.client.limits import DEFAULT_LIMITS, ConsumerLimits, checked_limits
+from bmq.client.keywords import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message
 from bmq.client.options import SessionOptions, Trace, check_compression
 from bmq.client.queue import (

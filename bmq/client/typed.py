@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, ove
 
 from bmq import _checks
 from bmq._live import live
-from bmq.client.limits import ConsumerLimits
+from bmq.client.keywords import ConsumerLimits
 from bmq.client.message import Message, MessageBatch, context_of
 from bmq.client.posts import Ack, PostFuture, PostReport, PutMessage, checked_properties
 from bmq.codecs import Codec, Shape

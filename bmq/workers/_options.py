@@ -12,7 +12,7 @@ from bmq import _checks
 from bmq._dead_letters import DeadLetter, Failure
 from bmq._pace import checked_rate
 from bmq.client.consumer import Consumer, Subscription
-from bmq.client.limits import ConsumerLimits
+from bmq.client.keywords import ConsumerLimits
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bmq.arrow import TablesOptions
-from bmq.client.keywords import ConnectOptions
-from bmq.client.limits import ConsumerLimits
+from bmq.client.keywords import ConnectOptions, ConsumerLimits
 from bmq.client.options import SessionFields
 from bmq.groups import GroupOptions
 from bmq.workers._options import BatchConsumerOptions, ConsumerOptions, ResponderOptions

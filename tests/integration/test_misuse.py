@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.client.limits import ConsumerLimits
+from bmq.client.keywords import ConsumerLimits
 from tests.integration.steps import Connect, NewUri
 
 
