@@ -30,7 +30,7 @@ collect_ignore = (
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
 # The default: the same examples every time, a few seconds in all.
-settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=50, derandomize=True, **_COMMON)
 # HYPOTHESIS_PROFILE=thorough: different examples every time, and many more.
 settings.register_profile("thorough", max_examples=5000, **_COMMON)
 # For tests/mutants.py: a failure is enough, without its smallest example.

@@ -76,7 +76,7 @@ def test_columns_contain_the_messages_of_the_single_decoder(event: bytes) -> Non
 
 
 @given(event=events, data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_an_inconsistent_event_is_refused_with_the_same_error(event: bytes, data: st.DataObject) -> None:
     changed = bytearray(event)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -151,7 +151,7 @@ def checked(decoded: Decoded, pushes: list[Push], kinds: dict[str, Any]) -> None
 
 
 @given(pushes=messages(), kinds=wanted)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_columns_equal_the_values_of_messages(pushes: list[Push], kinds: dict[str, Any]) -> None:
     checked(TableDecoder(kinds).decode(PushColumns.of(pushes)), pushes, kinds)
 
@@ -169,7 +169,7 @@ def test_a_map_has_all_properties(pushes: list[Push]) -> None:
 
 
 @given(pushes=messages(), kinds=wanted, data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_malformed_message_is_named_and_affects_no_other(
     pushes: list[Push], kinds: dict[str, Any], data: st.DataObject
 ) -> None:

@@ -215,7 +215,7 @@ class TestPulsarAsItIs:
         expected = (not any_of or bool(any_of & values)) and all_of <= values
         assert wanted.matches(message) is expected
         if len(all_of) == 3 and any_of and not any_of & all_of:
-            with pytest.raises(InvalidExpression, match="one expression must test all of them"):
+            with pytest.raises(InvalidExpression, match=r"one expression (must test all of them|has room)"):
                 wanted.subscriptions()
             return
         taken = [each is None or each.matches(message) for each in wanted.subscriptions()]
