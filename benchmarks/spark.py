@@ -9,6 +9,8 @@ All cases take turns in each round. Rows have 256 bytes and two properties.
   posted by the official client, and this client alone, by ``post_table`` and ``post_many``.
 * A batch read and a stream, into Parquet, beside the same rows generated in Spark's workers, and this client
   and the official client alone.
+* The driver's part of a stream: it receives all messages and writes the log, from one queue and from eight,
+  beside this client, which only receives and confirms.
 
 The rate of a stream covers the time between its first row and its last. Processor time does not depend on
 other work of the machine as much as the rate. Uses the broker of ``BMQ_BROKER_URI``, or an embedded broker in
@@ -18,6 +20,7 @@ a separate process; its queues must hold all rows.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import shutil
@@ -42,6 +45,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import bmq
 import bmq.spark
@@ -295,6 +299,9 @@ class Bench:
         ):
             what = f"client alone, {case}" if client == "ours" else "official client alone"
             found[f"read: {what}"] = lambda client=client, case=case: self.receive_alone(client, case)
+        for queues in (1, 8):
+            found[f"driver: {queues} queues"] = lambda queues=queues: self.driver(queues)
+            found[f"driver: only received, {queues} queues"] = lambda queues=queues: self.receive(queues)
         return found
 
     def write(self, sink: Callable[[DataFrame, str, str], None]) -> dict[str, Any]:
@@ -322,19 +329,64 @@ class Bench:
     def filled(self, client: str, case: str) -> Job:
         """Return a job with a queue that has all rows."""
         job = fresh_queue(Job(client, case, self.count, size=SIZE, properties=True))
-        batch = posted()
-        parts = (batch.slice(0, min(PART, self.count - start)) for start in range(0, self.count, PART))
-        table = pa.RecordBatchReader.from_batches(batch.schema, parts)
-
-        async def fill() -> None:
-            async with bmq.connect(self.uri) as session:
-                queue = await session.open_queue(job.queue, write=True)
-                (
-                    await queue.post_table(table, value="value", properties=list(PROPERTIES))
-                ).raise_for_failures()
-
-        bmq.run(fill())
+        bmq.run(self.fill(job.queue, self.count))
         return job
+
+    async def fill(self, uri: str, count: int) -> None:
+        batch = posted()
+        parts = (batch.slice(0, min(PART, count - start)) for start in range(0, count, PART))
+        table = pa.RecordBatchReader.from_batches(batch.schema, parts)
+        async with bmq.connect(self.uri) as session:
+            queue = await session.open_queue(uri, write=True)
+            (await queue.post_table(table, value="value", properties=list(PROPERTIES))).raise_for_failures()
+
+    def filled_queues(self, number: int) -> list[str]:
+        """Return so many queues that have all rows together."""
+        uris = [fresh_queue(Job("raw", "drain", self.count)).queue for _ in range(number)]
+        for uri in uris:
+            bmq.run(self.fill(uri, self.count // number))
+        return uris
+
+    def driver(self, queues: int) -> dict[str, Any]:
+        """Receive and log as Spark's driver does, here: without the tasks that read the log."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        options = {"broker": self.uri, "queue": ",".join(self.filled_queues(queues)), "logpath": str(folder)}
+        options["maxmessagespertrigger"] = str(TRIGGER)
+        source = bmq.spark.BmqDataSource(options)
+        reader: Any = source.streamReader(StructType([StructField("value", BinaryType())]))
+        reader.prepareForTriggerAvailableNow()
+        at: dict[str, int] = reader.initialOffset()
+        began, busy = time.perf_counter(), time.process_time()
+        while at["messages"] < self.count // queues * queues:
+            at = reader.latestOffset(at)
+        result = self.alone(time.perf_counter() - began, time.process_time() - busy)
+        reader.latestOffset(at)
+        reader.stop()
+        return result
+
+    def receive(self, queues: int) -> dict[str, Any]:
+        """Receive and confirm from several queues in one process."""
+        uris = self.filled_queues(queues)
+
+        async def drain(session: bmq.Session, uri: str) -> None:
+            window = 3 * TRIGGER
+            queue = await session.open_queue(uri, read=True, max_unconfirmed_messages=window)
+            left = self.count // queues
+            while left:
+                batch = await queue.receive_many(PART)
+                left -= len(batch)
+                batch.confirm()
+
+        async def drain_all() -> dict[str, Any]:
+            async with bmq.connect(self.uri) as session:
+                began, busy = time.perf_counter(), time.process_time()
+                await asyncio.gather(*(drain(session, uri) for uri in uris))
+                return self.alone(time.perf_counter() - began, time.process_time() - busy)
+
+        return bmq.run(drain_all())
+
+    def alone(self, seconds: float, busy: float) -> dict[str, Any]:
+        return {"rate": self.count / seconds, "cpu_us": {"client": busy / self.count * 1e6}}
 
     def receive_alone(self, client: str, case: str) -> dict[str, Any]:
         result = self.filled(client, case).run(self.uri)
