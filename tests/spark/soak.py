@@ -52,6 +52,7 @@ def pipeline(broker: str, source: str, target: str, folder: str, seed: int) -> N
 
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's own processes would start python3 from PATH
     chance = random.Random(seed)
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     spark = (
