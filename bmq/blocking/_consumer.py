@@ -33,39 +33,6 @@ def batch_of(queue: Queue, batch: _MessageBatch) -> MessageBatch:
     return MessageBatch(queue, batch, [Message(queue, message) for message in batch])
 
 
-class MessageLoop:
-    """One loop over the messages of a queue or a consumer."""
-
-    __slots__ = ("_prefetch", "_queue", "_take")
-
-    def __init__(self, queue: Queue, prefetch: Prefetch) -> None:
-        self._queue = queue
-        self._prefetch = prefetch
-        self._take = prefetch.take
-
-    def __iter__(self) -> Iterator[Message]:
-        return self
-
-    def __next__(self) -> Message:
-        return Message(self._queue, self._take() or self._prefetch.next())
-
-
-class BatchLoop:
-    """One loop over the batches of a queue or a consumer."""
-
-    __slots__ = ("_next", "_queue")
-
-    def __init__(self, queue: Queue, next_batch: Callable[[], _MessageBatch]) -> None:
-        self._queue = queue
-        self._next = next_batch
-
-    def __iter__(self) -> Iterator[MessageBatch]:
-        return self
-
-    def __next__(self) -> MessageBatch:
-        return batch_of(self._queue, self._next())
-
-
 class ReceivingCalls:
     """Receives messages: the part of queues and consumers that is the same.
 
@@ -78,7 +45,9 @@ class ReceivingCalls:
     _messages_of: Queue
 
     def __iter__(self) -> Iterator[Message]:
-        return MessageLoop(self._messages_of, self._prefetch)
+        queue, prefetch, take = self._messages_of, self._prefetch, self._prefetch.take
+        # Not a generator: several threads may share the loop, and it continues after an exception.
+        return iter(lambda: Message(queue, take() or prefetch.next()), None)
 
     def batches(self, max_messages: int = 1000, max_wait: float = 0.0) -> Iterator[MessageBatch]:
         """Iterate over batches of arrived messages, as :meth:`bmq.Consumer.batches` does.
@@ -90,7 +59,8 @@ class ReceivingCalls:
         Raises:
             UsageError: an argument is out of range.
         """
-        return BatchLoop(self._messages_of, self._prefetch.batches(max_messages, max_wait))
+        queue, next_batch = self._messages_of, self._prefetch.batches(max_messages, max_wait)
+        return iter(lambda: batch_of(queue, next_batch()), None)
 
     def receive(self, timeout: float | None = None) -> Message:
         """Wait for the next message, as :meth:`bmq.Consumer.receive` does.

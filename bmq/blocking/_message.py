@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from bmq._live import live
 from bmq.blocking._calls import MessageCalls
@@ -22,8 +22,33 @@ if TYPE_CHECKING:
 __all__ = ["Message", "MessageBatch"]
 
 
+class _Handled:
+    """``with`` a message or a batch."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _queue: Queue
+        _inner: Any
+
+        def confirm(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        self._queue._held.enter(self._inner)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            if exc_type is None:
+                self.confirm()
+        finally:
+            self._queue._held.leave(self._inner)
+
+
 @live
-class Message(MessageCalls):
+class Message(MessageCalls, _Handled):
     """A message, like :class:`bmq.Message`. Created by queues and consumers.
 
     ``with message:`` confirms on a clean exit, and leaves the message unconfirmed if the block raises.
@@ -58,28 +83,17 @@ class Message(MessageCalls):
             self._queue._sends.put(self._inner)
             self.confirmed = self._queue.state is not QueueState.CLOSED
 
-    def __enter__(self) -> Self:
-        self._queue._held.enter(self._inner)
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        try:
-            if exc_type is None:
-                self.confirm()
-        finally:
-            self._queue._held.leave(self._inner)
-
 
 @live
-class MessageBatch(Sequence[Message]):
+class MessageBatch(_Handled, Sequence[Message]):
     """Messages that were received together, like :class:`bmq.MessageBatch`. Created by queues and consumers.
 
     ``with batch:`` confirms all messages on a clean exit.
     """
 
     __slots__ = ("_inner", "_messages", "_queue")
+
+    _inner: _MessageBatch
 
     def __init__(self, queue: Queue, batch: _MessageBatch, messages: list[Message]) -> None:
         self._queue = queue
@@ -107,19 +121,6 @@ class MessageBatch(Sequence[Message]):
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
-
-    def __enter__(self) -> Self:
-        self._queue._held.enter(self._inner)
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        try:
-            if exc_type is None:
-                self.confirm()
-        finally:
-            self._queue._held.leave(self._inner)
 
     def __repr__(self) -> str:
         return f"<bmq.blocking.MessageBatch of {len(self._messages)} from {self._queue.uri}>"

@@ -166,9 +166,9 @@ class PostBatch(PostGroup):
         queue._connection.check_open()
         queue._core.check_posts()
         now, tick = queue._connection.clock()
-        if queue._interception is None:
+        if not queue._intercepted:
             return self._post_some(queue, items, budget, self, now, tick)
-        intercepted = InterceptedPosts(queue._interception, self)
+        intercepted = InterceptedPosts(queue, self)
         complete = intercepted.take(items, budget, tick)
         if intercepted.posts:
             before = self.report.posted

@@ -29,7 +29,7 @@ from bmq.client.posts import (
 )
 from bmq.errors import PostError, UsageError
 from bmq.wire.constants import Compression
-from bmq.wire.guid import GuidGenerator, guid_from_text, guid_to_text
+from bmq.wire.guid import guid_from_text, guid_to_text
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ __all__ = [
     "InterceptedPosts",
     "Interceptor",
     "Operation",
-    "PostInterception",
     "PostOutcome",
     "check_interceptors",
+    "outgoing",
 ]
 
 logger = Log("bmq.interceptors", later=True)
@@ -262,6 +262,22 @@ class Hooks:
             if context is not _FAILED:
                 self.call(each, method, context, outcome)
 
+    def show(self, queue: Queue, posts: Sequence[OutgoingMessage]) -> _Contexts:
+        """Call ``on_post``; return the argument for :meth:`report`."""
+        return [self.call(each, "on_post", queue, posts) for each in self.posting]
+
+    def report(
+        self,
+        queue: Queue,
+        contexts: _Contexts,
+        posted: int,
+        failures: tuple[FailedPost, ...] = (),
+        error: BaseException | None = None,
+    ) -> None:
+        """Call ``on_ack``; see :class:`PostOutcome`."""
+        outcome = PostOutcome(queue, posted, posted - len(failures), failures, error)
+        self.end(self.posting, contexts, "on_ack", outcome)
+
     def received(self, consumer: Consumer, messages: Sequence[Message]) -> None:
         """Call ``on_receive``."""
         for each in self.receiving:
@@ -328,64 +344,33 @@ class Hooks:
         )
 
 
-class PostInterception:
-    """The interceptors of a session, for the posts of one queue.
-
-    Args:
-        hooks: interceptors of the session.
-        queue: destination of the posts.
-        guids: generates the GUIDs, as seen by interceptors.
-    """
-
-    __slots__ = ("_guids", "_hooks", "_queue")
-
-    def __init__(self, hooks: Hooks, queue: Queue, guids: GuidGenerator) -> None:
-        self._hooks = hooks
-        self._queue = queue
-        self._guids = guids
-
-    def message(
-        self, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
-    ) -> OutgoingMessage:
-        """Return a message in the form for interceptors."""
-        text = guid_to_text(self._guids.next(tick) if guid is None else guid_from_text(guid))
-        return OutgoingMessage(data, dict(checked_properties(properties)), text)
-
-    def show(self, posts: Sequence[OutgoingMessage]) -> _Contexts:
-        """Call ``on_post``; return the argument for :meth:`report`."""
-        return [self._hooks.call(each, "on_post", self._queue, posts) for each in self._hooks.posting]
-
-    def report(
-        self,
-        contexts: _Contexts,
-        posted: int,
-        failures: tuple[FailedPost, ...] = (),
-        error: BaseException | None = None,
-    ) -> None:
-        """Call ``on_ack``; see :class:`PostOutcome`."""
-        outcome = PostOutcome(self._queue, posted, posted - len(failures), failures, error)
-        self._hooks.end(self._hooks.posting, contexts, "on_ack", outcome)
+def outgoing(
+    queue: Queue, data: bytes, properties: Mapping[str, PropertyInput] | None, guid: str | None, tick: int
+) -> OutgoingMessage:
+    """Return a message in the form for interceptors, who see its GUID."""
+    text = guid_to_text(queue._connection.guids.next(tick) if guid is None else guid_from_text(guid))
+    return OutgoingMessage(data, dict(checked_properties(properties)), text)
 
 
 class InterceptedPost:
     """A single post: receives the outcome for a future, even if the caller has stopped waiting.
 
     Args:
-        interception: interceptors.
+        queue: destination of the post.
         post: message, as shown to the interceptors.
         future: the caller's future.
     """
 
-    __slots__ = ("_contexts", "_future", "_interception")
+    __slots__ = ("_contexts", "_future", "_queue")
 
-    def __init__(self, interception: PostInterception, post: OutgoingMessage, future: PostFuture) -> None:
-        self._interception = interception
+    def __init__(self, queue: Queue, post: OutgoingMessage, future: PostFuture) -> None:
+        self._queue = queue
         self._future = future
-        self._contexts = interception.show([post])
+        self._contexts = queue._hooks.show(queue, [post])
 
     def refused(self, error: BaseException) -> None:
         """Report a failure to post the message."""
-        self._interception.report(self._contexts, 0, (), error)
+        self._queue._hooks.report(self._queue, self._contexts, 0, (), error)
 
     def done(self) -> bool:
         """Always False: the outcome is always wanted."""
@@ -395,20 +380,20 @@ class InterceptedPost:
         """Report the broker's acceptance of the post."""
         if not self._future.done():
             self._future.set_result(ack)
-        self._interception.report(self._contexts, 1)
+        self._queue._hooks.report(self._queue, self._contexts, 1)
 
     def set_exception(self, error: PostError, /) -> None:
         """Report a post without an acceptance."""
         if not self._future.done():
             fail(self._future, error)
-        self._interception.report(self._contexts, 1, (FailedPost(0, error),))
+        self._queue._hooks.report(self._queue, self._contexts, 1, (FailedPost(0, error),))
 
 
 class InterceptedPosts(PostGroup):
     """Several posts of a ``post_many``, shown to interceptors together.
 
     Args:
-        interception: interceptors.
+        queue: destination of the posts.
         batch: the caller's batch, which counts the same outcomes.
 
     Attributes:
@@ -422,18 +407,18 @@ class InterceptedPosts(PostGroup):
         "_contexts",
         "_failures",
         "_first",
-        "_interception",
         "_left",
         "_outcome",
+        "_queue",
         "failure",
         "posts",
     )
 
-    def __init__(self, interception: PostInterception, batch: PostBatch) -> None:
+    def __init__(self, queue: Queue, batch: PostBatch) -> None:
         self.posts: list[OutgoingMessage] = []
         self.failure: BaseException | None = None
         self._compressions: list[Compression | None] = []
-        self._interception = interception
+        self._queue = queue
         self._contexts: _Contexts = []
         self._batch = batch
         self._first = batch.report.posted
@@ -458,7 +443,7 @@ class InterceptedPosts(PostGroup):
                     if item.tags is not NO_TAGS or item.key is not None:
                         properties = completed(properties, item.tags, item.key)
                 data = data if data.__class__ is bytes else as_bytes(data)
-                self.posts.append(self._interception.message(data, properties, guid, tick))
+                self.posts.append(outgoing(self._queue, data, properties, guid, tick))
                 self._compressions.append(compression)
                 budget -= len(data)
                 if budget <= 0:
@@ -469,7 +454,7 @@ class InterceptedPosts(PostGroup):
 
     def show(self) -> Iterator[PutMessage]:
         """Show the messages to the interceptors; return the messages to post, with their changes."""
-        self._contexts = self._interception.show(self.posts)
+        self._contexts = self._queue._hooks.show(self._queue, self.posts)
         return (
             PutMessage(post.data, post.properties, post.guid, NO_TAGS, compression)
             for post, compression in zip(self.posts, self._compressions, strict=True)
@@ -496,7 +481,8 @@ class InterceptedPosts(PostGroup):
         self._left -= count
         if not self._left:
             posted, error = self._outcome
-            self._interception.report(self._contexts, posted, tuple(self._failures), error)
+            failures = tuple(self._failures)
+            self._queue._hooks.report(self._queue, self._contexts, posted, failures, error)
 
 
 class _Outcome:

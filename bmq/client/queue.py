@@ -34,7 +34,7 @@ from bmq.client.batches import PLAIN, WITH_PROPERTIES, PostBatch, decoded
 from bmq.client.buffer import ConsumerInput, ReceiveBuffer
 from bmq.client.consumer import Consumer, Subscription, consumer_of
 from bmq.client.counting import ReceiveCounts, size_of
-from bmq.client.interceptors import InterceptedPost, PostInterception
+from bmq.client.interceptors import InterceptedPost, outgoing
 from bmq.client.keywords import DEFAULT_LIMITS, ConsumerLimits, checked_limits
 from bmq.client.message import Message, MessageBatch
 from bmq.client.options import check_compression
@@ -148,7 +148,7 @@ class Queue(QueueBase):
         self._delay_queue_uri = delay_queue_uri
         hooks = session._hooks
         self._hooks = hooks
-        self._interception = PostInterception(hooks, self, connection.guids) if hooks.posting else None
+        self._intercepted = bool(hooks.posting)
         self._compression = int(connection.options.compression if compression is None else compression)
         # Posts whose callers gave up waiting, by GUID: a later post with the GUID is the same post.
         self._undecided: dict[bytes, PostFuture] = {}
@@ -572,7 +572,7 @@ class Queue(QueueBase):
 
         Cancelling the call stops taking slices; slices already taken remain posted.
         """
-        if self._interception is not None:
+        if self._intercepted:
             return await self.post_many(decoded(slices))  # interceptors see messages
         batch = PostBatch(self)
         return await batch.outcomes(batch.post_slices(slices))
@@ -619,10 +619,10 @@ class Queue(QueueBase):
         data = payload if type(payload) is bytes else as_bytes(payload)
         future: PostFuture = connection.loop.create_future()
         token: PostFuture | InterceptedPost = future
-        if self._interception is not None:
+        if self._intercepted:
             self._core.check_posts()
-            post = self._interception.message(data, properties, guid, tick)
-            token = InterceptedPost(self._interception, post, future)
+            post = outgoing(self, data, properties, guid, tick)
+            token = InterceptedPost(self, post, future)
             properties, guid = post.properties, post.guid
         try:
             raw, data, flags, schema_id, packing = self._encode(data, properties, guid, tick, compression)
