@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import weakly
 from bmq._turn import look_at
@@ -67,7 +66,6 @@ class Subscriptions(QueueOwner):
         self.unclaimed: list[Numbered] = []
         self.unclaimed_bytes = 0
         self.in_hand = InHand()
-        self._limited = LogLimit(logger, clock=connection.loop.time)
         self._mention: asyncio.TimerHandle | None = None
 
     @property
@@ -83,12 +81,7 @@ class Subscriptions(QueueOwner):
 
     def wanted(self) -> list[SubscriptionCore]:
         """The intended subscriptions at the broker."""
-        return [
-            each
-            for buffer in self.members
-            if buffer.state is _OPEN or buffer.state is _OPENING
-            for each in buffer.definition.subscriptions
-        ]
+        return [each for buffer in self.active for each in buffer.definition.subscriptions]
 
     # changes
 
@@ -265,28 +258,28 @@ class Subscriptions(QueueOwner):
 
         Consumers that have closed since stay closed.
         """
-        if failed:
-            agreed = _definitions(self._queue._core.subscriptions.agreed)
-            for buffer in self.active:
-                if buffer in agreed:
-                    buffer.definition = agreed[buffer]
-                else:
+        agreed = _definitions(self._queue._core.subscriptions.agreed)
+        for buffer in self.active:
+            if buffer not in agreed:
+                if failed:
                     self._drop(buffer, _I.FAILED)
-            return
-        opening = [buffer for buffer in self.members if buffer.state is _OPENING]
-        if opening:
-            agreed = _definitions(self._queue._core.subscriptions.agreed)
-            for buffer in opening:
-                if buffer in agreed:
-                    buffer.fire(_I.AGREED)
+            elif failed:
+                buffer.definition = agreed[buffer]
+            elif buffer.state is _OPENING:
+                buffer.fire(_I.AGREED)
 
     def _has_left(self) -> bool:
         """Whether the broker still has the subscription of a closed consumer."""
         return any(not buffer.active for buffer in _definitions(self._queue._core.subscriptions.agreed))
 
     def _ask(self) -> asyncio.Future[None]:
-        """Request the present subscriptions of the consumers."""
-        done = self._connection.configure(self._queue._core, self.wanted())
+        """Request the present subscriptions of the consumers, at the end of this turn of the event loop."""
+        connection = self._connection
+        done: asyncio.Future[None] = connection.loop.create_future()
+        deadline = connection.loop.time() + connection.options.configure_timeout
+        connection.core.configure_queue(self._queue._core, self.wanted(), done, deadline)
+        connection.transmit_soon()
+        connection.receive_limit.reconsider()
         self._queue._hooks.watch("queue.configure", self._queue.session, self._queue.uri, done)
         return done
 
@@ -326,23 +319,20 @@ class Subscriptions(QueueOwner):
         shares: dict[ReceiveBuffer, list[Numbered]] = {}
         unwanted: list[bytes] = []
         left: list[Numbered] = []
-        active = [buffer for buffer in self.active if buffer is not besides]
-        if active:
-            ranked = sorted(active, key=lambda each: -each.definition.options.priority)
-            all_alike = ranked[0].definition.everything
-            for each in messages:
-                properties = None if all_alike else properties_of(each[1])
-                for buffer in ranked:
-                    if buffer.definition.takes(properties):
-                        shares.setdefault(buffer, []).append(each)
-                        break
+        definitions = [buffer.definition for buffer in self.active if buffer is not besides]
+        definitions.sort(key=lambda each: -each.options.priority)
+        unread = not definitions or definitions[0].everything
+        for each in messages:
+            properties = None if unread else properties_of(each[1])
+            for definition in definitions:
+                if definition.takes(properties):
+                    shares.setdefault(definition.buffer, []).append(each)
+                    break
+            else:
+                if any(definition.discards(properties) for definition in definitions):
+                    unwanted.append(each[1][GUID])
                 else:
-                    if any(buffer.definition.discards(properties) for buffer in ranked):
-                        unwanted.append(each[1][GUID])
-                    else:
-                        left.append(each)
-        else:
-            left = messages
+                    left.append(each)
         for buffer, share in shares.items():
             buffer.take_over(share)
         if unwanted:
@@ -351,16 +341,11 @@ class Subscriptions(QueueOwner):
         if left and not again:
             self._queue._counts.match_nobody(len(left))
         if left and not self._queue._core.at_most_once:
-            dropped = self._keep(left)
-            if dropped:
-                self._report_dropped(dropped)
-        if not self.unclaimed:
-            self._mention_unclaimed(False)
-        elif self._mention is None:
-            self._mention_unclaimed(True)
+            self._keep(left)
+        self._watch_unclaimed()
 
-    def _keep(self, messages: list[Numbered]) -> int:
-        """Keep messages, only the first ones if space is short; return the number of dropped messages."""
+    def _keep(self, messages: list[Numbered]) -> None:
+        """Keep messages, only the first ones if space is short."""
         size = 0
         kept: list[Numbered] = []
         for each in messages:
@@ -373,7 +358,15 @@ class Subscriptions(QueueOwner):
             self.unclaimed += kept
             self.unclaimed_bytes += size
             self._receive_limit.count_unclaimed(len(kept), size)
-        return len(messages) - len(kept)
+        if len(kept) < len(messages):
+            self._connection.lines.warning(
+                (Subscriptions, self._queue.uri),
+                "%s: %d messages that match no consumer here were not kept, because max_buffered_messages or "
+                "max_buffered_bytes is reached. The messages stay unconfirmed; the broker redelivers them "
+                "when the queue is closed or the connection is lost",
+                self._queue.uri,
+                len(messages) - len(kept),
+            )
 
     def _take_unclaimed(self) -> list[Numbered]:
         """Take out all unclaimed messages, in the order of delivery."""
@@ -388,26 +381,16 @@ class Subscriptions(QueueOwner):
         """Offer the unclaimed messages to the present consumers."""
         self.place(self._take_unclaimed(), again=True)
 
-    def _report_dropped(self, count: int) -> None:
-        """Log dropped messages."""
-        self._limited.warning(
-            "dropped",
-            "%s: %d messages that match no consumer here were not kept, because max_buffered_messages or "
-            "max_buffered_bytes is reached. The messages stay unconfirmed; the broker redelivers them "
-            "when the queue is closed or the connection is lost",
-            self._queue.uri,
-            count,
-        )
-
-    def _mention_unclaimed(self, later: bool) -> None:
-        """Schedule the report of unclaimed messages, or cancel it (False)."""
-        if self._mention is not None:
+    def _watch_unclaimed(self) -> None:
+        """Schedule a single report of unclaimed messages; cancel it if there are none."""
+        if self.unclaimed:
+            if self._mention is None:
+                self._mention = self._connection.loop.call_later(
+                    _MENTION_UNCLAIMED_AFTER, weakly(self._mention_now)
+                )
+        elif self._mention is not None:
             self._mention.cancel()
             self._mention = None
-        if later:
-            self._mention = self._connection.loop.call_later(
-                _MENTION_UNCLAIMED_AFTER, weakly(self._mention_now)
-            )
 
     def _mention_now(self) -> None:
         """Report unclaimed messages to the application."""
@@ -436,7 +419,7 @@ class Subscriptions(QueueOwner):
     def forget_unclaimed(self) -> None:
         """Drop unclaimed messages, also of a queue that is closing or closed."""
         self._take_unclaimed()
-        self._mention_unclaimed(False)
+        self._watch_unclaimed()
 
 
 def _definitions(subscriptions: Iterable[SubscriptionCore]) -> dict[ReceiveBuffer, Definition]:

@@ -63,7 +63,6 @@ from bmq.protocol.client.events import (
 from bmq.protocol.client.handshake import Handshake
 from bmq.protocol.client.ports import Sink
 from bmq.protocol.client.queue import QueueCore
-from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.wire.properties import SchemaIds
 from bmq.wire.push import Push
 
@@ -121,6 +120,7 @@ class Connection:
         receive_limit: account of held messages.
         dialer: connects and reconnects.
         reporter: log of the session.
+        lines: log of repeated problems.
         events: application's subscribers to session events.
         guids: generates the GUIDs of posts.
         schema_ids: numbers the sequences of property names in posts.
@@ -185,7 +185,7 @@ class Connection:
         self.queues: dict[QueueCore, Queue] = {}
         self.disowned = False
         self._over_because = ""
-        self._lines = LogLimit(logger)
+        self.lines = LogLimit(logger)
         self._skipped = LogLimit(logger, every=_ONCE_A_DAY)
         # Number of arrived messages: the delivery number of the next message.
         self._delivered = 0
@@ -457,18 +457,6 @@ class Connection:
 
     # queues
 
-    def configure(self, queue: QueueCore, subscriptions: Sequence[SubscriptionCore]) -> asyncio.Future[None]:
-        """Change the subscriptions of a queue; return a future for the broker's answer.
-
-        The request is sent at the end of this turn of the event loop.
-        """
-        done: asyncio.Future[None] = self.loop.create_future()
-        deadline = self.loop.time() + self.options.configure_timeout
-        self.core.configure_queue(queue, subscriptions, done, deadline)
-        self.transmit_soon()
-        self.receive_limit.reconsider()
-        return done
-
     async def close_queue(self, queue: QueueCore, deadline: float, *, at_once: bool = False) -> None:
         """Close a queue whose posts are finished."""
         done: asyncio.Future[None] = self.loop.create_future()
@@ -552,7 +540,7 @@ class Connection:
                 event.what,
             )
         elif isinstance(event, Unsendable):
-            self._lines.error(
+            self.lines.error(
                 Unsendable,
                 "a post to %s could not be encoded and has failed: %r",
                 event.queue_uri,
@@ -565,7 +553,7 @@ class Connection:
 
     def _note_again(self, event: ConfirmedAgain) -> None:
         event.owner.again(event.messages)
-        self._lines.log(
+        self.lines.log(
             logging.INFO,
             (ConfirmedAgain, event.queue_uri),
             "%s redelivered %d messages of %s that this session had confirmed: the confirmations were "
