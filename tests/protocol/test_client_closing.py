@@ -6,19 +6,14 @@ from __future__ import annotations
 import pytest
 
 from bmq.errors import (
-    CloseQueueError,
     QueueClosed,
     RequestTimeout,
-    SessionClosed,
-    StatusCategory,
 )
-from bmq.protocol.client.queue import QueueCore, QueueState
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.control import CloseQueue, ConfigureStream
-from tests.protocol.bench import READ, WRITE, Bench, connected, held
-from tests.sweeps import sweep
+from tests.protocol.bench import READ, connected, held
 
 URI = "bmq://bmq.test.mem.priority/q"
-OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 # closing
@@ -53,15 +48,6 @@ def test_only_the_last_application_sends_the_final_close() -> None:
         assert isinstance(body, CloseQueue)
         final.append(body.is_final)
     assert final == [False, False, True]
-
-
-def test_refused_close_closes_nevertheless() -> None:
-    bench = connected()
-    queue = bench.open(URI, WRITE)
-    bench.close(queue)
-    bench.refuse()
-    assert isinstance(bench.completed["close"][0], CloseQueueError)
-    assert queue.state is QueueState.CLOSED
 
 
 @pytest.mark.parametrize("answered", [0, 1])
@@ -107,24 +93,6 @@ def test_ended_session_leaves_no_state() -> None:
     assert held(bench.core) < before + 20
 
 
-@sweep("answered", [None, 0, 1])
-def test_closing_while_disconnected_ends_at_once(answered: int | None) -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    if answered is None:
-        bench.lose()
-        bench.close(queue)
-    else:
-        bench.close(queue)
-        for _ in range(answered):
-            bench.answer()
-        bench.lose()
-    assert bench.completed["close"] == [None]
-    assert queue.state is QueueState.CLOSED
-    bench.connect()
-    assert not bench.broker.requests
-
-
 @pytest.mark.parametrize("answered", [0, 1])
 def test_closing_while_reopening_closes_the_brokers_queue(answered: int) -> None:
     bench = connected()
@@ -165,91 +133,3 @@ def test_a_closing_queue_refuses_every_call() -> None:
     bench.answer_all()
     with pytest.raises(QueueClosed):
         bench.close(queue)
-
-
-@sweep("state", [s for s in QueueState if s is not QueueState.CLOSED])
-def test_stopping_the_session_ends_a_queue_in_every_state(state: QueueState) -> None:
-    bench = connected()
-    queue = _in_state(bench, state)
-    bench.core.stop("stop", bench.now, bench.now + 5)
-    bench.pump()
-    assert queue.state is QueueState.CLOSED
-    for token, outcomes in bench.completed.items():
-        assert len(outcomes) == 1, token
-    for token in ("opening", ("a > 1",)):
-        if token in bench.completed:
-            ended = RequestTimeout if state is QueueState.OVERDUE else SessionClosed
-            assert isinstance(bench.completed[token][0], ended)
-    bench.wait(10)
-    assert bench.completed["stop"] == [None]
-    assert bench.core.next_deadline() is None
-
-
-@sweep("state", [s for s in QueueState if s is not QueueState.CLOSED])
-def test_losing_the_connection_in_every_state_leaves_a_queue_usable_or_closed(state: QueueState) -> None:
-    bench = connected()
-    queue = _in_state(bench, state)
-    if bench.up:
-        bench.lose()
-    assert queue.state in (QueueState.CLOSED, QueueState.WAITING, QueueState.LOST)
-    bench.connect()
-    bench.answer_all()
-    assert queue.state in (QueueState.CLOSED, QueueState.OPEN)
-    for token, outcomes in bench.completed.items():
-        assert len(outcomes) == 1, token
-    if queue.state is QueueState.CLOSED:
-        bench.open(URI, token="again")
-    else:
-        bench.close(queue, token="close at last")
-        bench.answer_all()
-        assert bench.completed["close at last"] == [None]
-
-
-def _in_state(bench: Bench, state: QueueState) -> QueueCore:
-    """Bring a queue into a state."""
-    if state is QueueState.WAITING:
-        bench.lose()
-        return bench.begin_open(URI, token="opening")
-    if state is QueueState.BEHIND:
-        bench.close(bench.open(URI))
-        return bench.begin_open(URI, token="opening")
-    opening = (QueueState.OPENING, QueueState.CONFIGURING, QueueState.ABANDONED, QueueState.OVERDUE)
-    if state in opening:
-        queue = bench.begin_open(URI, token="opening", timeout=5)
-        if state is QueueState.CONFIGURING:
-            bench.answer()
-        elif state is QueueState.OVERDUE:
-            bench.wait(5)
-        elif state is QueueState.ABANDONED:
-            bench.core.abandon_queue(queue, bench.now, bench.now + 60)
-    else:
-        queue = bench.open(URI)
-        if state is QueueState.REOPENED:
-            bench.open(OTHER)
-            bench.lose()
-            bench.connect()
-            bench.answer_queue(queue)
-        elif state in (QueueState.LOST, QueueState.REOPENING, QueueState.RESTORING):
-            bench.lose()
-            if state is not QueueState.LOST:
-                bench.connect()
-                if state is QueueState.RESTORING:
-                    bench.answer()
-        elif state in (QueueState.REOPEN_DELAYED, QueueState.RESTORE_DELAYED):
-            bench.lose()
-            bench.connect()
-            if state is QueueState.RESTORE_DELAYED:
-                bench.answer()
-            bench.refuse(StatusCategory.E_NOT_READY, 0)
-        elif state is QueueState.REOPEN_OVERDUE:
-            bench.lose()
-            bench.connect()
-            bench.wait(bench.core.options.reopen_timeout)
-        elif state is QueueState.RECONFIGURING:
-            bench.configure(queue, "a > 1")
-        elif state in (QueueState.DECONFIGURING, QueueState.CLOSING):
-            bench.close(queue)
-            if state is QueueState.CLOSING:
-                bench.answer()
-    assert queue.state is state
-    return queue

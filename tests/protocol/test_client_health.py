@@ -42,21 +42,6 @@ def test_a_suspending_queue_leaves_and_returns_with_the_hosts_health() -> None:
     assert not queue.suspended
 
 
-def test_health_is_restored_when_the_last_queue_has_resumed() -> None:
-    bench = connected()
-    bench.open(URI, suspends=True)
-    bench.open(OTHER, suspends=True)
-    bench.core.host_health(False)
-    bench.pump()
-    bench.answer_all()
-    bench.core.host_health(True)
-    bench.pump()
-    bench.answer()
-    assert bench.names[-1] == "QueueResumed"
-    bench.answer()
-    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
-
-
 def test_a_writer_suspends_without_a_request() -> None:
     bench = connected()
     bench.open(URI, WRITE, suspends=True)
@@ -65,20 +50,6 @@ def test_a_writer_suspends_without_a_request() -> None:
     bench.pump()
     assert bench.names[1:] == ["HostUnhealthy", "QueueSuspended", "QueueResumed", "HostHealthRestored"]
     assert not bench.broker.requests
-
-
-def test_queue_opened_on_an_unhealthy_host_requests_no_messages() -> None:
-    bench = connected()
-    bench.core.host_health(False)
-    queue = bench.begin_open(URI, suspends=True)
-    bench.answer()
-    assert asks_for_nothing(bench.answer())
-    assert bench.names[-1] == "QueueSuspended"
-    bench.core.host_health(True)
-    bench.pump()
-    assert bench.answer_all() == ["ConfigureStream"]
-    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
-    assert queue.subscriptions.committed
 
 
 @pytest.mark.parametrize("healthy", [False, True])

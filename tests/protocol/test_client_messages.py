@@ -10,7 +10,6 @@ from tests.protocol.bench import READ, connected, guid, held
 from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
-FANOUT = "bmq://bmq.test.mem.fanout/f"
 
 
 class Columns:
@@ -31,18 +30,6 @@ class Columns:
 
 
 # receiving and confirming
-
-
-def test_confirmations_leave_together() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.push(queue, 1, 2, 3)
-    bench.core.confirm(queue, guid(1))
-    bench.core.confirm_many(queue, [guid(2), guid(3)])
-    bench.pump()
-    assert bench.broker.log[-1] == "CONFIRM"
-    assert [c.guid for c in bench.broker.confirms] == [guid(1), guid(2), guid(3)]
-    assert bench.broker.log.count("CONFIRM") == 1
 
 
 @sweep("moment", ["sent", "more", "closing", "lost", "given up"])
@@ -215,18 +202,6 @@ def test_confirmed_messages_in_columns_are_not_handed_out_again() -> None:
     assert bench.columns == [100, 100]
 
 
-def test_each_application_confirms_separately() -> None:
-    bench = connected()
-    foo, bar = bench.open(f"{FANOUT}?id=foo", READ), bench.open(f"{FANOUT}?id=bar", READ)
-    to_foo, to_bar = bench.broker.s_ids[foo.q_id]
-    bench.push(foo, 1, s_id=to_foo)
-    bench.confirm_many(foo, 1)
-    bench.push(bar, 1, s_id=to_bar)
-    bench.send(bench.broker.push(foo.q_id, [(guid(1), b"1")], (to_foo, to_bar)))
-    assert bench.numbers_received == [1, 1, 1]
-    assert bench.again == [("default", 1)], "only foo had confirmed"
-
-
 def test_confirmations_on_a_living_connection_are_forgotten_after_one_to_two_minutes() -> None:
     bench = connected()
     queue = bench.open(URI)
@@ -300,13 +275,3 @@ def test_message_is_delivered_once_for_repeated_subscription_ids() -> None:
     for number, s_ids in enumerate((known, unknown, known + unknown, (s_id, 0, s_id, 0))):
         bench.send(bench.broker.push(queue.q_id, [(guid(number), b"%d" % number)], s_ids))
         assert bench.numbers_received == list(range(number + 1))
-
-
-def test_a_message_for_two_subscriptions_comes_once_to_each() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "x == 1", "y == 1")
-    bench.answer_all()
-    s_ids = tuple(bench.broker.s_ids[queue.q_id][-2:])
-    bench.send(bench.broker.push(queue.q_id, [(guid(1), b"1")], s_ids * 1000))
-    assert sorted(owner for owner, _ in bench.received) == ["x == 1", "y == 1"]

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deadlines, requests, and the output of the client core, in events."""
+"""The output of the client core, in events, and the requests that it remembers."""
 
 from __future__ import annotations
 
-import random
-import tracemalloc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.event import Event
@@ -24,45 +19,6 @@ def events_of(data: list[bytes]) -> Iterator[Event]:
     events, error = Framer(1 << 30).feed(b"".join(data))
     assert error is None
     yield from events
-
-
-# deadlines
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 1000))))
-def test_deadlines_agree_with_a_dictionary(steps: list[tuple[int, int | None]]) -> None:
-    deadlines, model = Deadlines[int](), dict[int, int]()
-    for key, when in steps:
-        if when is None:
-            deadlines.discard(key)
-            model.pop(key, None)
-        else:
-            deadlines.set(key, when)
-            model[key] = when
-        assert deadlines.first == min(model.values(), default=None)
-        assert len(deadlines) == len(model)
-    due = deadlines.due(500)
-    assert set(due) == {key for key, when in model.items() if when <= 500}
-    assert [model[key] for key in due] == sorted(model[key] for key in due)
-    assert not any(key in deadlines for key in due)
-
-
-def test_deadlines_take_memory_for_live_requests_only() -> None:
-    def full_of(live: int) -> Deadlines[int]:
-        deadlines = Deadlines[int]()
-        for key in range(100_000):
-            deadlines.set(key, 60.0 + random.random())
-            deadlines.discard(key - live)
-        assert len(deadlines) == live
-        return deadlines
-
-    tracemalloc.start()
-    try:
-        kept = full_of(10)
-        assert tracemalloc.get_traced_memory()[0] < 50_000
-        assert kept.first is not None
-    finally:
-        tracemalloc.stop()
 
 
 def test_requests_that_timed_out_are_remembered_up_to_a_limit() -> None:
@@ -84,12 +40,6 @@ def test_requests_that_timed_out_are_remembered_up_to_a_limit() -> None:
     time_out(1100)
     before = time_out(100)
     assert time_out(100) == before
-
-
-# requests
-
-
-# output
 
 
 MIB = 1024 * 1024

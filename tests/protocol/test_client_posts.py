@@ -10,11 +10,10 @@ import pytest
 from bmq.errors import (
     AckStatus,
     ConnectionFailed,
-    OpenQueueError,
     UsageError,
 )
 from bmq.protocol.client.core import CoreOptions
-from bmq.protocol.client.events import QueueReopened, QueueReopenFailed
+from bmq.protocol.client.events import QueueReopened
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import PutFlags
 from tests.protocol.bench import WRITE, Bench, connected, guid
@@ -30,21 +29,6 @@ def sent(bench: Bench) -> list[int]:
 
 
 # outcomes
-
-
-def test_each_post_gets_the_brokers_outcome() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post(queue, 1, 2, 3)
-    assert bench.broker.log.count("PUT") == 1  # one event for a turn
-    puts = bench.broker.puts
-    bench.send(bench.broker.ack(puts[2:], AckStatus.LIMIT_MESSAGES), bench.broker.ack(puts[:2]))
-    assert bench.outcomes == {
-        1: [AckStatus.SUCCESS],
-        2: [AckStatus.SUCCESS],
-        3: [AckStatus.LIMIT_MESSAGES],
-    }
-    assert len(bench.core.posts) == bench.core.posts.bytes == queue.unacked == 0
 
 
 def test_single_posts_of_one_turn_are_one_batch_until_a_caller_waits_for_them() -> None:
@@ -95,19 +79,6 @@ def test_a_guid_cannot_be_posted_twice_while_the_first_has_no_outcome() -> None:
     bench.post(queue, 1)
     bench.ack_all()
     assert bench.outcomes == {1: [AckStatus.SUCCESS, AckStatus.SUCCESS]}
-
-
-def test_closing_a_queue_ends_only_its_posts() -> None:
-    bench = connected()
-    queue, other = bench.open(URI), bench.open(OTHER)
-    bench.post(queue, 1, 2)
-    bench.post(other, 3)
-    bench.close(queue)
-    bench.answer_all()
-    assert bench.outcomes == {1: [AckStatus.CANCELED], 2: [AckStatus.CANCELED]}
-    bench.ack_all()
-    assert bench.outcomes[3] == [AckStatus.SUCCESS]
-    assert bench.outcomes[1] == [AckStatus.CANCELED]
 
 
 # one at a time
@@ -235,27 +206,6 @@ def test_queues_reopen_in_order_then_posts_are_sent_then_the_state_is_restored()
     assert bench.names[before:] == ["Reconnected", "QueueReopened", "QueueReopened", "StateRestored"]
     assert bench.happened[-3] == QueueReopened(URI)
     assert queue.state is other.state is QueueState.OPEN
-
-
-def test_a_queue_that_cannot_be_reopened_fails_alone() -> None:
-    bench = connected()
-    queue, other = bench.open(URI), bench.open(OTHER)
-    bench.post(queue, 1)
-    bench.post(other, 2)
-    bench.configure(queue, "x > 1")
-    bench.lose()
-    bench.connect()
-    bench.refuse()
-    failed = bench.happened[-1]
-    assert isinstance(failed, QueueReopenFailed)
-    assert failed.queue_uri == URI
-    assert isinstance(failed.error, OpenQueueError)
-    assert bench.outcomes == {1: [AckStatus.CANCELED]}
-    assert bench.completed[("x > 1",)] == [failed.error]
-    bench.answer_all()
-    assert bench.names[-2:] == ["QueueReopened", "StateRestored"]
-    assert sent(bench) == [2]
-    bench.open(URI, token="again")
 
 
 def test_a_slowly_reopening_queue_does_not_delay_other_queues() -> None:

@@ -7,13 +7,10 @@ import pytest
 
 from bmq.errors import (
     ConfigureQueueError,
-    OpenQueueError,
     RequestTimeout,
-    StateError,
-    StatusCategory,
 )
 from bmq.protocol.client.queue import QueueCore, QueueState
-from bmq.wire.control import CloseQueue, ConfigureQueueStream, ConfigureStream, OpenQueue
+from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
 from tests.protocol.bench import READ, WRITE, Bench, connected, guid
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -79,38 +76,6 @@ def test_a_reader_without_subscriptions_sends_a_placeholder_without_room() -> No
     assert asks_for_nothing(bench)
 
 
-def test_subscriptions_get_ids_of_their_own_and_the_stream_names_the_application() -> None:
-    bench = connected()
-    queue = bench.begin_open("bmq://d/q?id=foo", READ, subscriptions=("x == 1", "x == 2"))
-    bench.answer()
-    body = bench.broker.requests[0].body
-    assert isinstance(body, ConfigureStream)
-    assert body.stream_parameters.app_id == "foo"
-    assert [s.expression.text for s in body.stream_parameters.subscriptions] == ["x == 1", "x == 2"]
-    ids = [s.s_id for s in body.stream_parameters.subscriptions]
-    assert len(set(ids)) == 2
-    bench.answer()
-    bench.push(queue, 7, s_id=ids[0])
-    bench.push(queue, 8, s_id=ids[1])
-    assert [(owner, int(message.data)) for owner, message in bench.received] == [("x == 1", 7), ("x == 2", 8)]
-
-
-def test_an_old_broker_gets_the_old_request() -> None:
-    bench = Bench()
-    bench.connect(features="PROTOCOL_ENCODING:JSON")
-    queue = bench.begin_open("bmq://d/q?id=foo", READ)
-    bench.answer()
-    body = bench.broker.requests[0].body
-    assert isinstance(body, ConfigureQueueStream)
-    info = body.stream_parameters.sub_id_info
-    assert info is not None
-    assert (info.app_id, info.sub_id) == ("foo", queue.sub_id)
-    assert body.stream_parameters.max_unconfirmed_messages == 1000
-    bench.answer()
-    bench.push(queue, 1, s_id=queue.sub_id)
-    assert bench.numbers_received == [1]
-
-
 @pytest.mark.statement("3.21")
 def test_applications_of_one_queue_share_its_id() -> None:
     bench = connected()
@@ -125,33 +90,6 @@ def test_applications_of_one_queue_share_its_id() -> None:
     ids = tuple(bench.broker.s_ids[foo.q_id])
     bench.send(bench.broker.push(foo.q_id, [(b"g" * 16, b"1")], ids))
     assert bench.numbers_received == [1, 1]
-
-
-def test_a_refused_open_fails_with_the_brokers_reason_and_can_be_repeated() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI)
-    bench.refuse(StatusCategory.E_NOT_READY)
-    (error,) = bench.completed[URI]
-    assert isinstance(error, OpenQueueError)
-    assert error.broker_message == "not here"
-    assert error.category is StatusCategory.E_NOT_READY
-    assert error.retryable
-    assert queue.state is QueueState.CLOSED
-    again = bench.begin_open(URI, token="again")
-    bench.answer_all()
-    assert bench.completed["again"] == [None]
-    assert again is not queue
-
-
-def test_a_refused_first_configuration_closes_the_queue_again() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI)
-    bench.answer()
-    bench.refuse()
-    (error,) = bench.completed[URI]
-    assert isinstance(error, ConfigureQueueError)
-    assert bench.answer_all() == ["CloseQueue"]
-    assert queue.state is QueueState.CLOSED
 
 
 def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
@@ -220,15 +158,6 @@ def test_an_open_repeated_before_the_timeout_takes_the_first_answer() -> None:
     assert queue.state is QueueState.OPEN
 
 
-def test_abandoned_open_is_closed_on_its_answer() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI)
-    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
-    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
-    assert bench.completed == {}
-    assert queue.state is QueueState.CLOSED
-
-
 def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
     bench = Bench()
     bench.begin_open(URI, timeout=5)
@@ -240,16 +169,6 @@ def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
     assert list(bench.completed) == [URI]
     bench.connect()
     assert not bench.broker.requests
-
-
-def test_a_queue_is_open_once_in_a_session() -> None:
-    bench = connected()
-    bench.open(URI)
-    with pytest.raises(StateError, match="already open"):
-        bench.begin_open(URI)
-    bench.lose()
-    with pytest.raises(StateError, match="already open"):
-        bench.begin_open(URI)
 
 
 # configuring

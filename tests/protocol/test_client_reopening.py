@@ -151,13 +151,6 @@ def test_first_of_several_waiting_opens_wins_and_the_others_fail(
     assert [queue.state for queue in queues] == [QueueState.OPEN, QueueState.CLOSED, QueueState.CLOSED]
 
 
-def test_opens_of_two_sides_are_independent() -> None:
-    bench = connected()
-    bench.close(bench.open(URI, WRITE))
-    queue = bench.begin_open(URI, READ, token="again")
-    assert queue.state is QueueState.OPENING
-
-
 def test_waiting_open_does_not_change_a_final_close() -> None:
     bench = connected()
     bench.close(bench.open(URI, WRITE))

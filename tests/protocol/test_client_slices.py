@@ -27,18 +27,6 @@ def settled(bench: Bench) -> bool:
     return len(bench.core.posts) == bench.core.posts.bytes == 0 and bench.core.posts.oldest() is None
 
 
-def test_a_slice_is_sent_whole_and_accepted_whole() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.post_event(queue, 1, 2, 3)
-    assert bench.broker.log.count("PUT") == 1
-    assert (queue.unacked, len(bench.core.posts)) == (3, 3)
-    assert bench.ack_all() == [1, 2, 3]
-    assert bench.outcomes == {(1, 2, 3): [SUCCESS] * 3}
-    assert settled(bench)
-    assert queue.unacked == 0
-
-
 def test_slice_keeps_its_place_among_other_posts() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)

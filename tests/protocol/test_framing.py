@@ -57,17 +57,6 @@ def feed_all(framer: Framer, chunks: Iterable[bytes]) -> tuple[list[bytes], Prot
 # Any chunks
 
 
-@given(
-    st.lists(st.sampled_from(EVERY), max_size=12),
-    st.lists(st.integers(0, 40) | st.integers(0, 1500), max_size=60),
-)
-def test_any_chunks_make_the_same_events(events: list, sizes: list[int]) -> None:
-    sent = [e.data for e in events]
-    framer = Framer()
-    assert feed_all(framer, cut(b"".join(sent), sizes)) == (sent, None)
-    assert framer.buffered == 0
-
-
 # Bounded work and memory
 
 
@@ -84,17 +73,6 @@ def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     finally:
         tracemalloc.stop()
     assert framer.buffered == size - 2
-
-
-def test_memory_is_released_after_a_large_event() -> None:
-    size = 1_000_000
-    tracemalloc.start()
-    try:
-        framer = Framer()
-        feed_all(framer, cut(event(size) + b"\0", [size // 10] * 10))
-        assert tracemalloc.get_traced_memory()[0] < size // 2
-    finally:
-        tracemalloc.stop()
 
 
 # Received into the framer's own memory
@@ -333,16 +311,3 @@ def test_only_events_with_messages_may_be_as_large_as_messages(chunk: int) -> No
     assert error is not None
     assert "a request of 101 bytes exceeds the limit of 100" in str(error)
     assert framer.buffered == 0
-
-
-def test_events_have_bytes_if_the_event_loop_passes_a_bytearray() -> None:
-    """On Windows, it does. A bytearray is no key of a cache."""
-    sent = event(12) * 2
-    for size in range(1, len(sent) + 1):
-        framer = Framer()
-        found = [
-            each
-            for start in range(0, len(sent), size)
-            for each in framer.feed(bytearray(sent[start : start + size]))[0]
-        ]
-        assert [(each.data, type(each.data)) for each in found] == [(event(12), bytes)] * 2

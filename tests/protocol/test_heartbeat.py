@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
-from tests.sweeps import sweep
 
 NOTHING, SEND, DEAD = HeartbeatAction.NOTHING, HeartbeatAction.SEND, HeartbeatAction.GIVE_UP
 
@@ -22,21 +21,6 @@ def run(heartbeat: Heartbeat, heard: list[bool], interval: float = 3.0) -> list[
             heartbeat.heard = True
         pulses.append(heartbeat.poll(i * interval))
     return pulses
-
-
-def test_a_late_poll_counts_as_one_interval() -> None:
-    # A suspended process must not find its peer dead for the time it slept itself.
-    heartbeat = Heartbeat(3.0, 2, now=0.0)
-    assert heartbeat.poll(3600.0) is SEND
-    assert heartbeat.deadline == 3603.0
-    assert heartbeat.poll(3601.0) is NOTHING
-
-
-@sweep("interval, max_missed", [(3.0, 0), (3.0, -1), (0.0, 10), (-1.0, 10)])
-def test_zero_turns_the_timer_off(interval: float, max_missed: int) -> None:
-    heartbeat = Heartbeat(interval, max_missed, now=0.0)
-    assert heartbeat.deadline is None
-    assert [heartbeat.poll(now) for now in (0.0, 3.0, 1e9)] == [NOTHING] * 3
 
 
 @given(st.integers(1, 5), st.integers(0, 8), st.lists(st.booleans(), max_size=60))
