@@ -85,10 +85,6 @@ def test_generated_modules_are_up_to_date(name: str) -> None:
     assert present == unasync.GENERATED[name](), "python -m scripts.unasync"
 
 
-def test_connect_takes_the_arguments_of_asyncio() -> None:
-    assert parameters(bmq.blocking.connect) == parameters(bmq.connect)
-
-
 @pytest.mark.parametrize("name", bmq.blocking.__all__)
 def test_every_name_is_in_the_api_reference(reference: Any, name: str) -> None:
     value = getattr(bmq.blocking, name)

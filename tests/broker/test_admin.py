@@ -62,52 +62,6 @@ def test_infos_shows_configuration_and_use(core: Core) -> None:
     assert (storage["queueUri"], storage["numMessages"], storage["isPersistent"]) == (FANOUT, 2, False)
 
 
-def test_list_shows_the_messages(core: Core) -> None:
-    command = "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q LIST"
-    contents = tell(core, f"{command} 0 UNLIMITED")["queueContents"]
-    assert [m["sizeBytes"] for m in contents["messages"]] == [5, 7]
-    assert (contents["offset"], contents["totalQueueMessages"]) == (0, 2)
-    guids = [m["guid"] for m in contents["messages"]]
-
-    def listed(arguments: str) -> list[str]:
-        return [m["guid"] for m in tell(core, f"{command} {arguments}")["queueContents"]["messages"]]
-
-    assert listed("1 10") == guids[1:]
-    assert listed("-1 1") == guids[1:]
-    assert listed("2 -1") == guids[1:]
-    assert listed("foo 0 1") == guids[:1]
-
-
-def test_internals_shows_clients_and_consumers(core: Core) -> None:
-    command = "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q INTERNALS"
-    internals = tell(core, command)["queueInternals"]
-    state = internals["state"]
-    assert {s["appId"]: s["numMessages"] for s in state["storage"]["virtualStorages"]} == {
-        "foo": 2,
-        "bar": 2,
-        "baz": 2,
-    }
-    assert [len(handle["subStreams"]) for handle in state["handles"]] == [1, 1]
-    (stream,) = state["handles"][1]["subStreams"]
-    assert (stream["appId"], stream["numUnconfirmedMessages"]) == ("foo", 1)
-    assert stream["unconfirmedMonitors"][0]["state"] == "STATE_FULL"
-    engine = internals["queue"]["localQueue"]["queueEngine"]["fanout"]
-    consumers = {c["appId"]: c["appState"]["numConsumers"] for c in engine["consumerStates"]}
-    assert consumers == {"foo": 1, "bar": 0, "baz": 0}
-    assert {c["appId"]: c["status"] for c in engine["consumerStates"]}["bar"] == "registered"
-
-
-def test_purge_one_application(core: Core) -> None:
-    (purged,) = tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE bar")["purgedQueues"]["queues"]
-    assert (purged["queue"]["numMessagesPurged"], purged["queue"]["numBytesPurged"]) == (2, 12)
-    assert len(core.node.queues[FANOUT].store) == 2
-    late = core.client()
-    late.consume(f"{FANOUT}?id=bar")
-    assert late.payloads == []
-    purged = tell(core, "DOMAINS DOMAIN bmq.test.mem.fanout QUEUE q PURGE nope")
-    assert "not found" in purged["purgedQueues"]["queues"][0]["error"]["message"]
-
-
 def test_a_purge_makes_room_for_a_consumer_that_was_full(core: Core) -> None:
     reader = core.client()
     reader.consume(f"{FANOUT}?id=baz")

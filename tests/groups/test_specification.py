@@ -13,7 +13,6 @@ from bmq.groups._protocol import (
     CandidateState,
     Request,
 )
-from tests.groups.model import runs
 
 SPECIFICATION = Path(__file__).parent / "model" / "Exclusive.tla"
 ELECTION = SPECIFICATION.with_name("Crowns.tla")
@@ -52,25 +51,3 @@ def test_the_specification_has_every_transition_of_a_candidate_and_no_other() ->
     assert len(Candidate.TRANSITIONS) == len(CandidateState) * len(CandidateInput)
     assert _specified(ELECTION) == product
     assert {action for action, _ in product.values()} == {*Request.__members__, "NOTHING"}
-
-
-def test_each_run_of_tlc_is_a_row_of_the_readme() -> None:
-    text = (SPECIFICATION.parent / "README.md").read_text("utf-8")
-    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == sorted(runs.RUNS)
-
-
-def test_configurations_have_the_constants_and_definitions_of_the_specification(tmp_path: Path) -> None:
-    runs.write(tmp_path, "kill")
-    written = tmp_path / "kill"
-    assert (written / "MC.tla").read_text("utf-8") == runs.module(runs.RUNS["kill"])
-    modules = "".join(path.read_text("utf-8") for path in sorted(written.glob("*.tla")))
-    constants: dict[type, set[str]] = {}
-    for path, kind in ((SPECIFICATION, runs.Run), (ELECTION, runs.Election)):
-        declared = path.read_text("utf-8").partition("CONSTANTS")[2].partition("\n\n")[0]
-        constants[kind] = {line.split()[0].rstrip(",") for line in declared.strip().splitlines()}
-    for run in runs.RUNS.values():
-        text = runs.configuration(run)
-        assert constants[type(run)] <= set(re.findall(r"^  (\w+) (?:=|<-)", text, re.MULTILINE))
-        for line in text.splitlines():
-            if re.match(r"INVARIANT|CONSTRAINT|PROPERTY|SPECIFICATION|SYMMETRY", line):
-                assert f"\n{line.split()[1]} ==" in modules

@@ -212,19 +212,6 @@ async def test_large_payloads_arrive(queue: bmq.Queue, size: int) -> None:
     message.confirm()
 
 
-@pytest.mark.statement("4.11")
-async def test_the_same_guid_is_stored_once(
-    queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    guid = (Random(1).randbytes(15) + bmq_queue_uri.encode()[-1:]).hex().upper()
-    first = await queue.post(b"first", guid=guid)
-    again = await queue.post(b"again", guid=guid)
-    assert first.guid == again.guid == guid
-    assert await payloads(queue, 1) == [b"first"]
-    await queue.close()
-    assert await left_in(bmq_connect, bmq_queue_uri) == []
-
-
 async def test_messages_are_received_in_batches(
     queue: bmq.Queue, bmq_connect: Connect, bmq_queue_uri: str
 ) -> None:
@@ -281,13 +268,3 @@ async def test_a_full_quota_refuses_posts_until_confirmations(
     # Confirmations have no answer. An answered request was read behind the confirmations.
     await queue.configure(max_unconfirmed_messages=100)
     await queue.post(b"again")
-
-
-async def test_a_quota_of_bytes(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
-    uri = bmq_new_queue_uri("bmq.test.small.priority")
-    queue = await bmq_session.open_queue(uri, write=True)
-    # 4,096 bytes: one message may exceed the limit, and the next message is refused.
-    await queue.post(bytes(5000))
-    with pytest.raises(bmq.PostError) as caught:
-        await queue.post(b"x")
-    assert caught.value.status is bmq.AckStatus.LIMIT_BYTES
