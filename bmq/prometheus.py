@@ -38,7 +38,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bmq import _checks, _world
-from bmq.client.stats import Histogram, QueueStats, SessionStats, members
+from bmq.client.stats import Histogram, QueueStats, SessionStats
 from bmq.errors import AckStatus, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 
@@ -303,7 +303,7 @@ class SessionCollector(Collector):
             ]
             found.append((session, session.stats(), queues))
             for queue, _, closed in queues:
-                group = None if closed or queue not in members else members[queue]()
+                group = None if closed or queue._member is None else queue._member()
                 if group is not None:
                     stats = group.stats()
                     self._now.setdefault(queue.uri, {}).update(

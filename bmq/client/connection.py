@@ -424,10 +424,16 @@ class Connection:
     def channel_lost(self, channel: Channel, error: Exception | None) -> None:
         """Process the loss of the channel."""
         if channel is self.channel:
-            reason = (
+            reason = self.close_reason or (
                 "the broker closed the connection" if error is None else str(error) or type(error).__name__
             )
-            self._detach(self.close_reason or reason)
+            self._sent_before, self._received_before = self.bytes_sent, self.bytes_received
+            self._backlog = 0
+            self.channel = None
+            self.writable = True
+            self.close_reason = ""
+            self.core.channel_closed(reason, self.loop.time())
+            self.transmit()
             self.dialer.channel_lost()
             self.send_window.wake()  # posts are kept for the next connection
 
@@ -438,15 +444,6 @@ class Connection:
             if writable:
                 self.transmit()
                 self.send_window.wake()
-
-    def _detach(self, reason: str) -> None:
-        self._sent_before, self._received_before = self.bytes_sent, self.bytes_received
-        self._backlog = 0
-        self.channel = None
-        self.writable = True
-        self.close_reason = ""
-        self.core.channel_closed(reason, self.loop.time())
-        self.transmit()
 
     def set_reading(self, reading: bool) -> None:
         """Pause or resume reading."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from asyncio import get_running_loop
 from collections.abc import (
     AsyncIterable,
@@ -158,6 +159,8 @@ class Queue(QueueBase):
         self._counts: ReceiveCounts = ReceiveCounts(connection.received)
         self._handlers = Handlers()
         self._close_task: asyncio.Task[None] | None = None
+        # The member of a group that reads the queue.
+        self._member: weakref.ref[Group] | None = None
         self._subscriptions: Subscriptions = Subscriptions(self)
         self._default: ReceiveBuffer | None = None
         # Whether the default subscription starts with the opening of a broadcast queue. A consumer that
@@ -464,7 +467,12 @@ class Queue(QueueBase):
         properties = checked_properties(properties)
         if reply_to is not None:
             QueueUri.parse(reply_to)
-        return await self.session._request(self, data, properties, timeout, reply_to)
+        session = self.session
+        if session._requests is None:
+            from bmq.client.requests import Requests  # few programs need the module
+
+            session._requests = Requests(session)
+        return await session._requests.request(self, data, properties, timeout, reply_to)
 
     async def post_table(
         self,

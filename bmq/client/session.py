@@ -9,7 +9,7 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -25,7 +25,6 @@ from bmq.client.consumer import Subscription
 from bmq.client.health import Health, HostHealthMonitor
 from bmq.client.interceptors import Hooks, Interceptor
 from bmq.client.keywords import DEFAULT_LIMITS, ConsumerLimits, checked_limits
-from bmq.client.message import Message
 from bmq.client.options import SessionOptions, Trace, check_compression
 from bmq.client.queue import (
     DEFAULT_MAX_UNCONFIRMED_BYTES,
@@ -41,7 +40,6 @@ from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression
 from bmq.wire.control import QueueFlags
-from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
@@ -407,21 +405,6 @@ class Session:
             raise
         connection.health.opened(queue.uri)
         return queue
-
-    async def _request(
-        self,
-        queue: Queue,
-        data: bytes,
-        properties: Mapping[str, PropertyInput],
-        timeout: float,
-        reply_to: str | None,
-    ) -> Message:
-        """Post a request; see :meth:`bmq.Queue.request`."""
-        if self._requests is None:
-            from bmq.client.requests import Requests  # few programs need the module
-
-            self._requests = Requests(self)
-        return await self._requests.request(queue, data, properties, timeout, reply_to)
 
     async def open_output(self, uri: str) -> Queue:
         """Return a queue for posting. The first call opens the queue, unless it is open for writing already.

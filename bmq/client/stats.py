@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, cast
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from bmq import _checks
 from bmq._logging import Log
@@ -31,16 +31,12 @@ __all__ = [
     "SessionStats",
     "StatsLog",
     "consumer_stats",
-    "members",
     "queue_stats",
     "session_stats",
     "stats_line",
 ]
 
 logger = Log("bmq.stats", later=True)
-
-#: The member of a group that reads a queue: from :class:`bmq.Queue` to :class:`bmq.groups.Group`.
-members: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from bmq._logging import Log
 from bmq._loop import timeout
 from bmq._turn import ended, look_at, turn_of
 from bmq.client.message import Message
-from bmq.client.stats import members
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
@@ -502,7 +501,7 @@ class Group:
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
-        members[self.queue] = weakref.ref(self)
+        self.queue._member = weakref.ref(self)
         what = "%s joins the group of %s: %d buckets, weight %g"
         logger.info(what, self.member, self.queue.uri, self.buckets, self.weight)
         serving = [lane.run() for lane in self._all_lanes()]
