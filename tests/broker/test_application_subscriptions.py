@@ -7,60 +7,15 @@ import pytest
 
 from bmq.broker._domain_config import AppSubscription
 from bmq.wire.control import Status, StatusCategory
-from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.sweeps import sweep
 from tests.transcripts import probes
-
-APPSUB = "bmq://bmq.test.appsub.priority/q"
-APPSUB_FANOUT = "bmq://bmq.test.appsub.fanout/q"
 
 
 def producer(core: Core, uri: str) -> CoreClient:
     peer = core.client()
     peer.open(uri, write=True)
     return peer
-
-
-@pytest.mark.statement("1.21")
-def test_unmatched_post_is_acknowledged_and_dropped() -> None:
-    measured = probes()["application_subscription"]
-    core = Core()
-    sender, reader = producer(core, APPSUB), core.client()
-    reader.consume(APPSUB)
-    sender.put(b"pos", properties={"x": 1})
-    sender.put(b"neg", properties={"x": -1})
-    sender.put(b"none")
-    assert [ack.status for ack in sender.acks] == measured["acks"]
-    assert [p.decode() for p in reader.payloads] == measured["pushed"]
-    assert len(core.node.queues[APPSUB].store) == 1
-
-
-@pytest.mark.statement("1.22")
-def test_each_application_has_its_own_subscription() -> None:
-    """Recorded in official-appsub: foo takes 1, bar takes 2, baz everything."""
-    core = Core()
-    sender = producer(core, APPSUB_FANOUT)
-    readers = {app: core.client() for app in ("foo", "bar", "baz")}
-    for app, reader in readers.items():
-        reader.consume(f"{APPSUB_FANOUT}?id={app}")
-    for x in (1, 2, 3):
-        sender.put(b"%d" % x, properties={"x": x})
-    sender.put(b"none")
-    assert readers["foo"].payloads == [b"1"]
-    assert readers["bar"].payloads == [b"2"]
-    assert readers["baz"].payloads == [b"1", b"2", b"3", b"none"]
-
-
-@pytest.mark.statement("1.26")
-def test_a_message_must_match_both_kinds_of_subscription() -> None:
-    core = Core()
-    sender, reader = producer(core, APPSUB), core.client()
-    reader.open(APPSUB, read=True)
-    reader.configure(subscription(1, "y == 1"))
-    for x, y in ((1, 1), (1, 2), (-1, 1)):
-        sender.put(b"m", properties={"x": x, "y": y})
-    assert len(reader.pushes) == 1
-    assert len(core.node.queues[APPSUB].store) == 2
 
 
 @pytest.mark.statement("1.25")
@@ -76,17 +31,6 @@ def test_the_last_entry_of_an_application_counts() -> None:
     for x in (1, 2):
         sender.put(b"%d" % x, properties={"x": x})
     assert reader.payloads == [b"2"]
-
-
-@pytest.mark.statement("1.24")
-def test_broadcast_discards_unmatched_messages() -> None:
-    core = Core(domain("bmq.test.mem.broadcast", subscriptions=(AppSubscription("", "x > 0"),)))
-    sender, reader = producer(core, BROADCAST), core.client()
-    reader.consume(BROADCAST)
-    for x in (1, -1):
-        sender.put(b"%d" % x, properties={"x": x})
-    assert reader.payloads == [b"1"]
-    assert [ack.status for ack in sender.acks] == [0, 0]
 
 
 def test_an_invalid_subscription_refuses_the_open() -> None:

@@ -12,15 +12,6 @@ from tests.integration.steps import Connect, NewUri, is_quiet, left_in, payloads
 
 
 class TestOpen:
-    @pytest.mark.statement("4.34")
-    async def test_a_queue_is_opened_for_reading_only(
-        self, bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        reading = await bmq_session.open_queue(bmq_queue_uri, read=True)
-        writing = await (await bmq_connect()).open_queue(bmq_queue_uri, write=True)
-        await writing.post(b"x")
-        assert await payloads(reading, 1) == [b"x"]
-
     async def test_many_queues_at_once(self, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> None:
         uris = [bmq_new_queue_uri() for _ in range(50)]
         queues = await asyncio.gather(*[bmq_session.open_queue(uri, read=True, write=True) for uri in uris])

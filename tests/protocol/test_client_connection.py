@@ -7,14 +7,12 @@ import pytest
 
 from bmq.errors import (
     ConfigureQueueError,
-    NegotiationError,
     OpenQueueError,
     ProtocolError,
     RequestError,
     RequestTimeout,
     StatusCategory,
 )
-from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import (
     QueueReopenFailed,
 )
@@ -33,32 +31,6 @@ from tests.protocol.bench import WRITE, Bench, ScriptedBroker, connected
 from tests.sweeps import sweep
 
 BASIC = Credentials("BASIC", b"ann:secret")
-
-
-@pytest.mark.statement("4.1")
-def test_a_client_introduces_itself_and_is_connected_when_the_broker_agrees() -> None:
-    bench = Bench()
-    bench.open_channel()
-    assert bench.broker.log == ["clientIdentity"]
-    assert bench.state is SessionState.STARTING
-    bench.send(ScriptedBroker.welcome())
-    assert bench.state is SessionState.STARTED
-    assert bench.names == ["Connected"]
-    assert bench.core.new_properties
-    bench.begin_open("bmq://d/q")
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-
-
-@pytest.mark.statement("4.1")
-def test_a_refused_negotiation_closes_the_connection_with_the_brokers_reason() -> None:
-    bench = Bench()
-    bench.open_channel()
-    bench.send(ScriptedBroker.welcome(category=StatusCategory.E_NOT_SUPPORTED))
-    (error,) = bench.failures
-    assert isinstance(error, NegotiationError)
-    assert "go away" in str(error)
-    assert "E_NOT_SUPPORTED" in str(error)
-    assert bench.state is SessionState.STARTING
 
 
 WRONG_ANSWERS = {

@@ -170,28 +170,6 @@ def test_each_post_of_repeated_guids_has_one_outcome(seed: int) -> None:
 # reconnecting
 
 
-@pytest.mark.statement("4.11")
-def test_reconnect_resends_unacked_posts_in_order_with_the_same_guids() -> None:
-    bench = connected()
-    queue, other = bench.open(URI), bench.open(OTHER)
-    bench.post(queue, 1)
-    bench.post(other, 2)
-    bench.post(queue, 3, 4)
-    first = {put.data: put for put in bench.broker.puts}
-    bench.send(bench.broker.ack([put for put in bench.broker.puts if put.data == b"3"]))
-    bench.lose()
-    bench.post(other, 5)  # while lost
-    bench.connect()
-    bench.post(queue, 6)  # while being restored
-    assert sent(bench) == []
-    bench.answer_all()
-    assert sent(bench) == [1, 2, 4, 5, 6]
-    for put in bench.broker.puts[:3]:
-        assert put == first[put.data]
-    bench.ack_all()
-    assert bench.outcomes == {n: [AckStatus.SUCCESS] for n in range(1, 7)}
-
-
 def test_queues_reopen_in_order_then_posts_are_sent_then_the_state_is_restored() -> None:
     bench = connected()
     queue, other = bench.open(URI), bench.open(OTHER)

@@ -33,14 +33,6 @@ def test_a_reader_is_opened_and_configured() -> None:
     assert queue.state is QueueState.OPEN
 
 
-@pytest.mark.statement("4.2")
-def test_a_writer_needs_no_configuration() -> None:
-    bench = connected()
-    bench.begin_open(URI, WRITE)
-    assert bench.answer_all() == ["OpenQueue"]
-    assert bench.completed == {URI: [None]}
-
-
 def expressions(bench: Bench) -> list[str]:
     """Return the expressions of the next unanswered configureStream."""
     body = bench.broker.requests[0].body

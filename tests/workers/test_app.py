@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import bmq
+from bmq.client.buffer import ConsumerInput
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 from tests.workers.conftest import FakeClock
@@ -89,23 +90,6 @@ async def test_handlers_share_a_queue_by_their_subscriptions(
     await app.run()
     # Both subscriptions reach the broker in one request: no message goes astray between the two.
     assert handled == {"express": [b"0", b"2"], "rest": [b"1", b"3"]}
-
-
-async def test_applications_of_a_fanout_queue(broker_uri: str, session: bmq.Session, fresh: Fresh) -> None:
-    uri = fresh("bmq.test.mem.fanout")
-    app = bmq.App(broker_uri)
-    handled: set[str] = set()
-
-    async def handle(message: bmq.Message) -> None:
-        handled.add(message.queue_uri)
-        if len(handled) == 2:
-            app.stop()
-
-    app.consumer(f"{uri}?id=foo")(handle)
-    app.consumer(f"{uri}?id=bar")(handle)
-    await post(session, uri, b"x")
-    await app.run()
-    assert handled == {f"{uri}?id=foo", f"{uri}?id=bar"}
 
 
 async def test_dead_letters_and_results_go_to_queues_the_app_opens(
@@ -293,7 +277,7 @@ async def test_one_failing_consumer_ends_all_with_the_reason(
     @app.consumer(good)
     async def handle(message: bmq.Message) -> None:
         failing = next(queue for queue in app.session.queues if queue.uri == bad)
-        failing.consumers[0]._buffer.shut(Refusal("the queue is gone"))
+        failing.consumers[0]._buffer.fire(ConsumerInput.SHUT, Refusal("the queue is gone"))
         await eventually(lambda: f"consume {bad}" not in {task.get_name() for task in asyncio.all_tasks()})
         finished.append(message.data)
 

@@ -24,14 +24,6 @@ Fresh = Callable[..., str]
 # ---- confirming
 
 
-async def test_a_handled_message_is_confirmed(stage: Stage, other_session: bmq.Session) -> None:
-    await post(stage.queue, *numbered(5))
-    async with consuming(stage.queue, stage.handle):
-        assert await stage.next(5) == numbered(5)
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
-
-
 async def test_a_failed_message_stays_and_is_delivered_again_after_the_queue_is_closed(
     stage: Stage, other_session: bmq.Session
 ) -> None:

@@ -148,26 +148,6 @@ async def test_backoff_tries_three_more_times_then_discards_and_continues(
     assert await seen_by(other_session, stage.queue.uri) == []
 
 
-async def test_a_retry_that_succeeds_confirms(
-    stage: Stage, clock: FakeClock, other_session: bmq.Session
-) -> None:
-    tries = 0
-
-    async def handle(message: bmq.Message) -> None:
-        nonlocal tries
-        tries += 1
-        if tries < 3:
-            raise ValueError("not yet")
-        await stage.handle(message)
-
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, handle, retry=bmq.Backoff(every=5), clock=clock):
-        assert await stage.next(1) == [b"x"]
-    assert clock.slept == [5, 5]
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
-
-
 @pytest.mark.statement("6.7")
 async def test_growing_backoff_blocks_later_messages_until_its_time_is_over(
     stage: Stage, clock: FakeClock

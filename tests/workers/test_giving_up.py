@@ -310,21 +310,6 @@ async def test_a_rejected_message_is_given_up_at_once(
     assert await seen_by(other_session, stage.queue.uri) == ([] if then == "discard" else [b"bad"])
 
 
-async def test_a_rejected_message_goes_to_the_dead_letters_at_once(
-    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock, other_session: bmq.Session
-) -> None:
-    dead = await session.open_queue(fresh(), read=True, write=True)
-    await post(stage.queue, b"bad")
-    retry = bmq.Backoff(9, then=bmq.DeadLetter(dead))
-    async with consuming(stage.queue, failing(stage, error=bmq.Reject("old")), retry=retry, clock=clock):
-        letter = await dead.receive(timeout=10)
-    assert (letter.data, letter.properties["bmq_dead_error"]) == (b"bad", "Reject: old")
-    letter.confirm()
-    assert clock.slept == []
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
-
-
 @pytest.mark.parametrize("retry", [None, bmq.NoRetry("discard"), bmq.Backoff(9, retries=1)], ids=str)
 async def test_a_postponed_attempt_is_repeated_and_not_counted(
     stage: Stage, clock: FakeClock, other_session: bmq.Session, retry: Any, caplog: pytest.LogCaptureFixture
