@@ -98,7 +98,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     tls_cert_file: str = ""
     tls_key_file: str = ""
     tls_server_name: str = ""
-    session: SessionValues = msgspec.field(default=SessionValues(), name="bmq.*")
+    session: SessionValues = msgspec.field(default=SessionValues(), name="bmq.NAME")
 
     def check(self) -> None:
         """Check all options together.

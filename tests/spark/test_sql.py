@@ -26,8 +26,8 @@ ALL = [b"first", b"fourth", b"second", b"third"]
 
 #: Further ways to use the views and tables of the page.
 COPIES = """
-INSERT INTO new_orders (CustomerId, value) VALUES (3, 'third');
-INSERT INTO new_orders BY NAME SELECT 4 AS CustomerId, 'fourth' AS value;
+INSERT INTO new_orders (CustomerId, OrderType, value) VALUES (3, NULL, 'third');
+INSERT INTO new_orders BY NAME SELECT NULL AS OrderType, 4 AS CustomerId, 'fourth' AS value;
 CREATE OR REPLACE TEMPORARY VIEW orders USING bmq OPTIONS (
   broker 'tcp://localhost:30114',
   queue 'bmq://bmq.test.mem.priority/sql-orders',
