@@ -249,7 +249,7 @@ def write_partition(
     """
     given = dict(locals())  # every argument by its name
     del given["schema"], given["summary"]
-    given["session"] = session or {}
+    given["session"] = {} if session is None else session
     options = arguments(given)
     types = None
     if schema is not None:
