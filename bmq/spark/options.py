@@ -55,17 +55,27 @@ OF_A_TABLE = (
     "USING bmq OPTIONS (...), or give the options in each statement: SELECT * FROM t WITH ('queue' = "
     "'...'), INSERT INTO t WITH ('queue' = '...')"
 )
-#: What users of Kafka's source look for, in lower case.
+_NO_OFFSETS = "a queue has no offsets: a read has the messages that are in the queue"
+_QUEUES = "the option queue names queues, and the option expression selects messages"
+_SHARED = "the readers of a queue share its messages: for a copy for each, read a fanout queue with ?id=APPID"
+_HEADERS = (
+    "the option propertyColumns names columns that become properties; the column properties may be a map"
+)
+#: What users of Kafka's source and sink look for, in lower case: a name, or the beginning of names.
 _OF_KAFKA = {
     "kafka.bootstrap.servers": "the address of the broker is the option broker",
-    "subscribe": "the option queue names queues, and the option expression selects messages",
+    "kafka.group.id": _SHARED,
+    "kafka.": "credentials and TLS have options, and bmq.NAME is a field of bmq.SessionOptions",
+    "groupidprefix": _SHARED,
+    "subscribe": _QUEUES,
+    "assign": _QUEUES,
     "topic": "the option queue names the queue",
-    "startingoffsets": "a queue has no offsets: a read has the messages that are in the queue",
-    "startingfrom": "a queue has no offsets: a read has the messages that are in the queue",
+    "starting": _NO_OFFSETS,
+    "ending": _NO_OFFSETS,
     "maxoffsetspertrigger": "did you mean maxMessagesPerTrigger?",
     "minoffsetspertrigger": "did you mean minMessagesPerTrigger?",
     "minpartitions": "did you mean numPartitions?",
-    "includeheaders": "did you mean includeProperties?",
+    "includeheaders": f"a read has includeProperties; for a write, {_HEADERS}",
 }
 #: Spark also passes its own options of a streaming query to the sink.
 _SPARKS = frozenset({"checkpointlocation", "queryname"})
@@ -537,8 +547,11 @@ def check_names(given: Iterable[str], known: Mapping[str, str]) -> None:
     keys = {key: key.lower() for key in given}
     unknown = sorted(key for key, low in keys.items() if low not in known and not _is_shared(low))
     if unknown:
-        hints = "".join(f"{hint}; " for hint in (_hint(key.lower(), known) for key in unknown) if hint)
-        raise UsageError(f"unknown option {', '.join(unknown)}; {hints}options: {', '.join(known.values())}")
+        hints = {key: _hint(key.lower(), known) for key in unknown}
+        told = "".join(
+            f"{key}: {hint}; " if len(hints) > 1 else f"{hint}; " for key, hint in hints.items() if hint
+        )
+        raise UsageError(f"unknown option {', '.join(unknown)}; {told}options: {', '.join(known.values())}")
 
 
 def _is_shared(key: str) -> bool:
@@ -548,8 +561,8 @@ def _is_shared(key: str) -> bool:
 
 def _hint(key: str, known: Mapping[str, str]) -> str:
     """Return a hint for an unknown option; "" for none."""
-    if key in _OF_KAFKA:
-        return _OF_KAFKA[key]
+    if name := next((each for each in _OF_KAFKA if key.startswith(each)), None):
+        return _OF_KAFKA[name]
     if homes := _homes(key):
         return f"{key} is an option of {homes}"
     near = get_close_matches(key, known, n=1, cutoff=0.7)

@@ -149,7 +149,8 @@ def _scalar(name: str, kind: DataType, called: str | None = None) -> PropertyTyp
     if found is None:
         raise UsageError(
             f"column {name!r} is of type {kind.simpleString()}, and a property must be {SCALARS}: cast the "
-            "column (to string, or to bigint in a whole unit), or omit the column"
+            "column (to string, or to bigint in a whole unit), make a map of an array of pairs "
+            "(map_from_entries), or omit the column"
         )
     if called is not None:
         encode_properties({called: True}, new=True)

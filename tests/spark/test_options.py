@@ -28,6 +28,10 @@ def source(**options: str) -> BmqDataSource:
         ({"brokr": "tcp://localhost"}, r"unknown option brokr; did you mean broker\?; options: broker"),
         ({"maxMesages": "1"}, "did you mean maxMessages"),
         ({"xyz": "1"}, "unknown option xyz; options: broker"),
+        ({"kafka.bootstrap.servers": "h"}, "the address of the broker is the option broker"),
+        ({"kafka.session.timeout.ms": "1"}, "bmq.NAME is a field of bmq.SessionOptions"),
+        ({"endingOffsets": "latest"}, "a queue has no offsets"),
+        ({"groupIdPrefix": "a", "topic": "t"}, "groupidprefix: the readers.*; topic: the option queue names"),
         (
             {"writeName": "1", "maxMessages": "1"},
             r"maxMessages \(spark.read and spark.readStream\), writeName \(writing\)",

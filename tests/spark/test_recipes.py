@@ -112,6 +112,17 @@ def test_the_recipe_of_event_time_runs(spark: SparkSession, broker: BrokerThread
     assert [(row.start // minute, row.cents) for row in found] == [(0, 305), (5, 105), (10, 111)]
 
 
+def test_the_recipe_of_dead_letters_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
+    domain = "bmq://bmq.test.mem.priority"
+    good, bad = [b'{"id": %d, "cents": 5}' % at for at in range(3)], [b"{", b"no JSON"]
+    post(broker, f"{domain}/raw", *(bmq.PutMessage(each, properties={"n": 1}) for each in good + bad))
+    run(program("From queue to queue, with dead letters", broker, tmp_path), spark)
+    for name, expected in (("parsed", good), ("unparsable", bad)):
+        got = broker.drain(f"{domain}/{name}", expect=len(expected))
+        assert sorted(message.data for message in got) == sorted(expected)
+        assert all(message.properties == {"n": 1} for message in got)
+
+
 FILES = "Into files, each message once"
 LOST = {
     FILES: "payments",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import Row, SparkSession
 
@@ -104,7 +105,8 @@ def from_python(spark: SparkSession, broker: BrokerThread) -> None:
     shop.option("broker", broker.uri).option("queue", f"bmq://{DOMAIN}/sql-shop").append()
     options = {"broker": broker.uri, "queue": f"bmq://{DOMAIN}/sql-shop", "confirm": "never"}
     assert spark.read.options(**options).table("shop_queue").count() == 1
-    assert spark.table("orders").count() == 4, "what the view has read"
+    read_again = pyspark.__version__.startswith("4.0.")  # each use of a view plans its read again
+    assert spark.table("orders").count() == (6 if read_again else 4), "what the view has read"
 
 
 def refused(spark: SparkSession, broker: BrokerThread) -> None:
@@ -122,7 +124,7 @@ def refused(spark: SparkSession, broker: BrokerThread) -> None:
             "CREATE TEMPORARY VIEW bad USING bmq OPTIONS (subscribe 'x')",
             "unknown option subscribe; the option queue names queues, and the option expression selects",
         ),
-        ("INSERT INTO orders (value) VALUES (CAST('x' AS BINARY))", "option of spark.read"),
+        ("INSERT INTO orders SELECT * FROM orders", "option of spark.read"),
     ):
         with pytest.raises(Exception, match=f"(?s){text}"):
             spark.sql(statement).collect()
