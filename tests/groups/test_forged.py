@@ -38,8 +38,13 @@ FORGED: dict[str, bytes] = {
 FORGED |= {"no JSON": b"{", "nested": b"[" * 10_000, "no UTF-8": b'{"kind":"crown","who":"\xff"}'}
 
 
-@pytest.mark.parametrize("while_it_runs", [False, True], ids=["stored", "while the group runs"])
-async def test_a_group_goes_on_after_forged_crowns_and_after_a_restart(
+@pytest.mark.parametrize(
+    ("payloads", "while_it_runs"),
+    [*(([payload], False) for payload in FORGED.values()), ([*FORGED.values()], True)],
+    ids=[*FORGED, "all of them, while the group runs"],
+)
+async def test_a_group_goes_on_after_a_forged_crown_and_after_a_restart(
+    payloads: list[bytes],
     while_it_runs: bool,
     bmq_connect: Connect,
     bmq_queue_uri: str,
@@ -51,7 +56,7 @@ async def test_a_group_goes_on_after_forged_crowns_and_after_a_restart(
 
     async def forge() -> None:
         await control.post_many(
-            bmq.PutMessage(payload, {"bmq_from": "", "bmq_to": ""}) for payload in FORGED.values()
+            bmq.PutMessage(payload, {"bmq_from": "", "bmq_to": ""}) for payload in payloads
         )
 
     async def handle(group: bmq.groups.Group) -> None:
