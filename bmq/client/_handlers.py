@@ -32,9 +32,6 @@ class Handlers:
         self._many = _SOME
         self._waiters: list[_Waiter] = []
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self._tasks())
-
     def enter(self, held: object) -> None:
         """Record the start of a message or a batch in the current task."""
         task = asyncio.current_task()

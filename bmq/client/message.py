@@ -13,7 +13,7 @@ from bmq._live import live
 from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression, PropertyType, PushFlags
 from bmq.wire.guid import guid_to_text
-from bmq.wire.message import NO_PROPERTIES, Beginning, read_beginning, split_application_data
+from bmq.wire.message import NO_PROPERTIES, split_application_data
 from bmq.wire.options import LimitedIds
 from bmq.wire.properties import (
     LAYOUTS,
@@ -31,42 +31,12 @@ if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.protocol.client.ports import Arrival
 
-__all__ = [
-    "Message",
-    "MessageBatch",
-    "beginning_of",
-    "context_of",
-]
+__all__ = ["Message", "MessageBatch"]
 
 _HAS_PROPERTIES = int(PushFlags.MESSAGE_PROPERTIES)
 _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 # Knowledge about properties in the old encoding, and in the new encoding.
 _OLD, _NEW = LAYOUTS
-
-
-def context_of(message: Message) -> dict[Any, Any] | None:
-    """Return the data that interceptors and handlers keep with a message; None without data."""
-    return getattr(message, "_context", None)
-
-
-def beginning_of(message: Message, most: int) -> Beginning:
-    """Return the properties and the first bytes of the payload, without decompressing the rest.
-
-    Args:
-        message: the message.
-        most: maximum number of bytes, of the payload and of the properties.
-
-    Raises:
-        ProtocolError: the message cannot be read.
-    """
-    _, _, _, flags, schema_id, compression, data = message._push
-    return read_beginning(
-        data,
-        has_properties=bool(flags & _HAS_PROPERTIES),
-        schema_id=schema_id,
-        compression=compression,
-        most=most,
-    )
 
 
 class _Handled:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, ove
 from bmq import _checks
 from bmq._live import live
 from bmq.client.keywords import ConsumerLimits
-from bmq.client.message import Message, MessageBatch, context_of
+from bmq.client.message import Message, MessageBatch
 from bmq.client.posts import Ack, PostFuture, PostReport, PutMessage, checked_properties
 from bmq.codecs import Codec, Shape
 from bmq.errors import UsageError
@@ -67,7 +67,7 @@ class TypedMessage(Message, Generic[T]):
         super().__init__(message._buffer, message._push, message._arrival)
         self.confirmed = message.confirmed
         # One dictionary for both: an interceptor finds the data of its on_receive in on_confirm.
-        if (context := context_of(message)) is not None:
+        if (context := getattr(message, "_context", None)) is not None:
             self._context = context
         self._shape: Shape[T] | None = shape
 

@@ -16,9 +16,9 @@ from bmq._logging import Log
 from bmq.admin import Admin
 from bmq.admin.explanation import objection
 from bmq.admin.watch import Figures, figures_of
-from bmq.client.message import beginning_of
+from bmq.wire.constants import PushFlags
 from bmq.wire.control import DEFAULT_APP_ID
-from bmq.wire.message import NO_PROPERTIES
+from bmq.wire.message import NO_PROPERTIES, read_beginning
 
 __all__ = ["MOST_SHOWN", "Contents", "NotNow", "RemoteBroker"]
 
@@ -157,8 +157,16 @@ class RemoteBroker:
 
 
 def _read(message: bmq.Message) -> Contents:
+    _, _, _, flags, schema_id, compression, data = message._push
     try:
-        return Contents(message.guid, *beginning_of(message, MOST_SHOWN))
+        beginning = read_beginning(
+            data,
+            has_properties=bool(flags & PushFlags.MESSAGE_PROPERTIES),
+            schema_id=schema_id,
+            compression=compression,
+            most=MOST_SHOWN,
+        )
+        return Contents(message.guid, *beginning)
     except bmq.ProtocolError as error:
         return Contents(message.guid, NO_PROPERTIES, b"", 0, str(error))
 

@@ -43,7 +43,7 @@ async def test_unfinished_work_at_the_deadline_is_reported(
     pending = [queue.post_nowait(b"%d" % n) for n in range(3)]
     peer.connection.push(1)
     stuck = asyncio.ensure_future(_handle_for_ever(queue))
-    await eventually(lambda: len(queue._handlers))
+    await eventually(lambda: queue._handlers.busy(None))
     began = time.perf_counter()
     with caplog.at_level(logging.WARNING, "bmq"):
         async with asyncio.timeout(20):
@@ -277,7 +277,7 @@ async def test_closing_continues_when_the_task_with_a_message_ends(peer: Peer) -
             await go.wait()
 
         task = asyncio.create_task(careless())
-        await eventually(lambda: len(queue._handlers))
+        await eventually(lambda: queue._handlers.busy(None))
         closing = asyncio.create_task(queue.close())
         await eventually(lambda: queue.closed)
         assert not closing.done()
