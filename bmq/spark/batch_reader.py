@@ -415,11 +415,12 @@ class Drain:
         Raises:
             ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: no messages can be
             received.
+            StateError: the read could stop other readers.
             QueueClosed, SessionClosed: the connection is permanently lost.
             OSError: the messages cannot be stored.
         """
         options = self._options
-        await look_for_others(self._options)
+        await look_for_others(options, returns=options.confirm is not ReadConfirmation.ON_STORE)
         await self._receiver.open()
         file = self._log.begin(0, self._receiver.schema)
         try:

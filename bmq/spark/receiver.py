@@ -20,7 +20,7 @@ from bmq.arrow.decoding import RecordBatch, TableDecoder
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.client.session import Session
-from bmq.errors import Error
+from bmq.errors import Error, StateError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.spark.connection import ConnectionOptions
@@ -53,14 +53,16 @@ _ROWS = 10_000
 _DROPPED = "dropped.json"
 
 
-async def other_readers(options: SourceOptions) -> dict[str, list[str]]:
-    """Query the other readers of each queue; for a fanout queue, of the application.
+async def other_readers(options: SourceOptions) -> dict[str, dict[str, bool]]:
+    """Query the other readers of each queue, and whether an expression selects their messages.
+
+    For a fanout queue, these are the readers of the application.
 
     Raises:
         Error: the broker cannot be reached, or does not answer the query.
         TimeoutError: no answer in time.
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, bool]] = {}
     async with asking(options.admin) as asked:
         there = set(await asked.queues())
         for uri in options.queue:
@@ -68,13 +70,13 @@ async def other_readers(options: SourceOptions) -> dict[str, list[str]]:
             if queue.uri not in there:
                 continue
             app = queue.app_id or _DEFAULT_APP
-            readers = [
-                client.description
-                for client in (await queue.internals()).clients
-                if any(each.app_id == app and each.subscriptions for each in client.streams)
-            ]
-            if readers:
-                found[uri] = readers
+            for client in (await queue.internals()).clients:
+                subscriptions = [
+                    each for stream in client.streams if stream.app_id == app for each in stream.subscriptions
+                ]
+                if subscriptions:
+                    selects = any(each.expression for each in subscriptions)
+                    found.setdefault(uri, {})[client.description] = selects
     return found
 
 
@@ -420,14 +422,32 @@ class DeadLetterWriter:
             await self._session.close(timeout=10)
 
 
-async def look_for_others(options: SourceOptions) -> None:
-    """Log other readers of the queues."""
+async def look_for_others(options: SourceOptions, *, returns: bool = False) -> None:
+    """Log other readers of the queues.
+
+    Args:
+        options: options of the source.
+        returns: whether the messages return to the queue after the read. A broker delivers a returned message
+            before all others, and nothing else while no subscription matches the message.
+
+    Raises:
+        StateError: the returned messages could stop another reader.
+    """
     try:
         others = await other_readers(options)
     except (Error, TimeoutError) as error:
         why = str(error) or f"no answer in {ANSWER_TIMEOUT:g} s"
         logger.info("the broker does not report other readers: %s", why)
         return
+    for uri, readers in others.items() if returns else ():
+        if stopped := [reader for reader, selects in readers.items() if selects]:
+            raise StateError(
+                f"{uri} has readers with an expression ({', '.join(stopped)}): the messages of this read "
+                "return to the queue unconfirmed, and while one of them matches no expression, the broker "
+                "delivers nothing else. Stop these readers first; or set checkpointLocation and "
+                "confirm=onStore, which takes the messages out of the queue; or read an application of a "
+                "fanout queue without other readers"
+            )
     if others:
         logger.warning(
             "other consumers read the same queue, and each message goes to only one reader: %s. To give "

@@ -59,6 +59,26 @@ def test_a_partition_has_the_same_rows_in_each_attempt(
     assert left_in(broker, queue) == texts(0, 25)
 
 
+def test_a_read_refuses_to_stop_readers_with_an_expression(
+    broker: BrokerThread, queue: str, options: dict[str, str]
+) -> None:
+    """The broker delivers returned messages first, and nothing else while no expression matches one."""
+    post(broker, queue, 0, 5)
+
+    async def selecting() -> bmq.Session:
+        session = await bmq.connect(broker.uri)
+        opened = await session.open_queue(queue, read=True, default_subscription=False)
+        await opened.subscribe("n >= 100").open()
+        return session
+
+    session = broker.call(lambda _: selecting())
+    for given in (options, {name: options[name] for name in ("broker", "queue")}):
+        with pytest.raises(bmq.StateError, match=r"has readers with an expression \(.*confirm=onStore"):
+            values_of(**given)
+    assert values_of(**options, confirm="onStore") == texts(0, 5)
+    broker.call(lambda _: session.close())
+
+
 def test_unconfirmed_read_is_repeated_exactly(
     broker: BrokerThread, queue: str, options: dict[str, str]
 ) -> None:

@@ -99,17 +99,16 @@ def test_recipes_write_and_read_each_format(
 
 def test_the_recipe_of_event_time_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
     minute = 60_000
-    times = [0, 1, 4, 5, 11]
-    post(
-        broker,
-        "bmq://bmq.test.mem.priority/sales",
-        *(bmq.PutMessage(b"-", properties={"OrderedAt": at * minute, "Cents": 100 + at}) for at in times),
-    )
-    run(program("Event time, windows", broker, tmp_path), spark)
-    found = spark.sql(
-        "SELECT unix_millis(window.start) AS start, cents FROM takings ORDER BY start"
-    ).collect()
-    assert [(row.start // minute, row.cents) for row in found] == [(0, 305), (5, 105), (10, 111)]
+    expected = [(0, 305), (5, 105), (10, 111)]
+    for times, closed in (([0, 1, 4, 5, 11, 26], expected), ([2, 50], [*expected, (25, 126)])):
+        post(
+            broker,
+            "bmq://bmq.test.mem.priority/sales",
+            *(bmq.PutMessage(b"-", properties={"OrderedAt": at * minute, "Cents": 100 + at}) for at in times),
+        )
+        run(program("Event time, windows", broker, tmp_path), spark)
+        rows = spark.read.parquet(f"{tmp_path}/takings").selectExpr("unix_millis(window.start) at", "cents")
+        assert sorted((row.at // minute, row.cents) for row in rows.collect()) == closed
 
 
 def test_the_recipe_of_dead_letters_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
