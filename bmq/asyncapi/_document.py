@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeGuard
 
 from bmq import _checks
@@ -33,7 +33,6 @@ from bmq.codecs import Shape
 from bmq.conventions import CANCEL, ERROR, REPLY_TO
 from bmq.subscriptions import subscriptions_for
 from bmq.workers import AckPolicy, App, Responder, RetryPolicy
-from bmq.workers.internals import Results, parts_of, registry_of, replies_of, settings_of
 
 __all__ = ["document"]
 
@@ -124,8 +123,8 @@ class _Builder:
         }
 
     def _app(self, app: App[Any]) -> None:
-        servers = self._brokers(settings_of(app).broker)
-        registry = registry_of(app)
+        servers = self._brokers(app._settings.broker)
+        registry = app._registry
         for each in registry.handlers:
             options = each.options
             expressions = [str(found or "") for found in subscriptions_for(options.expression or None)]
@@ -168,7 +167,7 @@ class _Builder:
                     self._sending(f"{key}.{role.replace(' ', '-')}", channel, name, role, sent)
             for output, results in registry.outputs_of(each):
                 channel = self._channel(str(output.uri), servers)
-                sent = self._results(channel, results, name)
+                sent = self._messages_of(channel, results.kinds, name)
                 self._sending(f"{key}.output", channel, name, "output", sent)
         for sweeper in registry.sweepers:
             what = "Messages without a matching subscription"
@@ -252,7 +251,7 @@ class _Builder:
         """Add the replies of a responder; return the member of the operation."""
         channel: dict[str, Any] = {"address": None, "title": f"Replies of {name}", "messages": {}}
         reference = f"#/channels/{_add(self._channels, f'{name}.replies', channel)}"
-        replies = self._results(reference, replies_of(responder), name)
+        replies = self._messages_of(reference, responder._results.kinds, name)
         self._schemas[_PROBLEM] = self._sources[_PROBLEM] = _PROBLEM_SCHEMA
         replies.append(self._linked(reference, _add(self._messages, _PROBLEM, _PROBLEM_MESSAGE)))
         return {
@@ -267,9 +266,9 @@ class _Builder:
         members[message] = {"$ref": f"#/components/messages/{message}"}
         return f"{channel}/messages/{message}"
 
-    def _results(self, channel: str, results: Results, handler: str) -> list[str]:
-        """Add a message for each kind of results to a queue; return the references."""
-        return [self._message(channel, shape, {}, handler) for shape in results.kinds]
+    def _messages_of(self, channel: str, shapes: Iterable[Shape[Any] | None], handler: str) -> list[str]:
+        """Add a message of each shape to a queue; return the references."""
+        return [self._message(channel, shape, {}, handler) for shape in shapes]
 
     def _sending(self, key: str, channel: str, handler: str, role: str, messages: list[str]) -> None:
         """Add the operation of a handler that sends messages to a queue."""
@@ -297,7 +296,7 @@ class _Builder:
 def _all(app: App[Any]) -> Iterator[App[Any]]:
     """The app, and the apps that it includes."""
     yield app
-    for part in parts_of(app):
+    for part in app._parts:
         yield from _all(part)
 
 

@@ -46,7 +46,6 @@ from bmq._logging import Log
 from bmq._signals import on_signals
 from bmq.cli.output import ExitStatus
 from bmq.protocol.deadlines import backoff
-from bmq.workers.internals import begun_of, grace_of, probes_of
 from bmq.workers.probe import (
     AGES,
     METRICS_TYPE,
@@ -141,7 +140,7 @@ class Child:
             signalled = True
             app.stop()
 
-        self.grace = grace_of(app)
+        self.grace = max(each._settings.grace for each in app._all())
         async with self._answering(app):
             with on_signals(stop):
                 await app.run(signals=False)
@@ -149,14 +148,15 @@ class Child:
 
     @asynccontextmanager
     async def _answering(self, app: bmq.App[Any]) -> AsyncGenerator[None]:
-        probes = probes_of(app)
+        rest = [each._probe for each in app._all() if each is not app]
+        probes = [app._probe, *(each for each in rest if each.address is not None)]
         addresses = [each.address for each in probes]
         for each in probes:
             each.address = None  # the supervisor serves the address for all processes
         reader, writer = await asyncio.open_unix_connection(sock=self.channel)
         hello = {"addresses": addresses, "grace": self.grace}
         writer.write(_reply("/hello", 200, json.dumps(hello).encode()))
-        begun_of(app).add_done_callback(lambda _: writer.write(_reply("/started", 200, b"")))
+        app._begun().add_done_callback(lambda _: writer.write(_reply("/started", 200, b"")))
         answering = asyncio.create_task(_answer(reader, writer, probes), name="answer the supervisor")
         try:
             yield

@@ -22,7 +22,6 @@ from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, log_to_stderr, note, write_utf8
 from bmq.cli.processes import NUMBER, Child, Supervisor
 from bmq.cli.verb import verb
-from bmq.workers.internals import begun_of, probes_of
 from bmq.workers.probe import HealthAddressError, address_of
 
 # Seconds between two checks of the files.
@@ -110,12 +109,12 @@ async def run(
         return ExitStatus.FAILED
     _configure_logging(log_level)
     if address is not None:
-        probes_of(app)[0].address = address
+        app._probe.address = address
     try:
         if child is not None:
             return await child.run(app)
         note(f"bmq run: {target}, until Ctrl-C")
-        begun_of(app).add_done_callback(lambda _: note(f"bmq run: {target} is ready and receives messages"))
+        app._begun().add_done_callback(lambda _: note(f"bmq run: {target} is ready and receives messages"))
         await app.run()
     except bmq.Error:
         raise

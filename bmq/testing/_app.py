@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -124,8 +125,6 @@ class TestApp:
         network: MemoryNetwork,
         domains: Mapping[str, DomainConfig | dict[str, Any]] | Iterable[DomainConfig],
     ) -> None:
-        from bmq.workers.internals import parts_of
-
         self.app = app
         self._time = time
         self._network = network
@@ -142,7 +141,7 @@ class TestApp:
         self._session: Session | None = None
         self._undo: Callable[[], None] | None = None
         self._parts: list[TestApp] = []
-        for each in parts_of(app):
+        for each in app._parts:
             part = TestApp.__new__(TestApp)
             part._set_up(each, None, time, network, domains)
             self._parts.append(part)
@@ -173,9 +172,7 @@ class TestApp:
     # ---- the app's work, for the clock
 
     def _calls(self) -> int:
-        from bmq.workers.internals import calls, consumers_of
-
-        return sum(calls(consumers_of(each.app)) for each in self._all())
+        return sum(each.app._calls() for each in self._all())
 
     def _delayed(self) -> bool:
         return any(each._left_in(uri) for each in self._all() for uri in each._delay_queues())
@@ -184,14 +181,10 @@ class TestApp:
         return len(self.broker.queues[uri]) if uri in self.broker.queues else 0
 
     def _delay_queues(self) -> list[str]:
-        from bmq.workers.internals import registry_of
-
-        return [uri.canonical for uri in registry_of(self.app).waiting]
+        return [uri.canonical for uri in self.app._registry.waiting]
 
     def _read_queues(self) -> list[str]:
-        from bmq.workers.internals import registry_of
-
-        registry = registry_of(self.app)
+        registry = self.app._registry
         return [each.uri.canonical for each in registry.handlers] + self._delay_queues()
 
     # ---- results
@@ -508,9 +501,13 @@ class TestApp:
 
     def _check_overrides(self) -> None:
         """Check that a handler depends on each replaced function."""
-        from bmq.workers.internals import dependencies_of
-
-        known = [function for each in self._all() for function in dependencies_of(each.app, self._overrides)]
+        known = [
+            dependency.function
+            for app in (each.app for each in self._all())
+            for handler in app._registry.handlers
+            for some in ({}, app.overrides, {**app.overrides, **self._overrides})
+            for dependency in handler.plan.dependencies(some)
+        ]
         for function in self._overrides:
             if function not in known:
                 name = getattr(function, "__qualname__", repr(function))
@@ -523,15 +520,36 @@ class TestApp:
                 raise UsageError(f"overrides replaces {name}, and no handler of the app depends on it: {why}")
 
     async def _begin(self, overrides: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
-        from bmq.workers.internals import begin_trial
-
         if self._own:
             await self.broker.start()
         address = self._address or self.broker.uri
-        self._undo = begin_trial(self.app, address, self._time, self.failures.append, sockets=not self._own)
+        self._undo = self._replace_settings(address)
         self.app.overrides.update(overrides)
         with self._here():
             self._session = await connect(address)
+
+    def _replace_settings(self, address: str) -> Callable[[], None]:
+        """Make the app run with the broker, clock and hook of the test; the result undoes the change.
+
+        With a broker on sockets, the probe has a free port: the service itself may run on the machine.
+        """
+        app, probe = self.app, self.app._probe
+        settings, state, overrides, listens = app._settings, app.state, app.overrides, probe.address
+        probe.address = None if self._own or listens is None else (listens[0], 0)
+        options = settings.options.copy()
+        options.pop("credentials", None)
+        options.pop("ssl", None)
+        options.pop("server_hostname", None)
+        app._settings = replace(
+            settings, broker=address, options=options, clock=self._time, watch=self.failures.append
+        )
+        app.state, app.overrides = copy(state), overrides.copy()
+
+        def undo() -> None:
+            app._settings, app.state, app.overrides = settings, state, overrides
+            probe.address = listens
+
+        return undo
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

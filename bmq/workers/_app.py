@@ -37,7 +37,7 @@ from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, member_of
 from bmq.workers._registry import Registrar, Registration, RegistrationTarget, Registry, Router, Step
 from bmq.workers._retry import Clock, checked_clock
-from bmq.workers._status import Statuses, expect, status
+from bmq.workers._status import Statuses, calls, expect, status
 from bmq.workers._sweeper import Sweeper
 from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
@@ -347,6 +347,10 @@ class App(Registrar, Generic[S]):
     def _all(self) -> list[App[Any]]:
         """The app's parts, with nested parts, and the app itself."""
         return [*(each for part in self._parts for each in part._all()), self]
+
+    def _calls(self) -> int:
+        """Return the number of calls in progress, for a test of the app."""
+        return calls(self._consumers)
 
     @_checks.known_arguments
     def sweeper(
