@@ -78,7 +78,7 @@ demo: $(DEMO) ## a minute: records flow, a consumer is slow, the broker crashes;
 demo-spark: $(SPARK_DEMO) ## a few minutes: a Spark pipeline from queue to queue, killed on the way; ARGS=--fast
 	@SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH=. PYSPARK_PYTHON="$(abspath $(RUN))" $(RUN) examples/spark_demo.py $(ARGS)
 
-# Tests run in processes of their own, one for each core. pytest-xdist replaces a process that hangs or crashes: the
+# Tests run in processes of their own, two for each core. pytest-xdist replaces a process that hangs or crashes: the
 # test fails, and the other tests go on. ARGS="-n 0" runs the tests in pytest's own process, where a debugger works.
 PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
 # A process that hangs or crashes prints its stacks on standard error, which follows the report.

@@ -56,8 +56,8 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
 
 @pytest.hookimpl(optionalhook=True)  # tests run without pytest-xdist, too
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one process more than cores: tests wait for a fourth of their time."""
-    return min((os.cpu_count() or 1) + 1, 8)
+    """Return two processes for each core: tests wait for half of their time."""
+    return min(2 * (os.cpu_count() or 1), 8)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 {code}
 """
 SERVE = "hello(); send('/started'); serve()"
-QUICK = Pauses(first=0.01, longest=0.04, forced=0.1)
+QUICK = Pauses(first=0.01, longest=0.04, forced=60.0)
 Log = Callable[[], str]
 
 
@@ -226,7 +227,7 @@ hello(); send("/started"); serve()
 
 async def test_process_that_ignores_the_signal_is_killed(log: Log) -> None:
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello(); send('/started'); serve(); signal.pause()"
-    run = asyncio.create_task(supervisor(code, 1).run())
+    run = asyncio.create_task(supervisor(code, 1, pauses=replace(QUICK, forced=0.1)).run())
     await eventually(lambda: "http://" in log())
     uri = re.findall(r"http://\S+", log())[0]
     await until_ready(uri)
