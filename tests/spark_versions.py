@@ -38,7 +38,6 @@ NOT_TOLD = (
     "tests/spark/test_local.py::test_stream_is_read_in_batches_and_continues_after_a_restart",
     "tests/spark/test_recipes.py::test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message",
     "tests/spark/test_recipes.py::test_the_recipe_of_event_time_runs",
-    "tests/spark/test_recipes.py::test_the_recipe_of_dead_letters_runs",
 )
 #: Spark 4.0 pushes no filters into sources, and lacks their names.
 LACKING = {"4.0": (*NOT_TOLD, "tests/spark/test_pushdown.py"), "4.1": NOT_TOLD}
