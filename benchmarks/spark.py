@@ -299,9 +299,9 @@ class Bench:
         ):
             what = f"client alone, {case}" if client == "ours" else "official client alone"
             found[f"read: {what}"] = lambda client=client, case=case: self.receive_alone(client, case)
-        for queues in (1, 8):
-            found[f"driver: {queues} queues"] = lambda queues=queues: self.driver(queues)
-            found[f"driver: only received, {queues} queues"] = lambda queues=queues: self.receive(queues)
+        for queues, name in ((1, "one queue"), (8, "eight queues")):
+            found[f"driver: {name}"] = lambda queues=queues: self.driver(queues)
+            found[f"driver: only received, {name}"] = lambda queues=queues: self.receive(queues)
         return found
 
     def write(self, sink: Callable[[DataFrame, str, str], None]) -> dict[str, Any]:
