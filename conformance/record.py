@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from bmq._json import orjson
-from bmq.admin.words import number
+from bmq._words import number
 from bmq.cli.decode import TO_BROKER, TO_CLIENT, Recorded
 from bmq.cli.output import BadInput, ExitStatus, emit, note
 from bmq.cli.target import BrokerTarget

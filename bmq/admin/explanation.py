@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from bmq import _world
+from bmq._words import age, number, several, size
 from bmq.admin.results import (
     AppDepth,
     AppState,
@@ -23,7 +24,6 @@ from bmq.admin.results import (
     Stream,
     Usage,
 )
-from bmq.admin.words import age, number, several, size
 from bmq.conventions import BUCKET, DUE
 from bmq.errors import AdminError, ProtocolError
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable

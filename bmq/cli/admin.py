@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 
 import bmq
+from bmq._words import number, several, size
 from bmq.admin import Admin, Danger, danger_of
 from bmq.admin.commands import find_command, without_encoding
 from bmq.admin.results import StoredQueue
-from bmq.admin.words import number, several, size
 from bmq.cli.options import admin_words, argument, option
 from bmq.cli.output import BadInput, ExitStatus, confirmed, emit, emit_json, note
 from bmq.cli.records import OUTPUT, Form

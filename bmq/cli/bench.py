@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import bmq
-from bmq.admin.words import number, size
+from bmq._words import number, size
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, progress_bar
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from bmq.admin.words import number, several, size
+from bmq._words import number, several, size
 from bmq.cli.consoles import out, table
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, to_json
 from bmq.cli.options import argument, option

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bmq import _world
-from bmq.admin.words import number, several, size
+from bmq._words import number, several, size
 from bmq.cli.domain_files import (
     UNKNOWN,
     DomainFile,

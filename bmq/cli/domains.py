@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import bmq
+from bmq._words import several
 from bmq.admin import Admin
-from bmq.admin.words import several
 from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domains, running_settings
 from bmq.cli.domain_plan import (
     DomainStep,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import bmq
+from bmq._words import age, number, size
 from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
-from bmq.admin.words import age, number, size
 from bmq.cli.check import show_decision
 from bmq.cli.consoles import Row, folded, out, styled, table
 from bmq.cli.messages import assumed_types, parse_properties

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bmq.admin.words import number, several, size
+from bmq._words import number, several, size
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
 from bmq.cli.records import OUTPUT, Form, Records

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bmq.admin.words import number, size
+from bmq._words import number, size
 from bmq.cli import files
 from bmq.cli.messages import from_json, parse_properties
 from bmq.cli.options import argument, option

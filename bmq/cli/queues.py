@@ -10,8 +10,8 @@ from datetime import datetime
 from msgspec.structs import astuple
 
 import bmq
+from bmq._words import age, number, several, size
 from bmq.admin import Admin, Internals, QueueStatistics
-from bmq.admin.words import age, number, several, size
 from bmq.cli.options import argument, option
 from bmq.cli.output import ExitStatus, confirmed, note, tell, tell_gap
 from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from bmq._version import install
-from bmq.admin.words import number, several
+from bmq._words import number, several
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, emit, note
 from bmq.cli.target import BrokerTarget

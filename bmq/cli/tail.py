@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bmq import _world
-from bmq.admin.words import number, several
+from bmq._words import number, several
 from bmq.cli.consoles import out
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, text_or_base64, to_json
 from bmq.cli.options import argument, option

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
-from bmq.admin.words import several
+from bmq._words import several
 from bmq.cli.options import option
 from bmq.cli.output import BadInput, note
 

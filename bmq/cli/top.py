@@ -16,9 +16,9 @@ from rich.text import Text
 
 import bmq
 from bmq import _world
+from bmq._words import number, several, size
 from bmq.admin import Admin, Client, QueueStatistics
 from bmq.admin.watch import RateHistory
-from bmq.admin.words import number, several, size
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, printable, tell_gap

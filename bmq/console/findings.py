@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from bmq import _checks, _world
+from bmq._words import age, number, several
 from bmq.admin import AppDepth, Internals, StoredMessage
 from bmq.admin.explanation import Explanation, Obstacle, is_mover
 from bmq.admin.watch import Figures
-from bmq.admin.words import age, number, several
 
 __all__ = ["DEAD", "LONG", "DeadLetters", "QueueFinding", "at_a_glance", "inside", "worst"]
 

@@ -18,7 +18,7 @@ def loading(statement):
     return sorted(name for name in sys.modules if name not in before)
 assert "typing" not in sys.modules
 print(loading("import bmq"))
-print([name for name in loading("import bmq.admin.words") if name.startswith("bmq.client")])
+print([name for name in loading("import bmq._words") if name.startswith("bmq.client")])
 unused = ("rich", "typer", "uvloop")
 print([name for name in loading("bmq.connect; bmq.run") if name.split(".")[0] in unused])
 print("bmq.client.stats" in sys.modules, "bmq.admin.results" in sys.modules)
