@@ -13,13 +13,16 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from bmq.cli.output import BadInput
 from bmq.subscriptions import Finding, check_domain
+
+if TYPE_CHECKING:
+    from bmq.admin import DomainInfo
 
 #: Values by path. The members that the schema does not know are below ``?``.
 Settings: TypeAlias = dict[str, Any]
@@ -39,7 +42,7 @@ UNKNOWN = "?"
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A number, a text or a truth value."""
+    """A number, a text, a truth value or a list."""
 
     what: str
     legal: Callable[[Any], bool]
@@ -52,9 +55,6 @@ class _Choice:
     alternatives: Mapping[str, Mapping[str, _Member]]
 
 
-_Kind: TypeAlias = "_Value | _Choice | Mapping[str, _Member] | Callable[[_Reader, Any, str], None]"
-
-
 @dataclass(frozen=True, slots=True)
 class _Member:
     """A member of an object.
@@ -65,115 +65,18 @@ class _Member:
         required: why a broker needs the member; None for an optional member.
     """
 
-    kind: _Kind
+    kind: _Value | _Choice | Mapping[str, _Member]
     default: Any = None
     required: str | None = None
-
-
-class _Reader:
-    """Reads one file: the settings, and the problems."""
-
-    def __init__(self) -> None:
-        self.settings: Settings = {}
-        self.found: list[Finding] = []
-
-    def error(self, where: str, message: str) -> None:
-        self.found.append(Finding("error", where, message))
-
-    def warning(self, where: str, message: str) -> None:
-        self.found.append(Finding("warning", where, message))
-
-    def has_error(self, prefix: str) -> bool:
-        return any(each.severity == "error" and each.where.startswith(prefix) for each in self.found)
-
-    def read(self, kind: _Kind, value: Any, path: str) -> None:
-        """Check a value, and store the settings in the value."""
-        match kind:
-            case _Value(what, legal):
-                if legal(value):
-                    self.settings[path] = value
-                else:
-                    self.error(path, f"must be {what}, not {_shown(value)}")
-            case _Choice(alternatives):
-                given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-                chosen = next(iter(given), "")
-                if len(given) != 1 or chosen not in alternatives:
-                    names = " or ".join(f'{{"{name}": {{}}}}' for name in alternatives)
-                    self.error(path, f"must be {names}, not {_shown(value)}")
-                    return
-                self.settings[path] = chosen
-                self.read(alternatives[chosen], given[chosen], f"{path}.{chosen}")
-            case Mapping():
-                self._object(kind, value, path)
-            case _:
-                kind(self, value, path)
-
-    def _object(self, members: Mapping[str, _Member], value: Any, path: str) -> None:
-        if not isinstance(value, dict):
-            self.error(path or "the file", f"must be an object, not {_shown(value)}")
-            return
-        given = cast("dict[str, Any]", value)
-        for name, content in given.items():
-            if name not in members:
-                self._unknown(f"{path}.{name}" if path else name, name, content, members)
-        for name, member in members.items():
-            where = f"{path}.{name}" if path else name
-            if name in given:
-                self.read(member.kind, given[name], _PLACES.get(where, where))
-            elif member.required is not None:
-                self.error(where, f"is missing{': ' if member.required else ''}{member.required}")
-            elif member.default is not None:
-                self.read(member.kind, member.default, where)
-
-    def _unknown(self, where: str, name: str, content: Any, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(name.lower(), {each.lower(): each for each in known}, 1)
-        if near:
-            right = next(each for each in known if each.lower() == near[0])
-            self.error(where, f"is unknown to brokers, which skip it: did you mean {right}?")
-            return
-        self.warning(where, "is unknown to the schema: brokers skip the member, unless they are newer")
-        self.settings[f"{UNKNOWN}{where}"] = content
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _integer(high: int) -> _Value:
     return _Value(f"an integer from 0 to {high}", lambda value: type(value) is int and 0 <= value <= high)
 
 
-def _app_ids(reader: _Reader, value: Any, path: str) -> None:
-    if not isinstance(value, list):
-        reader.error(path, f"must be a list of appIds, not {_shown(value)}")
-        return
-    items = cast("list[object]", value)
-    for index, each in enumerate(items):
-        if not isinstance(each, str) or not each:
-            reader.error(f"{path}[{index}]", f"must be a name, not {_shown(each)}")
-            return
-        if each in items[:index]:
-            reader.error(f"{path}[{index}]", f"{each!r} is listed twice")
-            return
-    if not items:
-        reader.warning(path, "no application: each message is deleted at once")
-    reader.settings[path] = sorted(map(str, items))
-
-
-def _subscriptions(reader: _Reader, value: Any, path: str) -> None:
-    """Store the expressions by appId; :func:`check_domain` judges the entries."""
-    if not isinstance(value, list):
-        reader.error(path, f"must be a list, not {_shown(value)}")
-        return
-    for each in cast("list[object]", value):
-        entry = _members(each)
-        text: Any = _members(entry.get("expression")).get("text", "")
-        reader.settings[f"{path}[{entry.get('appId', '')}]"] = text
-
-
-def _members(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+def _are_names(value: Any) -> bool:
+    items = cast("list[object]", value) if isinstance(value, list) else [None]
+    return all(isinstance(each, str) and each for each in items)
 
 
 _RATIO = _Value("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
@@ -187,7 +90,7 @@ _LIMITS = {
     "bytesWatermarkRatio": _Member(_RATIO, default=0.8),
 }
 _FANOUT = {
-    "appIDs": _Member(_app_ids, required=""),
+    "appIDs": _Member(_Value("a list of appIds", _are_names), required=""),
     "publishAppIdMetrics": _Member(_FLAG, default=True),
 }
 _PARAMETERS = {
@@ -219,7 +122,7 @@ _PARAMETERS = {
         _Choice({"eventual": {}, "strong": {}}),
         required="a broker takes eventual, and no longer shows the domain's configuration",
     ),
-    "subscriptions": _Member(_subscriptions),
+    "subscriptions": _Member(_Value("a list", lambda value: isinstance(value, list))),
 }
 _DOCUMENT = {
     "definition": _Member(
@@ -229,6 +132,82 @@ _DOCUMENT = {
 }
 # Settings have these paths instead of the paths in the file.
 _PLACES = {"definition.location": "location", "definition.parameters": ""}
+
+
+class _Reader:
+    """Reads one file: the settings, and the problems."""
+
+    def __init__(self) -> None:
+        self.settings: Settings = {}
+        self.found: list[Finding] = []
+
+    def error(self, where: str, message: str) -> None:
+        self.found.append(Finding("error", where, message))
+
+    def warning(self, where: str, message: str) -> None:
+        self.found.append(Finding("warning", where, message))
+
+    @property
+    def valid(self) -> bool:
+        return all(each.severity != "error" for each in self.found)
+
+    def read(self, kind: _Value | _Choice | Mapping[str, _Member], value: Any, path: str) -> None:
+        """Check a value, and store the settings in the value."""
+        given = cast("dict[str, Any]", value) if isinstance(value, dict) else None
+        match kind:
+            case _Value(what, legal):
+                if not legal(value):
+                    self.error(path, f"must be {what}, not {_shown(value)}")
+                else:
+                    self.settings[path] = value
+            case _Choice(alternatives):
+                chosen = next(iter(given)) if given is not None and len(given) == 1 else ""
+                if given is None or chosen not in alternatives:
+                    names = " or ".join(f'{{"{name}": {{}}}}' for name in alternatives)
+                    self.error(path, f"must be {names}, not {_shown(value)}")
+                else:
+                    self.settings[path] = chosen
+                    self.read(alternatives[chosen], given[chosen], f"{path}.{chosen}")
+            case _ if given is None:
+                self.error(path or "the file", f"must be an object, not {_shown(value)}")
+            case _:
+                self._members(kind, given, f"{path}." if path else "")
+
+    def _members(self, members: Mapping[str, _Member], given: dict[str, Any], prefix: str) -> None:
+        by_small_name = {each.lower(): each for each in members}
+        for name in (each for each in given if each not in members):
+            where = prefix + name
+            if near := difflib.get_close_matches(name.lower(), by_small_name, 1):
+                right = by_small_name[near[0]]
+                self.error(where, f"is unknown to brokers, which skip it: did you mean {right}?")
+            else:
+                self.warning(
+                    where, "is unknown to the schema: brokers skip the member, unless they are newer"
+                )
+                self.settings[f"{UNKNOWN}{where}"] = given[name]
+        for name, member in members.items():
+            where = prefix + name
+            if name in given:
+                self.read(member.kind, given[name], _PLACES.get(where, where))
+            elif member.required is not None:
+                self.error(where, f"is missing{': ' if member.required else ''}{member.required}")
+            elif member.default is not None:
+                self.settings[where] = member.default
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _in_any_order(settings: Settings) -> Settings:
+    """Return legal settings with sorted appIds, and with the expressions of subscriptions by appId."""
+    made = {path: value for path, value in settings.items() if path not in ("name", "subscriptions")}
+    if "mode.fanout.appIDs" in made:
+        made["mode.fanout.appIDs"] = sorted(made["mode.fanout.appIDs"])
+    for entry in settings.get("subscriptions", ()):
+        made[f"subscriptions[{entry.get('appId', '')}]"] = entry.get("expression", {}).get("text", "")
+    return made
 
 
 # ---- files
@@ -242,8 +221,9 @@ class DomainFile:
         name: name of the domain.
         path: the file.
         content: bytes of the file.
-        settings: values by path; empty for a file that cannot be read.
+        settings: values by path; empty for a file with errors.
         findings: problems of the file.
+        valid: whether no finding is an error.
     """
 
     name: str
@@ -251,11 +231,7 @@ class DomainFile:
     content: bytes = field(repr=False)
     settings: Settings = field(repr=False)
     findings: tuple[Finding, ...]
-
-    @property
-    def valid(self) -> bool:
-        """Whether no finding is an error."""
-        return all(finding.severity != "error" for finding in self.findings)
+    valid: bool
 
 
 def domain_folder(folder: Path) -> Path:
@@ -292,15 +268,15 @@ def read_domain(path: Path) -> DomainFile:
     try:
         content = path.read_bytes()
         document = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
+        _read_document(name, document, reader)
     except OSError as error:
         reader.error("the file", f"cannot be read: {error.strerror}")
     except RecursionError:
         reader.error("the file", "is nested too deeply")
     except ValueError as error:
         reader.error("the file", f"is not JSON: {error}")
-    else:
-        _read_document(name, document, reader)
-    return DomainFile(name, path, content, reader.settings, tuple(reader.found))
+    settings = _in_any_order(reader.settings) if reader.valid else {}
+    return DomainFile(name, path, content, settings, tuple(reader.found), reader.valid)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -317,30 +293,31 @@ def _no_constant(name: str) -> Any:
 
 
 def _read_document(name: str, document: Any, reader: _Reader) -> None:
-    if not isinstance(document, dict) or len(cast("dict[str, Any]", document).keys() & _DOCUMENT) != 1:
+    """Read the settings, and report values that are legal alone and wrong together."""
+    given = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+    if len(given.keys() & _DOCUMENT) != 1:
         reader.error("the file", 'must have either "definition" or "redirect"')
         return
-    reader.read(_DOCUMENT, document, "")
-    if reader.settings.get("redirect") in ("", name):
-        reader.error("redirect", "must be the name of another domain")
-    parameters = _members(_members(document.get("definition")).get("parameters"))  # pyright: ignore[reportUnknownMemberType]
-    if parameters:
-        _check_parameters(name, parameters, reader)
-
-
-def _check_parameters(name: str, parameters: Mapping[str, Any], reader: _Reader) -> None:
-    """Report values that are legal alone and wrong together."""
+    reader.read(_DOCUMENT, given, "")
     settings = reader.settings
-    if settings.pop("name", name) != name:
+    if settings.get("redirect") in ("", name):
+        reader.error("redirect", "must be the name of another domain")
+    if settings.get("name", name) != name:
         reader.error("name", f"must be the file's name, {name!r}: brokers find a domain by its file")
-    mode = settings.get("mode")
-    if mode == "broadcast" and settings.get("storage.config") == "fileBacked":
+    apps = settings.get("mode.fanout.appIDs", [])
+    for app in dict.fromkeys(each for each in apps if apps.count(each) > 1):
+        reader.error("mode.fanout.appIDs", f"{app!r} is listed twice")
+    if not apps and "mode.fanout.appIDs" in settings:
+        reader.warning("mode.fanout.appIDs", "no application: each message is deleted at once")
+    mode, storage = settings.get("mode"), settings.get("storage.config")
+    strong = settings.get("consistency") == "strong"
+    if mode == "broadcast" and storage == "fileBacked":
         reader.error(
             "storage.config", "must be inMemory in a broadcast domain: brokers refuse to open its queues"
         )
-    if mode == "broadcast" and settings.get("consistency") == "strong":
+    if mode == "broadcast" and strong:
         reader.warning("consistency", "brokers take a broadcast domain as eventual")
-    if settings.get("storage.config") == "inMemory" and settings.get("consistency") == "strong":
+    if storage == "inMemory" and strong:
         reader.warning("consistency", "a broker acknowledges no post to a strong domain in memory")
     if settings.get("messageTtl") == 0:
         reader.warning("messageTtl", "0 deletes messages after a second at most")
@@ -348,14 +325,13 @@ def _check_parameters(name: str, parameters: Mapping[str, Any], reader: _Reader)
         queue, domain = f"storage.queueLimits.{unit}", f"storage.domainLimits.{unit}"
         if settings.get(queue, 0) > settings.get(domain, 0):
             reader.warning(queue, f"has no effect: the limit of the whole domain is {settings.get(domain)}")
-    if mode is not None and not reader.has_error("subscriptions"):
-        checked = check_domain(dict(parameters))
+    if mode is not None and "subscriptions" in settings:
+        checked = check_domain(given)
         reader.found += [each for each in checked if each.where.startswith("subscriptions")]
 
 
-def running_settings(configuration: Mapping[str, Any], location: str) -> Settings:
+def running_settings(domain: DomainInfo) -> Settings:
     """Return the settings of a running domain; members of newer brokers are below ``?``."""
     reader = _Reader()
-    reader.read(_PARAMETERS, dict(configuration), "")
-    reader.settings.pop("name", None)
-    return reader.settings | {"location": location}
+    reader.read(_PARAMETERS, {**domain.configuration}, "")
+    return _in_any_order(reader.settings) | {"location": domain.cluster}

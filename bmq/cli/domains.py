@@ -1,32 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bmq domains``: domains as files under version control.
+"""``bmq domains``: domains as files under version control, and what each difference does to queues.
 
 A broker reads the files of domains from the local disk, and an admin command makes the broker read a file
-again. ``apply`` therefore writes only the folder of ``--config-dir``; without the option, the files have to
-be in place already. After each command ``apply`` asks the broker for the settings in use, and reports a file
-in the wrong folder.
+again (``DOMAINS RECONFIGURE``). ``apply`` therefore writes only the folder of ``--config-dir``; without the
+option, the files have to be in place already. After each command ``apply`` asks the broker for the settings
+in use, and reports a file in the wrong folder.
+
+A broker applies most settings at once. Some settings are fixed for a loaded domain, and some reach only new
+queues. The rules were measured with a broker of 2026, except the deduplication time and the delivery
+attempts, which were read in its source.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import bmq
-from bmq._words import several
-from bmq.admin import Admin
-from bmq.cli.domain_files import DomainFile, Settings, domain_folder, read_domains, running_settings
-from bmq.cli.domain_plan import (
-    DomainStep,
-    Plan,
-    change_lines,
-    compare,
-    make_plan,
-    running_domain,
-    shown_value,
+from bmq import _world
+from bmq._words import number, several, size
+from bmq.admin import Admin, DomainInfo
+from bmq.admin.results import StoredQueue
+from bmq.cli.domain_files import (
+    UNKNOWN,
+    DomainFile,
+    Settings,
+    domain_folder,
+    read_domain,
+    read_domains,
+    running_settings,
 )
 from bmq.cli.files import replace_file
 from bmq.cli.options import argument, option
@@ -77,7 +86,7 @@ async def plan_changes(
     $ bmq domains plan config/
     $ bmq domains plan config/ --output json | jq .summary
     """
-    async with _planned(target, folder, config_dir, offline=offline) as (plan, _):
+    async with _planned(target, folder, config_dir, offline=offline) as plan:
         _show(plan, output)
         if plan.by("refused", "invalid"):
             return ExitStatus.FAILED
@@ -100,20 +109,222 @@ async def apply(
 
     $ bmq domains apply config/ --config-dir /etc/bmqbrkr
     """
-    async with _planned(target, folder, config_dir) as (plan, nodes):
-        return await _apply(plan, nodes, config_dir, output, yes=yes)
+    async with _planned(target, folder, config_dir) as plan:
+        return await _apply(plan, config_dir, output, yes=yes)
 
 
-# ---- comparing
+# ---- differences
+
+
+class Weight(StrEnum):
+    """How serious a change is."""
+
+    #: Existing messages and clients are not affected.
+    NOTE = "note"
+    #: Clients are affected: posts or opens are refused, or the change has no full effect.
+    WARNING = "warning"
+    #: Messages are deleted.
+    DELETES = "deletes"
+    #: A broker refuses the change.
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The contents of a running domain.
+
+    Attributes:
+        queues: the stored queues; None if unknown.
+        waiting: messages of each application by queue, as far as asked for.
+        older: messages that are older than the new lifetime, by queue; None if not asked for.
+    """
+
+    queues: tuple[StoredQueue, ...] | None = None
+    waiting: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    older: Mapping[str, int] | None = None
+
+    @property
+    def messages(self) -> int:
+        """The number of stored messages."""
+        return sum(queue.messages for queue in self.queues or ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One difference.
+
+    Attributes:
+        path: the member.
+        before: value before; None for a missing member.
+        after: value after; None for a missing member.
+        weight: how serious the change is.
+        consequences: what the change does, in sentences.
+    """
+
+    path: str
+    before: Any
+    after: Any
+    weight: Weight
+    consequences: tuple[str, ...]
+
+
+def _compare(
+    before: Settings, after: Settings, facts: _Facts = _Facts(), *, unknown: bool = False
+) -> tuple[_Change, ...]:
+    """Return the differences, in the order of the schema.
+
+    Args:
+        before: settings in use.
+        after: wanted settings.
+        facts: contents of the running domain.
+        unknown: whether members that the schema does not know count. A broker drops such members.
+    """
+    paths = [*after, *(path for path in before if path not in after)]
+    if ("redirect" in before) is not ("redirect" in after):
+        paths = ["redirect"]
+    elif before.get("mode") != after.get("mode"):
+        paths = [path for path in paths if not path.startswith("mode.")]
+    found: list[_Change] = []
+    for path in paths:
+        old, new = before.get(path), after.get(path)
+        same = old == new and (path in before) is (path in after)
+        if not same and (unknown or not path.startswith(UNKNOWN)):
+            weight, *sentences = _judge(path, old, new, facts)
+            found.append(_Change(path.lstrip(UNKNOWN), old, new, weight, tuple(sentences)))
+    return tuple(found)
+
+
+# The weight of a change, and the consequences in sentences.
+_Judged = tuple[Weight, *tuple[str, ...]]
+_FULL = "posts are refused until consumers have made room, and no message is deleted"
+_FIXED = "remove the domain with its messages first (bmq admin DOMAINS REMOVE), or use another name"
+_FIXED_MEMBERS = {
+    "redirect": "the redirection",
+    "mode": "the mode",
+    "storage.config": "the kind of storage",
+}
+
+
+def _judge(path: str, old: Any, new: Any, facts: _Facts) -> _Judged:
+    match path.split("."):
+        case ["redirect"] | ["mode"] | ["storage", "config"]:
+            stored = f"; {several(facts.messages, 'message')} are stored" if facts.messages else ""
+            what = _FIXED_MEMBERS[path]
+            return Weight.REFUSED, f"a broker refuses to change {what} of a loaded domain{stored}", _FIXED
+        case ["location"]:
+            why = f"a loaded domain stays in cluster {old}, and its messages do not move to {new}"
+            return Weight.REFUSED, why, _FIXED
+        case ["mode", "fanout", "appIDs"]:
+            return _judge_apps(old or (), new or (), facts)
+        case ["messageTtl"] if old is not None and new is not None:
+            return _judge_ttl(old, new, facts)
+        case ["storage", limits, "messages" | "bytes" as unit] if new is not None:
+            held = {queue.uri: getattr(queue, unit) for queue in facts.queues or ()}
+            total = sum(held.values())
+            if limits == "domainLimits" and total > new:
+                amount = several(total, "message") if unit == "messages" else size(total)
+                return Weight.WARNING, f"the domain holds {amount}: {_FULL}"
+            if limits == "queueLimits" and (full := [uri for uri in held if held[uri] > new]):
+                names = ", ".join(full[:3]) + (f" and {len(full) - 3} more" if len(full) > 3 else "")
+                return Weight.WARNING, f"above the limit: {names}; {_FULL}"
+        case ["maxConsumers" | "maxProducers"] if new and not (old and new > old):
+            who = path.removeprefix("max").lower()
+            return Weight.WARNING, f"{who} beyond {new} stay connected; further {who} are refused"
+        case ["maxQueues"] if new and (count := len(facts.queues or ())) > new:
+            return Weight.WARNING, f"the {count} existing queues stay; new queues are refused"
+        case ["maxDeliveryAttempts"] if not new:
+            return Weight.NOTE, "no message is deleted any more for its deliveries"
+        case ["maxDeliveryAttempts"] if not old:
+            what = f"a stored message is deleted after {new} further lost connections of its consumers"
+            return Weight.WARNING, what
+        case ["maxDeliveryAttempts"]:
+            return Weight.NOTE, "messages posted from now on have the new count; stored messages keep theirs"
+        case ["deduplicationTimeMs"] if facts.queues != ():
+            what = "existing queues keep their time until the broker restarts; new queues have the new"
+            return Weight.WARNING, what
+        case ["consistency"] if new == "strong":
+            return Weight.WARNING, "posts are acknowledged later, after a majority of nodes has the message"
+        case ["consistency"]:
+            return Weight.WARNING, "a lost primary can lose acknowledged messages"
+        case ["maxIdleTime"] | ["storage", _, "messagesWatermarkRatio" | "bytesWatermarkRatio"]:
+            return Weight.NOTE, "concerns alarms in the broker's log only"
+        case _ if path.startswith("subscriptions["):
+            app = path.removeprefix("subscriptions[").removesuffix("]")
+            if not new:
+                return Weight.NOTE, f"every message posted from now on is for {app or 'the consumers'}"
+            whose = app or "all consumers"
+            return (
+                Weight.WARNING,
+                f"messages posted from now on that do not match are confirmed at once for {whose}",
+            )
+        case _:
+            pass
+    return (Weight.NOTE,)
+
+
+def _judge_apps(old: Sequence[str], new: Sequence[str], facts: _Facts) -> _Judged:
+    weight, sentences = Weight.NOTE, list[str]()
+    for app in (each for each in old if each not in new):
+        waiting = facts.waiting.get(app)
+        total = None if waiting is None else sum(waiting.values())
+        if waiting is None:
+            sentences.append(f"the messages that wait for {app} are deleted for {app}")
+        elif total:
+            held = f"{several(total, 'message')} in {several(sum(map(bool, waiting.values())), 'queue')}"
+            sentences.append(f"{app} loses {held}: removing the appId deletes them for {app}")
+        else:
+            sentences.append(f"no message waits for {app}")
+        sentences.append(f"consumers of {app} stay connected and receive nothing")
+        weight = Weight.WARNING if total == 0 and weight is not Weight.DELETES else Weight.DELETES
+    added = (each for each in new if each not in old)
+    sentences += [f"{app} receives messages posted from now on, and no earlier message" for app in added]
+    return weight, *sentences
+
+
+def _judge_ttl(old: int, new: int, facts: _Facts) -> _Judged:
+    if new > old:
+        return Weight.NOTE, f"stored messages live {number(new - old)} s longer too"
+    if facts.queues is not None and not facts.messages:
+        return Weight.NOTE, "no message is stored"
+    if facts.older is None:
+        return Weight.DELETES, f"stored messages older than {number(new)} s are deleted at the next check"
+    total = sum(facts.older.values())
+    if not total:
+        return Weight.NOTE, f"no stored message is older than {number(new)} s"
+    worst = max(facts.older, key=facts.older.__getitem__)
+    count = f"{number(total)} of {several(facts.messages, 'message')}, most of them in {worst}"
+    return Weight.DELETES, f"older than {number(new)} s, and deleted at the next check: {count}"
+
+
+_MARKS = {Weight.NOTE: " ", Weight.WARNING: "!", Weight.DELETES: "!!", Weight.REFUSED: "!!"}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "(absent)"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _change_lines(change: _Change) -> list[str]:
+    lines = [f"    {change.path}: {_shown(change.before)} -> {_shown(change.after)}"]
+    return lines + [f"      {_MARKS[change.weight]:<2} {each}" for each in change.consequences]
+
+
+# ---- comparing two sides
 
 
 @dataclass
-class _ComparedSide:
-    """A side of the comparison."""
+class _Side:
+    """A side of the comparison.
+
+    Attributes:
+        name: the given text.
+        domains: settings by the name of the domain.
+        admin: the broker of the side; absent for files.
+    """
 
     name: str
     domains: dict[str, Settings] = field(default_factory=dict[str, Settings])
-    #: The broker of the side; absent for files.
     admin: Admin | None = None
 
 
@@ -137,72 +348,65 @@ async def diff(
     $ bmq domains diff tcp://localhost:30114 config/
     $ bmq domains diff staging production --output json
     """
-    one, two = await _read(before, timeout), await _read(after, timeout)
-    try:
-        for side, other in ((one, two), (two, one)):
-            await _complete(side, other)
-    finally:
-        for side in (one, two):
-            if side.admin is not None:
-                await side.admin.close()
-    # A broker drops unknown members.
+    async with AsyncExitStack() as stack:
+        sides: list[_Side] = []
+        for text in (before, after):
+            side = _read_side(text)
+            if side is None:
+                target = target_of("domains diff", {"broker": text}, timeout=timeout)
+                side = _Side(text, admin=await stack.enter_async_context(target.admin()))
+            sides.append(side)
+        one, two = sides
+        await _ask_side(one, two)
+        await _ask_side(two, one)
     unknown = one.admin is None and two.admin is None
     records = Records.of(output, DIFFERENCE)
     different = False
     for name in sorted({*one.domains, *two.domains}):
         left, right = one.domains.get(name), two.domains.get(name)
-        changes = [] if left is None or right is None else compare(left, right, None, unknown=unknown)
-        if left is not None and right is not None and not changes:
+        only = one.name if right is None else two.name if left is None else None
+        changes = _compare(left, right, unknown=unknown) if left is not None and right is not None else ()
+        if only is None and not changes:
             continue
         different = True
-        only = one.name if right is None else two.name if left is None else None
         if records is not None:
             records.write({"name": name, "only": only, "changes": changes})
             continue
-        emit(f"{name}: only in {only}" if only is not None else f"{name}:")
-        for change in changes:
-            for line in change_lines(change):
-                emit(line)
+        lines = [line for change in changes for line in _change_lines(change)]
+        emit(f"{name}:" if only is None else f"{name}: only in {only}", *lines)
     return ExitStatus.FAILED if different else ExitStatus.OK
 
 
-def _read_side(path: Path) -> _ComparedSide | None:
-    """Read a folder or a file; return no domains for a broker."""
-    if not path.exists():
+def _read_side(text: str) -> _Side | None:
+    """Read a folder or a file; None for a broker."""
+    if "://" in text:
         return None
-    side = _ComparedSide(str(path))
-    for file in read_domains(path):
+    if not Path(text).exists():
+        if "/" in text or text.endswith(".json"):
+            raise BadInput(f"{text} does not exist")
+        return None
+    files = read_domains(Path(text))
+    for file in files:
         for finding in file.findings:
             note(f"bmq domains diff: {file.path}: {finding}")
         if not file.valid:
             raise BadInput(f"{file.path} is not a valid file of a domain")
-        side.domains[file.name] = file.settings
-    return side
+    return _Side(text, {file.name: file.settings for file in files})
 
 
-async def _read(text: str, timeout: float) -> _ComparedSide:
-    if "://" not in text and (side := _read_side(Path(text))) is not None:
-        return side
-    if "://" not in text and ("/" in text or text.endswith(".json")):
-        raise BadInput(f"{text} does not exist")
-    target = target_of("domains diff", {"broker": text}, timeout=timeout)
-    admin = await target.admin()
-    return _ComparedSide(text, {}, admin)
-
-
-async def _complete(side: _ComparedSide, other: _ComparedSide) -> None:
-    """Ask a broker for the loaded domains, and for the domains of the second side."""
+async def _ask_side(side: _Side, other: _Side) -> None:
+    """Ask a broker for the loaded domains, and for the domains of the other side."""
     if side.admin is None:
         return
     loaded = [each.name for each in await side.admin.domains()]
     for name in dict.fromkeys([*loaded, *other.domains]):
         try:
-            info = await running_domain(side.admin, name)
+            info = await _running_domain(side.admin, name)
         except bmq.errors.AdminError as error:
             note(f"bmq domains diff: {side.name} does not show {name}: {error.broker_message}")
-            continue
-        if info is not None and info.name == name:
-            side.domains[name] = running_settings(info.configuration, info.cluster)
+        else:
+            if info is not None:
+                side.domains[name] = running_settings(info)
 
 
 #: The actions: function and purpose.
@@ -227,6 +431,112 @@ def domains() -> None:
     """
 
 
+# ---- planning
+
+#: The actions of steps, with their texts.
+_ACTIONS: Final = {
+    "none": "no change",
+    "change": "change",
+    "create": "new",
+    "refused": "REFUSED by the broker",
+    "invalid": "INVALID",
+}
+# Number of queues in a domain with counts by age or application. Each queue costs some commands.
+_QUEUES_COUNTED = 200
+
+
+@dataclass(slots=True)
+class _Step:
+    """The work for a domain.
+
+    Attributes:
+        file: the wanted domain.
+        action: what is to be done.
+        changes: differences of the running domain, or of the broker's file without a broker.
+        writes: whether the broker's file has to be written.
+        notes: further facts for people.
+    """
+
+    file: DomainFile
+    action: str = "none"
+    changes: tuple[_Change, ...] = ()
+    writes: bool = False
+    notes: list[str] = field(default_factory=list[str])
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The step as a record."""
+        findings = [
+            {"severity": each.severity, "where": each.where, "message": each.message}
+            for each in self.file.findings
+        ]
+        values = (
+            self.file.name,
+            str(self.file.path),
+            self.action,
+            self.writes,
+            findings,
+            self.notes,
+            self.changes,
+        )
+        return dict(zip(FIELDS, values, strict=True))
+
+    @property
+    def lines(self) -> list[str]:
+        """The step for people."""
+        if self.action == "none" and not (self.notes or self.file.findings):
+            return []
+        lines = [f"{self.file.name}: {_ACTIONS[self.action]}"]
+        lines += [f"    {each}" for each in (*self.file.findings, *self.notes)]
+        for change in self.changes:
+            lines += _change_lines(change)
+        if self.action == "create":
+            lines.append("    the broker loads the domain")
+        if self.writes and self.action in ("change", "create"):
+            lines.append("    the broker's file is written")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The work for all domains.
+
+    Attributes:
+        steps: a step for each file, by name.
+        nodes: brokers by address; each node of a cluster has a separate configuration.
+        unmanaged: loaded domains without a file in the folder. A plan does not change these domains.
+    """
+
+    steps: list[_Step]
+    nodes: dict[str, Admin]
+    unmanaged: list[str]
+
+    def by(self, *actions: str) -> list[_Step]:
+        """Return the steps with the given actions."""
+        return [step for step in self.steps if step.action in actions]
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """The number of steps, by action."""
+        counts = Counter(step.action for step in self.steps)
+        return {action: counts[action] for action in _ACTIONS}
+
+    @property
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        lines = [line for step in self.steps for line in step.lines]
+        if self.unmanaged:
+            lines.append(f"left alone, without a file: {', '.join(self.unmanaged)}")
+        counts = self.summary
+        parts = [
+            f"{counts['change']} to change",
+            f"{counts['create']} new",
+            f"{counts['none']} without changes",
+        ]
+        parts += [f"{counts[each]} {each}" for each in ("refused", "invalid") if counts[each]]
+        return [*lines, f"{several(len(self.steps), 'domain')}: {', '.join(parts)}"]
+
+
 def _read_files(folder: Path, config_dir: Path | None) -> list[DomainFile]:
     if config_dir is not None and not config_dir.is_dir():
         raise BadInput(f"--config-dir must be a folder that exists, not {config_dir}")
@@ -236,120 +546,191 @@ def _read_files(folder: Path, config_dir: Path | None) -> list[DomainFile]:
 @asynccontextmanager
 async def _planned(
     target: BrokerTarget, folder: Path, config_dir: Path | None, *, offline: bool = False
-) -> AsyncGenerator[tuple[Plan, dict[str, Admin]]]:
-    """Connect to each address, because each node of a cluster has a separate configuration."""
+) -> AsyncGenerator[_Plan]:
+    """Compare files with each broker, or without brokers with the folder of a broker's configuration."""
     files = _read_files(folder, config_dir)
     async with AsyncExitStack() as stack:
         nodes: dict[str, Admin] = {}
         for uri in dict.fromkeys(each.strip() for each in target.uri.split(",") if each.strip()):
             if not offline:
                 nodes[uri] = await stack.enter_async_context(replace(target, uri=uri).admin())
-        whole = next(iter(nodes.values()), None)
-        if len(nodes) > 1:
-            whole = await stack.enter_async_context(target.admin())
-        yield await make_plan(files, nodes, config_dir, whole), nodes
+        # The contents of queues come from all nodes.
+        whole = await stack.enter_async_context(target.admin()) if len(nodes) > 1 else None
+        clusters = {each.name for admin in nodes.values() for each in await admin.clusters()}
+        loaded = {each.name for admin in nodes.values() for each in await admin.domains()}
+        steps = [await _plan_step(file, nodes, config_dir, whole, clusters) for file in files]
+        yield _Plan(steps, nodes, sorted(loaded - {file.name for file in files}))
 
 
-# ---- showing
+async def _plan_step(
+    file: DomainFile,
+    nodes: dict[str, Admin],
+    config_dir: Path | None,
+    whole: Admin | None,
+    clusters: set[str],
+) -> _Step:
+    step = _Step(file)
+    if not file.valid:
+        step.action = "invalid"
+        return step
+    location = file.settings.get("location")
+    if clusters and location is not None and location not in clusters:
+        known = ", ".join(sorted(clusters))
+        step.action = "refused"
+        step.notes.append(f"the broker has no cluster {location}, but {known}")
+        return step
+    path = None if config_dir is None else _path_in(config_dir, file.name)
+    there = read_domain(path) if path is not None and path.is_file() else None
+    step.writes = path is not None and (there is None or there.content != file.content)
+    if nodes and "redirect" not in file.settings:
+        before = await _compare_nodes(step, nodes, whole)
+    elif nodes and path is None:
+        step.notes.append("brokers do not show redirections: only the file is checked")
+        return step
+    else:
+        before = None if there is None else there.settings
+        step.changes = () if before is None else _compare(before, file.settings, unknown=True)
+    if before is None:
+        step.action = "create"
+    elif any(change.weight is Weight.REFUSED for change in step.changes):
+        step.action = "refused"
+    elif step.changes or step.writes:
+        step.action = "change"
+    return step
 
-_HEADS = {
-    "none": "no change",
-    "change": "change",
-    "create": "new",
-    "refused": "REFUSED by the broker",
-    "invalid": "INVALID",
-}
+
+async def _compare_nodes(step: _Step, nodes: dict[str, Admin], whole: Admin | None) -> Settings | None:
+    """Store the changes of the first node that differs, and return the node's settings.
+
+    None if no node has the domain.
+    """
+    file, before = step.file, None
+    lacking = 0
+    for broker, admin in nodes.items():
+        try:
+            info = await _running_domain(admin, file.name)
+        except bmq.errors.AdminError as error:
+            step.notes.append(f"{broker} cannot use its file: {error.broker_message}")
+            info = None
+        if info is None:
+            lacking += 1
+            continue
+        settings = running_settings(info)
+        changes = _compare(settings, file.settings)
+        if before is None or (changes and not step.changes):
+            before = settings
+            facts = await _ask_facts(whole or admin, info, changes)
+            step.changes = _compare(settings, file.settings, facts)
+        elif settings != before:
+            step.notes.append(f"the nodes differ: {broker} has other settings")
+    if lacking and before is not None:
+        step.notes.append(f"{lacking} of {len(nodes)} brokers have not loaded the domain")
+        step.action = "change"
+    return before
 
 
-def _step_lines(step: DomainStep) -> list[str]:
-    if step.action == "none" and not (step.notes or step.file.findings):
-        return []
-    lines = [f"{step.name}: {_HEADS[step.action]}"]
-    lines += [f"    {finding}" for finding in step.file.findings]
-    lines += [f"    {each}" for each in step.notes]
-    for change in step.changes:
-        lines += change_lines(change)
-    if step.action == "create":
-        lines.append("    the broker loads the domain")
-    if step.writes and step.action in ("change", "create"):
-        lines.append("    the broker's file is written")
-    return lines
+async def _running_domain(admin: Admin, name: str) -> DomainInfo | None:
+    """Return a domain of a broker; None for an unknown domain, and for a redirection.
+
+    Raises:
+        AdminError: the broker has the domain and cannot use the file.
+    """
+    try:
+        info = await admin.domain(name)
+    except bmq.errors.AdminError as error:
+        if "doesn't exist" in error.broker_message:
+            return None
+        raise
+    return info if info.name == name else None
 
 
-def _show(plan: Plan, output: Form) -> None:
+def _path_in(config_dir: Path, name: str) -> Path:
+    return domain_folder(config_dir) / f"{name}.json"
+
+
+async def _ask_facts(admin: Admin, info: DomainInfo, changes: Iterable[_Change]) -> _Facts:
+    """Count the messages and clients affected by the changes. Other changes cost no further command."""
+    facts = _Facts(info.queues)
+    held = {queue.uri: queue.messages for queue in info.queues if queue.messages}
+    if len(held) > _QUEUES_COUNTED:
+        return facts
+    for change in changes:
+        if change.path == "mode.fanout.appIDs":
+            waiting: dict[str, dict[str, int]] = {app: {} for app in change.before or ()}
+            for uri, stored in held.items():
+                for app in (await admin.queue(uri).depth()).apps:
+                    # After an expiry a broker counts more messages for an application than it stores.
+                    waiting.setdefault(app.app_id, {})[uri] = min(app.messages, stored)
+            facts = replace(facts, waiting=waiting)
+        elif change.path == "messageTtl" and change.weight is Weight.DELETES:
+            facts = replace(facts, older={uri: await _older(admin, uri, change.after) for uri in held})
+    return facts
+
+
+async def _older(admin: Admin, uri: str, seconds: int) -> int:
+    """Count the messages older than a lifetime. A broker lists messages by age."""
+    queue = admin.queue(uri)
+    oldest = _world.now() - timedelta(seconds=min(seconds, 10**9))
+    low, high = 0, (await queue.depth()).messages
+    while low < high:
+        middle = (low + high) // 2
+        page = await queue.messages(middle, 1)
+        if page.messages and page.messages[0].arrival < oldest:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _show(plan: _Plan, output: Form) -> None:
     if output is Form.JSON:
         emit_json(
             {
                 "summary": plan.summary,
-                "brokers": plan.brokers,
-                "domains": [_row(step) for step in plan.steps],
+                "brokers": [*plan.nodes],
+                "domains": [step.row for step in plan.steps],
                 "unmanaged": plan.unmanaged,
             }
         )
-    elif output is Form.CSV:
-        records = Records(output, FIELDS)
+    elif records := Records.of(output, FIELDS):
         for step in plan.steps:
-            records.write(_row(step))
+            records.write(step.row)
     else:
-        for line in _plan_lines(plan):
-            emit(line)
-
-
-def _plan_lines(plan: Plan) -> list[str]:
-    lines = [line for step in plan.steps for line in _step_lines(step)]
-    if plan.unmanaged:
-        lines.append(f"left alone, without a file: {', '.join(plan.unmanaged)}")
-    counts = plan.summary
-    parts = [f"{counts['change']} to change", f"{counts['create']} new", f"{counts['none']} without changes"]
-    parts += [f"{counts[each]} {each}" for each in ("refused", "invalid") if counts[each]]
-    return [*lines, f"{several(len(plan.steps), 'domain')}: {', '.join(parts)}"]
-
-
-def _row(step: DomainStep) -> dict[str, object]:
-    findings = [
-        {"severity": each.severity, "where": each.where, "message": each.message}
-        for each in step.file.findings
-    ]
-    values = step.name, str(step.file.path), step.action, step.writes, findings, step.notes, step.changes
-    return dict(zip(FIELDS, values, strict=True))
+        emit(*plan.lines)
 
 
 # ---- applying
 
 
-async def _apply(
-    plan: Plan, nodes: dict[str, Admin], config_dir: Path | None, output: Form, *, yes: bool
-) -> int:
-    steps = plan.by("change", "create")
-    left = plan.by("refused", "invalid")
+async def _apply(plan: _Plan, config_dir: Path | None, output: Form, *, yes: bool) -> int:
+    steps, left = plan.by("change", "create"), plan.by("refused", "invalid")
     results = Records.of(output, APPLIED)
-    if results is None or not yes:
-        tell = emit if results is None else note  # stdout has records alone
-        for line in _plan_lines(plan):
-            tell(line)
+    if results is None:
+        emit(*plan.lines)
+    elif not yes:
+        note("\n".join(plan.lines))  # stdout has records alone
     if steps and not yes and not confirmed(f"Apply {several(len(steps), 'change')}?"):
         return ExitStatus.FAILED
-    failed = bool(left)
+    failed = False
     for step in (*steps, *left):
-        problems = (
-            ["not applied: see the plan"] if step in left else await _apply_step(step, nodes, config_dir)
-        )
+        name, problems = step.file.name, ["not applied: see the plan"]
+        if step in steps:
+            problems = await _apply_step(step, plan.nodes, config_dir)
         if results is not None:
-            results.write({"name": step.name, "done": not problems, "problems": problems})
+            results.write({"name": name, "done": not problems, "problems": problems})
         elif not problems:
-            emit(f"{step.name}: done")
+            emit(f"{name}: done")
         for problem in problems:
             failed = True
-            note(f"bmq domains apply: {step.name}: {problem}")
+            note(f"bmq domains apply: {name}: {problem}")
     return ExitStatus.FAILED if failed else ExitStatus.OK
 
 
-async def _apply_step(step: DomainStep, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
+async def _apply_step(step: _Step, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
     """Write the file, have each broker read the file, and compare; return the problems."""
     previous: bytes | None = None
-    path = None
-    if step.writes and config_dir is not None:
-        path = domain_folder(config_dir) / f"{step.name}.json"
+    path = _path_in(config_dir, step.file.name) if step.writes and config_dir is not None else None
+    if path is not None:
         try:
             previous = path.read_bytes() if path.exists() else None
             _write(path, step.file.content)
@@ -361,9 +742,9 @@ async def _apply_step(step: DomainStep, nodes: dict[str, Admin], config_dir: Pat
         try:
             if "redirect" in step.file.settings:
                 await admin.clear_caches()
-                continue
-            await admin.reconfigure(step.name)
-            problems += await _difference(broker, admin, step)
+            else:
+                await admin.reconfigure(step.file.name)
+                problems += await _check_applied(broker, admin, step.file)
         except bmq.errors.AdminError as error:
             refused = True
             problems.append(f"{broker} refused: {error.broker_message}")
@@ -379,19 +760,14 @@ async def _apply_step(step: DomainStep, nodes: dict[str, Admin], config_dir: Pat
     return problems
 
 
-async def _difference(broker: str, admin: Admin, step: DomainStep) -> list[str]:
-    info = await running_domain(admin, step.name)
+async def _check_applied(broker: str, admin: Admin, file: DomainFile) -> list[str]:
+    info = await _running_domain(admin, file.name)
     if info is None:
         return [f"{broker} has no such domain: does the broker read the file?"]
-    rest = compare(
-        running_settings(info.configuration, info.cluster), step.file.settings, None, unknown=False
-    )
-    if not rest:
-        return []
-    first = rest[0]
     return [
-        f"{broker} still has {first.path} {shown_value(first.before)} instead of {shown_value(first.after)}: "
+        f"{broker} still has {each.path} {_shown(each.before)} instead of {_shown(each.after)}: "
         "the broker reads another file; copy the files to the broker's folder, or give --config-dir"
+        for each in _compare(running_settings(info), file.settings)[:1]
     ]
 
 

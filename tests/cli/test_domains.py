@@ -92,7 +92,7 @@ WRONG: list[tuple[Any, str]] = [
     (with_(mode={"priority": {}, "broadcast": {}}), "mode: must be"),
     (with_(mode={"fanout": {}}), "mode.fanout.appIDs: is missing"),
     (with_(mode={"fanout": {"appIDs": ["a", "a"]}}), "'a' is listed twice"),
-    (with_(mode={"fanout": {"appIDs": [""]}}), "must be a name"),
+    (with_(mode={"fanout": {"appIDs": [""]}}), "must be a list of appIds"),
     (with_(mode={"broadcast": {}}, storage={**PRIORITY["definition"]["parameters"]["storage"],
      "config": {"fileBacked": {}}}), "must be inMemory in a broadcast domain"),
     (with_(consistency={"weak": {}}), "consistency: must be"),
