@@ -41,6 +41,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from msgspec import Struct
+
 from bmq import _world
 from bmq._logging import Log
 from bmq._signals import on_signals
@@ -84,6 +87,13 @@ _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)")
 _Answer = tuple[int, bytes] | None
 # Takes the place of an answer if a process cannot be asked, because it is starting or has been replaced.
 _UNASKED: Final = 0, b""
+
+
+class _Hello(Struct):
+    """The first message of a process: the addresses of the app's probes, and the app's grace in seconds."""
+
+    addresses: list[tuple[str, int] | None] = []
+    grace: float = _GRACE
 
 
 # ---- in a supervised process
@@ -154,8 +164,7 @@ class Child:
         for each in probes:
             each.address = None  # the supervisor serves the address for all processes
         reader, writer = await asyncio.open_unix_connection(sock=self.channel)
-        hello = {"addresses": addresses, "grace": self.grace}
-        writer.write(_reply("/hello", 200, json.dumps(hello).encode()))
+        writer.write(_reply("/hello", 200, msgspec.json.encode(_Hello(addresses, self.grace))))
         app._begun().add_done_callback(lambda _: writer.write(_reply("/started", 200, b"")))
         answering = asyncio.create_task(_answer(reader, writer, probes), name="answer the supervisor")
         try:
@@ -190,7 +199,7 @@ class _Process:
 
     Attributes:
         pid: number of the process in the operating system.
-        hello: result is the first message: the addresses of the app's probes, and the grace of the app.
+        hello: result is the first message; the default values if the process has ended before.
         started: result is whether the app has started; False if the process has ended before.
         ended: task whose result is the exit status; negative for a signal.
     """
@@ -198,7 +207,7 @@ class _Process:
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, lifeline: int) -> None:
         loop = asyncio.get_running_loop()
         self.pid = process.pid
-        self.hello: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.hello: asyncio.Future[_Hello] = loop.create_future()
         self.started: asyncio.Future[bool] = loop.create_future()
         self._process = process
         self._lifeline = lifeline
@@ -236,7 +245,7 @@ class _Process:
     @property
     def grace(self) -> float:
         """Seconds for the stop of the app."""
-        return float(self.hello.result()["grace"]) if self.hello.done() else _GRACE
+        return self.hello.result().grace if self.hello.done() else _GRACE
 
     async def ask(self, path: str) -> _Answer:
         """Return the answer in time. A further question about the same page waits for the same answer."""
@@ -264,7 +273,7 @@ class _Process:
                 path, status, length = line.decode().split()
                 body = await reader.readexactly(int(length))
                 if path == "/hello":
-                    self.hello.set_result(json.loads(body))
+                    self.hello.set_result(msgspec.json.decode(body, type=_Hello))
                 elif path == "/started":
                     self.started.set_result(True)
                 elif path in self._questions:
@@ -283,6 +292,8 @@ class _Process:
         listening.cancel()
         for future in self._questions.values():
             future.set_result(None)
+        if not self.hello.done():
+            self.hello.set_result(_Hello())
         if not self.started.done():
             self.started.set_result(False)
         return status
@@ -304,6 +315,7 @@ class _Slot:
         state: present state.
         since: start of the state, in UTC.
         process: present process, or the last one.
+        settled: set while no process is starting or stopping.
         failures: failures in a row.
         why: reason of the latest failure.
         restarts: number of restarts.
@@ -318,6 +330,7 @@ class _Slot:
         self.failures = self.restarts = 0
         self.why = ""
         self.recycled = asyncio.Event()
+        self.settled = asyncio.Event()
 
     @property
     def name(self) -> str:
@@ -333,6 +346,10 @@ class _Slot:
         """Change the state."""
         if state is not self.state:
             self.state, self.since = state, _world.now()
+        if state in (_State.STARTING, _State.STOPPING):
+            self.settled.clear()
+        else:
+            self.settled.set()
 
     async def ask(self, path: str) -> _Answer:
         """Ask the process about a page."""
@@ -413,7 +430,7 @@ class Supervisor:
         self._changes = changes
         self._pauses = pauses or Pauses()
         self._slots = [_Slot(number) for number in range(1, processes + 1)]
-        self._servers: dict[int, tuple[str, int]] = {}
+        self._served: set[int] = set() if health is None else {0}
         self._serving = AsyncExitStack()
         self._tasks: dict[asyncio.Task[Any], None] = {}
         # Signals so far: with the first one the processes stop.
@@ -529,16 +546,13 @@ class Supervisor:
             return None
         if self._stopping():  # while the process was being started
             self._end_process(slot, signal.SIGTERM)
-        process.hello.add_done_callback(partial(self._greet, slot))
-        process.started.add_done_callback(partial(self._note_start, slot, process))
-        return await asyncio.shield(process.ended)
-
-    def _note_start(self, slot: _Slot, process: _Process, started: asyncio.Future[bool]) -> None:
-        if started.result():
+        await self._serve_app(await asyncio.shield(process.hello))
+        if await asyncio.shield(process.started):
             self._proven = True
-            if slot.state is _State.STARTING and slot.process is process:
+            if slot.state is _State.STARTING:
                 slot.enter(_State.RUNNING)
                 logger.info("%s is ready and receives messages", slot.name)
+        return await asyncio.shield(process.ended)
 
     async def _pause(self, slot: _Slot) -> None:
         """Wait before a restart."""
@@ -605,28 +619,16 @@ class Supervisor:
         logger.info("SIGHUP: restarting the processes one after another")
         try:
             for slot in self._slots:
-                before = slot.process
-                if slot.state is _State.FINISHED or self._stopping():
+                if slot.state is _State.FINISHED:
                     continue
                 self._end_process(slot, signal.SIGTERM)
-                if not await self._replaced(slot, before):
-                    if not self._stopping():
-                        logger.error("process %d does not start again; the other processes stay", slot.number)
+                await slot.settled.wait()
+                if slot.state is not _State.RUNNING:
+                    logger.error("process %d does not start again; the other processes stay", slot.number)
                     return
             logger.info("all processes have restarted")
         finally:
             self._rolling = False
-
-    async def _replaced(self, slot: _Slot, before: _Process | None) -> bool:
-        """Wait until the next process of a slot has started, or has ended."""
-        if before is not None:
-            await asyncio.wait([before.ended])
-        while slot.process is before or slot.process is None:
-            if self._stopping() or slot.state in (_State.WAITING, _State.FINISHED):
-                return False
-            await asyncio.sleep(0.01)
-        await asyncio.wait([slot.process.started])
-        return slot.process.started.result()
 
     async def _reload(self, changes: AsyncIterator[Path]) -> None:
         async for path in changes:
@@ -637,28 +639,17 @@ class Supervisor:
 
     # ---- health and metrics
 
-    def _greet(self, slot: _Slot, hello: asyncio.Future[dict[str, Any]]) -> None:
-        """Serve the addresses of the app."""
-        for probe, address in enumerate(hello.result()["addresses"]):
-            if address is None or (probe == 0 and self._health is not None):
-                continue
-            first = self._servers.get(probe)
-            if first is None:
-                self._servers[probe] = tuple(address)
-                self._spawn(self._serve_app(probe, tuple(address)))
-            elif first != tuple(address):
-                logger.warning(
-                    "process %d names %s:%d for health, and another process %s:%d: the first counts",
-                    *(slot.number, *address, *first),
-                )
-
-    async def _serve_app(self, probe: int, address: tuple[str, int]) -> None:
-        try:
-            await self._serve(probe, address)
-        except HealthAddressError as error:
-            logger.error("%s", error)  # noqa: TRY400 - no traceback
-            if not self._stopping():
-                self._fail(ExitStatus.FAILED)
+    async def _serve_app(self, hello: _Hello) -> None:
+        """Serve the addresses of the app; the addresses of the first process count."""
+        for probe, address in enumerate(hello.addresses):
+            if address is not None and probe not in self._served:
+                self._served.add(probe)
+                try:
+                    await self._serve(probe, address)
+                except HealthAddressError as error:
+                    logger.error("%s", error)  # noqa: TRY400 - no traceback
+                    if not self._stopping():
+                        self._fail(ExitStatus.FAILED)
 
     async def _serve(self, probe: int, address: tuple[str, int]) -> None:
         server = PageServer(*address, partial(self._page, probe), patience=LONGEST_ANSWER + 5.0)
