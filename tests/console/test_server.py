@@ -98,7 +98,7 @@ async def test_queues_with_depth_and_rates_over_time(
 ) -> None:
     queue = await session.open_queue(ORDERS, read=True, write=True)
     async with _live(http, console) as lines:
-        first = await anext(lines)
+        first = await _until(lines, lambda line: line["error"] != "not yet queried")
         assert (first["version"], first["read_only"], first["error"]) == (bmq.__version__, False, "")
         await _until(lines, lambda line: any(each["uri"] == ORDERS for each in line["queues"]))
         await queue.post_many([b"order"] * 5)
