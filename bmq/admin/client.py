@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl as ssl_module
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from bmq import _checks
@@ -17,7 +19,6 @@ from bmq._json import orjson
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.admin import parsing
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
     Client,
@@ -35,6 +36,7 @@ from bmq.admin.results import (
     Standing,
     Statistics,
     StoredMessage,
+    reading,
 )
 from bmq.admin.watch import ClusterView, Survey, alone, cluster_view, survey_of
 from bmq.client.address import Address, BrokerAccess, find_broker, race
@@ -236,6 +238,16 @@ class Admin:
             connection.expires = now() + (connection.expires - now()) * _RENEW
         return connection
 
+    @asynccontextmanager
+    async def _within(self, seconds: float, failed: str) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            if isinstance(error, ConnectionFailed | RequestTimeout):
+                raise
+            raise RequestTimeout(f"{self.broker} {failed} within {seconds:.2g} s") from None
+
     # commands
 
     async def command(self, text: str, *, timeout: float | None = None) -> str:
@@ -254,15 +266,9 @@ class Admin:
         if not text.strip() or "\n" in text or "\r" in text:
             raise UsageError(f"an admin command must be one line of text, not {_checks.shown(text)}")
         timeout = _checks.timeout(timeout)
-        seconds = self._timeout if timeout is None else timeout
-        try:
-            async with asyncio.timeout(seconds):
-                connection = await self._connected()
-                return await connection.ask(text)
-        except TimeoutError as error:
-            if isinstance(error, ConnectionFailed | RequestTimeout):
-                raise
-            raise RequestTimeout(f"{self.broker} did not answer {text!r} within {seconds:.2g} s") from None
+        async with self._within(self._timeout if timeout is None else timeout, f"did not answer {text!r}"):
+            connection = await self._connected()
+            return await connection.ask(text)
 
     async def query(self, text: str, *, timeout: float | None = None) -> dict[str, Any]:
         """Have the broker carry out any command, and return the answer decoded from JSON.
@@ -304,12 +310,31 @@ class Admin:
             ProtocolError: the answer has another kind.
         """
         answer = await self.query(text)
+        results = [answer]
         if "responses" in answer:
-            answer = _join(text, answer["responses"], kind)
-        if kind not in answer:
+            with reading("responses"):
+                routed = convert(answer["responses"], list[_Routed])
+            results = [each.result for each in routed]
+            failures = [(each.source_node_description, _failure_of(each.result)) for each in routed]
+            if refusals := [f"{node}: {failure}" for node, failure in failures if failure is not None]:
+                raise _refused(text, "; ".join(refusals))
+        parts = [result[kind] for result in results if kind in result]
+        if not parts:
             found = printable(", ".join(answer))
-            raise ProtocolError(f"{text!r} was answered with {found}", field=kind or "adminCommandResponse")
-        return answer[kind]
+            raise ProtocolError(f"{text!r} was answered with {found}", field=kind)
+        if kind != "purgedQueues":
+            return parts[0]
+        with reading(kind):
+            return [each for part in parts for each in part.get("queues", ())]
+
+    async def _explained(self, text: str, kind: str, gap: str) -> Any:
+        """Ask a broker that may lack the queue; the error names the gap in its knowledge, if any."""
+        try:
+            return await self._ask(text, kind)
+        except AdminError as error:
+            if not gap:
+                raise
+            raise _told(f"{error}; {gap}", error) from error
 
     # the other nodes
 
@@ -359,9 +384,11 @@ class Admin:
             standings, key=lambda each: (not each[1].is_primary, each[1].is_proxy, each[1].primary is None)
         )
 
-    async def _member(self) -> Admin:
-        """Return this broker; of a proxy, a node of the cluster."""
-        return next((node for node, survey in await self._nodes() if not survey.only_proxy), self)
+    async def _member(self) -> tuple[Admin, str]:
+        """Return this broker, or for a proxy a node of the cluster; without any, the proxy and its gap."""
+        nodes = await self._nodes()
+        node, survey = min(nodes, key=lambda each: each[1].only_proxy)
+        return node, survey.standing("").gap if survey.only_proxy else ""
 
     async def gap(self) -> str:
         """Return why answers about *all* queues are incomplete, as text; empty if complete.
@@ -369,38 +396,38 @@ class Admin:
         Answers are complete if the primaries of all partitions with queues are among the addresses and
         answer.
         """
-        clusters: dict[str, list[tuple[Survey, ClusterView]]] = {}
+        clusters: dict[str, list[ClusterView]] = {}
         for _, survey in await self._nodes():
             for view in survey.views:
-                clusters.setdefault(view.cluster, []).append((survey, view))
+                clusters.setdefault(view.cluster, []).append(view)
         return "; ".join(filter(None, map(_gap, clusters.values())))
 
     # clusters
 
     async def clusters(self) -> tuple[Cluster, ...]:
         """Return the broker's clusters, with their nodes."""
-        return parsing.listed(await self._ask("CLUSTERS LIST", "clusterList"), "clusters", Cluster)
+        return Cluster._read_all(await self._ask("CLUSTERS LIST", "clusterList"), "clusters")
 
     async def cluster_status(self, name: str) -> ClusterStatus:
         """Return the state of a cluster: nodes, leader, partitions."""
         answer = await self.query(f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS")
-        return parsing.cluster_status(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
+        return ClusterStatus._read(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
 
     async def topology(self, name: str) -> ClusterTopology:
         """Return the domains and queues of a cluster."""
         command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} QUEUEHELPER"
-        return parsing.topology(await self._ask(command, "clusterQueueHelper"))
+        return ClusterTopology._read(await self._ask(command, "clusterQueueHelper"))
 
     async def cluster_storage(self, name: str) -> tuple[PartitionStorage, ...]:
         """Return the partitions of a cluster, with files and queues, as stored by the answering broker."""
         command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} STORAGE SUMMARY"
-        return parsing.cluster_storage(await self._ask(command, "clusterStorageSummary"))
+        return PartitionStorage._read_all(await self._ask(command, "clusterStorageSummary"), "fileStores")
 
     # domains
 
     async def domains(self) -> tuple[DomainSummary, ...]:
         """Return the domains with queues, of all clusters, by name."""
-        member = await self._member()
+        member, _ = await self._member()
         found = [
             domain
             for cluster in await member.clusters()
@@ -411,18 +438,8 @@ class Admin:
     async def domain(self, name: str) -> DomainInfo:
         """Return a domain's configuration, the use of its quota, and its queues."""
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
-        return parsing.domain_info(await self._ask_member(command, "domainInfo"))
-
-    async def _ask_member(self, command: str, kind: str) -> Any:
-        """Ask a broker with storage; on a proxy the error explains the reason."""
-        member = await self._member()
-        try:
-            return await member._ask(command, kind)
-        except AdminError as error:
-            survey = await member._look()
-            if not survey.only_proxy:
-                raise
-            raise _told(f"{error}; {survey.standing('').gap}", error) from error
+        member, gap = await self._member()
+        return DomainInfo._read(await member._explained(command, "domainInfo", gap))
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew.
@@ -465,10 +482,8 @@ class Admin:
             purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
             return tuple([each for purge in purges for each in await purge])
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
-        done, failures = parsing.purged(await self._ask_member(command, "purgedQueues"))
-        if failures:
-            raise _refused(command, "; ".join(failures))
-        return tuple(done)
+        member, gap = await self._member()
+        return _purged(command, await member._explained(command, "purgedQueues", gap))
 
     # queues
 
@@ -507,30 +522,20 @@ class Admin:
         reached = {uri for survey, uri in known if survey.standing(uri).is_primary}
         for (_, survey), statistics in zip(nodes, made, strict=True):
             for each in statistics.queues:
-                if each.uri in reached:
-                    if survey.standing(each.uri).is_primary:
-                        chosen[each.uri] = each
-                else:
+                if each.uri not in reached or survey.standing(each.uri).is_primary:
                     chosen.setdefault(each.uri, each)
         queues = sorted(chosen.values(), key=lambda each: each.uri)
         return Statistics(max(each.time for each in made), tuple(queues))
 
     async def _statistics(self) -> Statistics:
-        try:
-            async with asyncio.timeout(self._timeout):
-                while True:
-                    try:
-                        return parsing.statistics(await self._ask("STAT SHOW", "stats"))
-                    except AdminError as error:
-                        if _TOO_OFTEN not in error.broker_message:
-                            raise
-                    await asyncio.sleep(_PAUSE)
-        except TimeoutError as error:
-            if isinstance(error, ConnectionFailed | RequestTimeout):
-                raise
-            raise RequestTimeout(
-                f"{self.broker} returned no statistics within {self._timeout:.2g} s"
-            ) from None
+        async with self._within(self._timeout, "returned no statistics"):
+            while True:
+                try:
+                    return Statistics._read(await self._ask("STAT SHOW", "stats"))
+                except AdminError as error:
+                    if _TOO_OFTEN not in error.broker_message:
+                        raise
+                await asyncio.sleep(_PAUSE)
 
 
 class QueueAdmin:
@@ -558,12 +563,8 @@ class QueueAdmin:
 
     async def _ask(self, command: str, kind: str) -> Any:
         holder, standing = await self._admin._holder(self.uri)
-        try:
-            return await holder._ask(command, kind)
-        except AdminError as error:
-            if standing.is_proxy or standing.primary not in (None, standing.node):
-                raise _told(f"{error}; {standing.gap}", error) from error
-            raise
+        explains = standing.is_proxy or standing.primary is not None
+        return await holder._explained(command, kind, standing.gap if explains else "")
 
     async def internals(self) -> Internals:
         """Return the queue's clients, their subscriptions, and unconfirmed messages.
@@ -575,31 +576,29 @@ class QueueAdmin:
             ProtocolError: the answer cannot be understood. A client can cause this for a queue: brokers print
                 expressions without escapes, and a text that imitates the broker's is refused.
         """
-        found = parsing.internals(await self._ask_internals())
-        nodes = await self._forwarding([client.description for client in found.clients])
-        behind = dict(zip(nodes, await asyncio.gather(*map(self._clients_of, nodes.values())), strict=True))
-        clients = [replace(each, behind=behind.get(each.description, ())) for each in found.clients]
-        return replace(found, clients=tuple(clients))
-
-    async def _forwarding(self, clients: Iterable[str]) -> dict[str, Admin]:
-        """Return the other nodes among these clients, by name."""
+        found = Internals._read(await self._ask_internals())
         holder, _ = await self._admin._holder(self.uri)
-        nodes = await self._admin._nodes()
-        named = {survey.standing(self.uri).node: node for node, survey in nodes if node is not holder}
-        return {name: named[name] for name in dict.fromkeys(clients) if name in named}
+        others = [(node, survey) for node, survey in await self._admin._nodes() if node is not holder]
+        nodes = {survey.standing(self.uri).node: node for node, survey in others}
+
+        async def with_clients(client: Client) -> Client:
+            node = nodes.get(client.description)
+            return client if node is None else replace(client, behind=await self._clients_of(node))
+
+        return replace(found, clients=tuple(await asyncio.gather(*map(with_clients, found.clients))))
 
     async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
         try:
             async with asyncio.timeout(_OTHERS):
                 answer = await node._ask(f"{self._prefix} INTERNALS", "queueInternals")
-                return parsing.internals(answer).clients
+                return Internals._read(answer).clients
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not report its clients: %r", node, error)
             return ()
 
     async def depth(self) -> Depth:
         """Return how many messages and bytes the queue holds, by application too."""
-        return parsing.depth(await self._ask_internals())
+        return Depth._read(await self._ask_internals())
 
     async def _ask_internals(self) -> Any:
         return await self._ask(f"{self._prefix} INTERNALS", "queueInternals")
@@ -626,7 +625,7 @@ class QueueAdmin:
         count = _checks.integer("count", count, 1, _checks.INT32_MAX)
         app = self._app(app_id)
         command = f"{self._prefix} LIST {app + ' ' if app else ''}{offset} {count}"
-        return parsing.message_page(await self._ask(command, "queueContents"))
+        return MessagePage._read(await self._ask(command, "queueContents"))
 
     async def all_messages(
         self, *, page: int = 1000, app_id: str | None = None
@@ -653,31 +652,32 @@ class QueueAdmin:
             app_id: only messages of this application; None for the application in the URI, or all.
         """
         command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
-        done, failures = parsing.purged(await self._ask(command, "purgedQueues"))
-        if failures:
-            raise _refused(command, "; ".join(failures))
-        return tuple(done)
+        return _purged(command, await self._ask(command, "purgedQueues"))
 
     def _app(self, app_id: str | None) -> str:
         chosen = self.app_id if app_id is None else _checks.text("app_id", app_id)
         return _word(chosen, "appId") if chosen else ""
 
 
-def _join(text: str, responses: Any, kind: str) -> dict[str, Any]:
-    try:
-        results = [(str(each["sourceNodeDescription"]), dict(each["result"])) for each in responses]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"{text!r} was answered with malformed responses", field="responses") from error
-    failures = [(node, _failure_of(result)) for node, result in results]
-    if refusals := [f"{node}: {failure}" for node, failure in failures if failure is not None]:
-        raise _refused(text, "; ".join(refusals))
-    parts = [result[kind] for _, result in results if kind in result]
-    if kind != "purgedQueues":
-        return {kind: parts[0]} if parts else {}
-    try:
-        return {kind: {"queues": [each for part in parts for each in part.get("queues", ())]}}
-    except (AttributeError, TypeError) as error:
-        raise ProtocolError(f"{text!r} was answered with malformed queues", field=kind) from error
+class _Routed(Struct, rename="camel"):
+    """The answer of another node, to which the broker routed a command."""
+
+    source_node_description: str
+    result: dict[str, Any]
+
+
+def _purged(command: str, queues: Any) -> tuple[Purged, ...]:
+    """Return the deleted amounts.
+
+    Raises:
+        AdminError: a queue was not purged.
+    """
+    with reading("purgedQueues"):
+        failures = [str(each["error"]["message"]) for each in queues if "error" in each]
+        done = convert([each["queue"] for each in queues if "error" not in each], tuple[Purged, ...])
+    if failures:
+        raise _refused(command, "; ".join(failures))
+    return done
 
 
 def _failure_of(result: dict[str, Any]) -> str | None:
@@ -715,20 +715,19 @@ def _told(text: str, *errors: AdminError) -> AdminError:
     return AdminError(text, command=errors[0].command, broker_message=reasons)
 
 
-def _gap(seen: list[tuple[Survey, ClusterView]]) -> str:
+def _gap(views: list[ClusterView]) -> str:
     """Return why some brokers' answers about all queues of a cluster are incomplete; empty for complete."""
-    nodes = [view for _, view in seen if not view.proxy]
+    nodes = [view for view in views if not view.proxy]
     if not nodes:
-        return seen[0][0].standing("").gap
+        return views[0].standing("").gap
     asked = {view.node for view in nodes}
-    needed = {primary for view in nodes for primary in view.primaries}
-    if needed <= asked:
-        return ""
-    missing = ", ".join(sorted(name for name in needed - asked if name is not None))
-    names = ", ".join(sorted(asked))
-    if not missing:
+    missing = {primary for view in nodes for primary in view.primaries} - asked
+    if names := ", ".join(sorted(name for name in missing if name is not None)):
+        covered = ", ".join(sorted(asked))
+        return f"{names} is the primary of some queues and was not queried: this answer covers {covered} only"
+    if missing:
         return (
             f"some queues of cluster {printable(nodes[0].cluster)} have no primary at the moment: figures "
             "may be wrong"
         )
-    return f"{missing} is the primary of some queues and was not queried: this answer covers {names} only"
+    return ""

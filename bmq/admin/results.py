@@ -3,17 +3,23 @@
 
 Sizes are in bytes, times are UTC. Values that a broker does not report are None. The names in the broker's
 answers are those of its command schema (``mqbcmd.xsd``): a field's own name in camel case, or the name given
-with the field.
+with the field. Where an answer has another shape than the result, the class brings the answer into shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self, TypeAlias, cast
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, convert, field
+
+from bmq._json import orjson
+from bmq.errors import ProtocolError
+from bmq.wire.control import DEFAULT_APP_ID
 
 __all__ = [
     "AppDepth",
@@ -54,12 +60,62 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _HIDDEN = frozenset({"configuration", "values"})
 
 
+_NOTHING: Any = {}
+# A broker prints these words for no node: "** NA **", "** NULL **".
+_NO_NODE = "**"
+
+
+@contextmanager
+def reading(what: str) -> Generator[None]:
+    """Raise a ProtocolError with the reason and the place if an answer is malformed."""
+    try:
+        yield
+    except ProtocolError:
+        raise
+    except Exception as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ProtocolError(f"the broker's answer has an unknown form: {why[:200]}", field=what) from error
+
+
 class Answer(Struct, frozen=True, rename="camel"):
-    """A value of a broker's answer."""
+    """A value of a broker's answer.
+
+    An answer without a required member, or with a value of another type, is a :class:`bmq.ProtocolError` with
+    the name and the place of the value.
+    """
+
+    @classmethod
+    def _read(cls, content: Any) -> Self:
+        with reading(cls.__name__):
+            return convert(cls._shaped(content), cls)
+
+    @classmethod
+    def _read_all(cls, content: Any, member: str) -> tuple[Self, ...]:
+        """Read the values of a member, which a broker leaves out without values."""
+        with reading(member):
+            shaped = [cls._shaped(value) for value in content.get(member, ())]
+            return convert(shaped, tuple[cls, ...])  # type: ignore[valid-type]
+
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        """Return the broker's answer in the shape of the class."""
+        return content
 
     def __repr__(self) -> str:
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in _HIDDEN)
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _node(content: Any, name: str) -> dict[str, Any]:
+    """Return a member that names a node; None for the broker's words for no node."""
+    node = content.get(name)
+    return {name: None if not node or _NO_NODE in node else node}
+
+
+def _choice(content: Any) -> tuple[str, Any]:
+    """Return name and content of a choice; both are empty without a choice."""
+    name, chosen = next(iter(content.items())) if content else ("", None)
+    return name, chosen or _NOTHING
 
 
 # ---- clusters
@@ -150,6 +206,20 @@ class ClusterStatus(Answer, frozen=True):
     partitions: tuple[PartitionStatus, ...] = ()
     active_node: str | None = field(name="activeNodeDescription", default=None)
 
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        elector = content.get("electorInfo", _NOTHING)
+        nodes = content["nodeStatuses"].get("nodes", ())
+        partitions = content.get("partitionsInfo", _NOTHING).get("partitions", ())
+        shaped = content | elector | _node(elector, "leaderNode") | _node(content, "activeNodeDescription")
+        return shaped | {
+            "name": content.get("name") or content["description"],
+            "nodes": [each | {"status": each["status"].removeprefix("E_")} for each in nodes],
+            "partitions": [
+                each | _node(each, "primaryNode") | {"id": number} for number, each in enumerate(partitions)
+            ],
+        }
+
 
 class StorageFile(Answer, frozen=True):
     """A file of a partition.
@@ -195,6 +265,15 @@ class PartitionStorage(Answer, frozen=True):
     unreceipted: Count = field(name="numUnreceiptedMessages", default=0)
     queues: tuple[StoredQueue, ...] = field(name="storages", default=())
 
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        # A closed partition has a summary without values.
+        summary = content.get("summary") or _NOTHING
+        files = {name: file for name, file in (summary.get("activeFileSet") or _NOTHING).items() if file}
+        shaped = content | files | (summary.get("storageContent") or _NOTHING)
+        shaped |= summary | _node(summary, "primaryNodeDescription")
+        return shaped | {"state": content.get("state", "").lower()}
+
 
 # ---- domains
 
@@ -225,6 +304,15 @@ class ClusterTopology(Answer, frozen=True):
     domains: tuple[DomainSummary, ...]
     queues: tuple[str, ...]
     partitions: Mapping[str, Number] = field(default_factory=dict[str, int])
+
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        queues = content.get("queues", ())
+        return {
+            "domains": sorted(content.get("domains", ()), key=lambda domain: domain["name"]),
+            "queues": sorted(each["uri"] for each in queues),
+            "partitions": {each["uri"]: each.get("partitionId", -1) for each in queues},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +410,41 @@ class DomainInfo(Answer, frozen=True):
     usage: Usage = field(name="capacityMeter")
     queues: tuple[StoredQueue, ...] = field(name="storages", default=())
 
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        try:
+            configuration: dict[str, Any] = orjson.loads(content["configJson"])
+        except orjson.JSONDecodeError:
+            configuration = {}  # a broker stops in the middle if the domain's file has no consistency
+        mode, details = _choice(configuration.get("mode"))
+        own = {"mode": mode, "appIds": details.get("appIDs", ()), "configuration": configuration}
+        return content | content["storageContent"] | own
+
+
+def limits_of(configuration: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the limits of a domain and of each of its queues, each as messages and bytes; 0 for no limit."""
+    storage = _member(configuration, "storage")
+    return _amount(_member(storage, "domainLimits")), _amount(_member(storage, "queueLimits"))
+
+
+def _member(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = value.get(name)
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+
+def _amount(found: Mapping[str, Any]) -> tuple[int, int]:
+    messages, size = found.get("messages"), found.get("bytes")
+    return (messages if isinstance(messages, int) else 0, size if isinstance(size, int) else 0)
+
 
 # ---- queues
+
+
+def _engine(content: Any) -> tuple[str, Any, Any]:
+    """Return the kind of a queue, and the members of its engine for a primary, and for another node."""
+    kind, queue = _choice(content["queue"])
+    engine = queue.get("queueEngine", _NOTHING)
+    return kind, engine.get("fanout", _NOTHING), engine.get("relay", _NOTHING)
 
 
 class AppDepth(Answer, frozen=True):
@@ -355,6 +476,21 @@ class Depth(Answer, frozen=True):
     bytes: Count
     apps: tuple[AppDepth, ...]
 
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        state = content["state"]
+        _, fanout, _ = _engine(content)
+        storage = state.get("storage", _NOTHING)
+        apps: Any = storage.get("virtualStorages", ())
+        messages, size = storage.get("numMessages", 0), storage.get("numBytes", 0)
+        if not apps and fanout.get("mode") != "fanout":
+            apps = [{"appId": DEFAULT_APP_ID, "numMessages": messages}]
+        # A broker goes on counting expired messages for an application if a consumer held them at that time.
+        apps = [each | {"numMessages": min(each["numMessages"], messages)} for each in apps]
+        only = size if len(apps) == 1 and apps[0]["numMessages"] == messages else None
+        apps = [each | {"numBytes": only} for each in apps]
+        return {"uri": state["uri"], "messages": messages, "bytes": size, "apps": apps}
+
 
 class Window(Answer, frozen=True):
     """The use of a limit of unconfirmed messages.
@@ -372,6 +508,10 @@ class Window(Answer, frozen=True):
     bytes: Count = field(name="numBytes")
     max_bytes: Number = field(name="bytesCapacity")
     full: bool
+
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        return content | {"full": content["state"] == "STATE_FULL"}
 
 
 class ReaderSubscription(Answer, frozen=True):
@@ -397,6 +537,63 @@ class ReaderSubscription(Answer, frozen=True):
     window: Window | None = None
 
 
+# A broker's printed subscription. Clients choose the text, and brokers do not escape its quotes: what stands
+# behind the first end may be the client's. :class:`Internals` refuses such texts.
+_SUBSCRIPTION = re.compile(
+    r"\[ sId = (?P<id>\d{1,20}) expression = \[ version = (?P<version>\w{1,40}) text = \"(?P<text>.*?)\" \] "
+    r"consumers = \[ (?P<consumers>(?:\[ [^\[\]\"]* \] ?)*)\] \] ",
+    re.DOTALL,
+)
+_UNREADABLE = (
+    "the subscriptions of this queue cannot be told apart: the text of one imitates the broker's own words. "
+    "Find the client in the printed answer: bmq admin DOMAINS DOMAIN name QUEUE name INTERNALS"
+)
+_TEXT_ENDS = '" ] consumers = ['
+_CONSUMER = re.compile(
+    r"\[ maxUnconfirmedMessages = (-?\d{1,20}) maxUnconfirmedBytes = (-?\d{1,20}) "
+    r"consumerPriority = (-?\d{1,20}) consumerPriorityCount = (-?\d{1,20}) \]"
+)
+
+
+def _subscriptions(printed: str, app_id: str) -> Iterator[dict[str, Any]]:
+    """Read all of a printed text; what is left over, or unusual, may be a client's imitation."""
+    begin, end = f'[ appId = "{app_id}" subscriptions = [ ', "] ]"
+    found: list[re.Match[str]] = []
+    at = len(begin) if printed.startswith(begin) else len(printed)
+    while each := _SUBSCRIPTION.match(printed, at):
+        found.append(each)
+        at = each.end()
+    idle = sum(not each["consumers"] for each in found)
+    if printed[at:].strip() != end or (idle and len(found) > 1):
+        raise ProtocolError(_UNREADABLE, field="parametersJson")
+    for each in found:
+        for messages, size, priority, count in _CONSUMER.findall(each["consumers"]):
+            yield {
+                "id": int(each["id"]),
+                "expression": each["text"] if each["version"] != "E_UNDEFINED" else "",
+                "priority": int(priority),
+                "count": int(count),
+                "maxMessages": int(messages),
+                "maxBytes": int(size),
+            }
+
+
+def _window(subscription: dict[str, Any], subscriptions: list[dict[str, Any]], windows: Any) -> Any:
+    """Find a subscription's window by its limits; None if ambiguous.
+
+    A broker lists the windows in no order, including windows of withdrawn subscriptions. The window of a
+    withdrawn subscription is empty once all of its messages are confirmed.
+    """
+    limits = subscription["maxMessages"], subscription["maxBytes"]
+    rivals = sum((each["maxMessages"], each["maxBytes"]) == limits for each in subscriptions)
+    candidates = [each for each in windows if (each["messagesCapacity"], each["bytesCapacity"]) == limits]
+    candidates.sort(key=lambda window: window["numMessages"], reverse=True)
+    chosen, rest = candidates[:rivals], candidates[rivals:]
+    if any(each != chosen[0] for each in chosen) or any(each["numMessages"] for each in rest):
+        return None
+    return next(iter(chosen), None)
+
+
 class Stream(Answer, frozen=True):
     """A client's stream for one application of a queue.
 
@@ -411,6 +608,25 @@ class Stream(Answer, frozen=True):
     unconfirmed: Count | None
     subscriptions: tuple[ReaderSubscription, ...]
     windows: tuple[Window, ...]
+
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        windows = [Window._shaped(each) for each in content.get("unconfirmedMonitors", ())]
+        app_id = content.get("appId") or DEFAULT_APP_ID
+        subscriptions = list(_subscriptions(content["parametersJson"], app_id))
+        return {
+            "appId": app_id,
+            "unconfirmed": content.get("numUnconfirmedMessages"),
+            "subscriptions": [
+                each | {"window": _window(each, subscriptions, windows)} for each in subscriptions
+            ],
+            "windows": windows,
+        }
+
+
+# The counts stand behind the application's name, which clients choose.
+_COUNTS = re.compile(r" readCount = (\d{1,20}) writeCount = (\d{1,20})(?: adminCount = \d{1,20})? \]\s*\Z")
+_HANDLE_ADDRESS = re.compile(r"^(?:0x)?[0-9a-fA-F]+\s+~ ")
 
 
 class Client(Answer, frozen=True):
@@ -429,6 +645,18 @@ class Client(Answer, frozen=True):
     writers: Count
     streams: tuple[Stream, ...]
     behind: tuple[Client, ...] = ()
+
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        counts = _COUNTS.search(content["parametersJson"])
+        if counts is None:
+            raise ProtocolError("the parameters of a client are unreadable", field="parametersJson")
+        return {
+            "description": _HANDLE_ADDRESS.sub("", content["clientDescription"]),
+            "readers": int(counts[1]),
+            "writers": int(counts[2]),
+            "streams": [Stream._shaped(each) for each in content.get("subStreams", ())],
+        }
 
 
 class AppState(Answer, frozen=True):
@@ -468,6 +696,28 @@ class Internals(Answer, frozen=True):
     clients: tuple[Client, ...]
     apps: tuple[AppState, ...]
 
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        state = content["state"]
+        kind, fanout, relay = _engine(content)
+        # The engine lists the expressions of all subscriptions with consumers as JSON, where no text can pass
+        # for another: a text with the printed end of a text shows here.
+        if orjson.dumps(_TEXT_ENDS)[1:-1] in orjson.dumps(content["queue"]):
+            raise ProtocolError(_UNREADABLE, field="expression")
+        apps = [each["appState"] | each for each in fanout.get("consumerStates", ())]
+        apps += [
+            {"status": "alive" if each["numConsumers"] else "registered"} | each
+            for each in relay.get("appStates", ())
+        ]
+        return {
+            "uri": state["uri"],
+            "mode": fanout.get("mode", "") if kind == "localQueue" else "",
+            "depth": Depth._shaped(content),
+            "usage": state.get("capacityMeter") or None,
+            "clients": [Client._shaped(handle) for handle in state.get("handles", ())],
+            "apps": apps,
+        }
+
 
 class StoredMessage(Answer, frozen=True):
     """A message in a queue, as reported without a delivery.
@@ -496,6 +746,18 @@ class MessagePage(Answer, frozen=True):
     offset: Number
     total: Count = field(name="totalQueueMessages")
 
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        messages = [
+            each | {"arrivalTimestamp": _utc(datetime.fromisoformat(each["arrivalTimestamp"]))}
+            for each in content.get("messages", ())
+        ]
+        return content | {"messages": messages}
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
 
 class Purged(Answer, frozen=True):
     """Messages deleted from one queue.
@@ -514,6 +776,19 @@ class Purged(Answer, frozen=True):
 
 
 # ---- statistics
+
+
+def _figures(entry: Any) -> dict[str, Any]:
+    """Return the values of a queue or an application by the broker's names, and what it holds now.
+
+    Brokers of old say only how much there was at most since a minute ago.
+    """
+    values: dict[str, Any] = entry.get("values", _NOTHING)
+    held = {
+        name: values.get(f"queue_{unit}_current", values.get(f"queue_content_{unit}"))
+        for name, unit in (("messages", "msgs"), ("bytes", "bytes"))
+    }
+    return values | {name: value for name, value in held.items() if value is not None} | {"values": values}
 
 
 class AppStatistics(Answer, frozen=True):
@@ -582,3 +857,23 @@ class Statistics(Answer, frozen=True):
 
     time: datetime
     queues: tuple[QueueStatistics, ...]
+
+    @staticmethod
+    def _shaped(content: Any) -> Any:
+        decoded = orjson.loads(content)
+        queues = [
+            _figures(entry)
+            | {
+                "uri": uri,
+                "domain": domain,
+                "apps": [
+                    _figures(app) | {"appId": name} for name, app in entry.get("appIds", _NOTHING).items()
+                ],
+            }
+            for domain, by_uri in decoded["domainQueues"]["domains"].items()
+            for uri, entry in by_uri.items()
+        ]
+        return {
+            "time": datetime.strptime(decoded["_timestamp"], "%d%b%Y_%H:%M:%S.%f").replace(tzinfo=UTC),
+            "queues": sorted(queues, key=lambda queue: queue["uri"]),
+        }

@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from bmq import _world
-from bmq.admin import parsing
 from bmq.admin.explanation import Explanation, Obstacle
 from bmq.admin.results import (
     Cluster,
@@ -28,6 +27,7 @@ from bmq.admin.results import (
     Standing,
     StoredMessage,
     StoredQueue,
+    limits_of,
 )
 from bmq.errors import AdminError, InvalidURI, ProtocolError
 from bmq.wire.printable import printable
@@ -92,6 +92,7 @@ class ClusterView:
     """A broker's view of one cluster.
 
     Attributes:
+        broker: the broker's address.
         cluster: the name of the cluster.
         proxy: whether the broker is a proxy of the cluster.
         status: the state of the cluster.
@@ -100,6 +101,7 @@ class ClusterView:
         alone: whether the cluster has no other node.
     """
 
+    broker: str
     cluster: str
     proxy: bool
     status: ClusterStatus
@@ -122,6 +124,13 @@ class ClusterView:
         number = self.partitions.get(uri, -1)
         found = self.status.partitions
         return node_name(found[number].primary) if 0 <= number < len(found) else None
+
+    def standing(self, uri: str) -> Standing:
+        """Return the place of the broker in the cluster, and the primary of a queue if known."""
+        if self.proxy:
+            return Standing(self.broker, "", False, True, None, node_name(self.status.active_node))
+        primary = self.primary(uri)
+        return Standing(self.broker, self.node, primary == self.node, False, primary, None)
 
     @property
     def primaries(self) -> set[str | None]:
@@ -154,15 +163,9 @@ class Survey:
         """Return the place of the broker in the cluster of a queue."""
         if not self.views or uri in self.own:
             return Standing(self.broker, "", True, False, None, None)
-        members = [view for view in self.views if not view.proxy]
-        for view in members:
-            if uri in view.partitions:
-                primary = view.primary(uri)
-                return Standing(self.broker, view.node, primary == view.node, False, primary, None)
-        for view in self.views:
-            if view.proxy:
-                return Standing(self.broker, "", False, True, None, node_name(view.status.active_node))
-        return Standing(self.broker, members[0].node, False, False, None, None)
+        # A node that knows the queue, otherwise a proxy, otherwise any node.
+        view = min(self.views, key=lambda view: (view.proxy or uri not in view.partitions, not view.proxy))
+        return view.standing(uri)
 
 
 async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
@@ -170,11 +173,12 @@ async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
     proxy = cluster.locality == "remote"
     kind = "clusterProxyStatus" if proxy else "clusterStatus"
     content = await admin._ask(f"CLUSTERS CLUSTER {cluster.name} STATUS", kind)
-    status = parsing.cluster_status(content)
+    status = ClusterStatus._read(content)
     # Brokers without files report an empty list.
-    storage = parsing.cluster_storage(content.get("clusterStorageSummary") or {})
-    queues = parsing.listed(content.get("queuesInfo") or {}, "storages", StoredQueue)
+    storage = PartitionStorage._read_all(content.get("clusterStorageSummary") or {}, "fileStores")
+    queues = StoredQueue._read_all(content.get("queuesInfo") or {}, "storages")
     return ClusterView(
+        admin.broker,
         cluster.name,
         proxy,
         status,
@@ -258,7 +262,7 @@ async def figures_of(admin: Admin, left_out: Callable[[str, ProtocolError], None
         of_domain.setdefault(each.domain, []).append(each.uri)
     found: list[Figures] = []
     async for domain in _domains(admin, [each.name for each in await admin.domains()], left_out):
-        limits = parsing.limits_of(domain.configuration)
+        limits = limits_of(domain.configuration)
         stored = {queue.uri: (queue.messages, queue.bytes) for queue in domain.queues}
         total = sum(each[0] for each in stored.values()), sum(each[1] for each in stored.values())
         # A broker reports the contents of a domain without its empty queues.
@@ -687,7 +691,7 @@ class BrokerWatch:
         amount = held.get(uri, _NO_AMOUNT)
         inside = self._inside.get(uri) if amount[0] else None
         usage = inside.internals.usage if inside is not None else None
-        limit = parsing.limits_of(info.configuration)[1]
+        limit = limits_of(info.configuration)[1]
         if usage is not None:
             limit = usage.message_limit, usage.byte_limit
         ttl = info.configuration.get("messageTtl")

@@ -2,7 +2,7 @@
 """Admin commands: the commands of a real broker that make sense for a cluster of one node without files.
 
 The result of a command is a dictionary in the shape of a real broker's JSON, as far as
-:mod:`bmq.admin.parsing` reads it. The broker has no text for people: without an encoding, it answers with
+:mod:`bmq.admin.results` reads it. The broker has no text for people: without an encoding, it answers with
 indented JSON, and with the plain text of a refusal.
 """
 

@@ -9,7 +9,7 @@ import logging
 from bmq import _checks, _world
 from bmq._logging import Log
 from bmq.admin.client import Admin
-from bmq.admin.parsing import limits_of
+from bmq.admin.results import limits_of
 from bmq.errors import AdminError, Error
 from bmq.wire.printable import described
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import bmq
-from bmq.admin import parsing
+from bmq.admin import Statistics
 from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
@@ -146,6 +146,6 @@ def test_queue_figures_are_current_and_not_the_maximum(
         "_timestamp": "24Nov2026_02:05:00.000000",
         "domainQueues": {"domains": {"domain": {"bmq://domain/queue": queue}}},
     }
-    (found,) = parsing.statistics(json.dumps(answer)).queues
+    (found,) = Statistics._read(json.dumps(answer)).queues
     assert (found.messages, found.bytes) == held
     assert [(app.messages, app.bytes) for app in found.apps] == [held]

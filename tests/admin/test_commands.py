@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.admin import Admin, Danger, danger_of, parsing
+from bmq.admin import Admin, Danger, DomainInfo, danger_of
 from tests.sweeps import sweep
 
 PRIORITY = "bmq.test.mem.priority"
@@ -143,7 +143,7 @@ async def test_a_refused_removal_keeps_the_domain_closed_until_another_configura
 def test_a_cut_configuration_leaves_the_rest_of_a_domain_readable() -> None:
     """A real broker sends the beginning of the configuration if the file has no consistency."""
     meter = {"numMessages": 1, "messageCapacity": 2, "numBytes": 3, "byteCapacity": 4}
-    found = parsing.domain_info(
+    found = DomainInfo._read(
         {
             "name": "d",
             "configJson": '{"mode": {"fanout": {}}, "consistency": ',

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.admin import parsing
+from bmq.admin import Depth, Internals
 from tests.sweeps import sweep
 
 WINDOW = {
@@ -76,7 +76,7 @@ def internals(
     ],
 )
 def test_texts_of_any_kind_are_read(texts: list[str]) -> None:
-    (client,) = parsing.internals(internals(*((text, True) for text in texts))).clients
+    (client,) = Internals._read(internals(*((text, True) for text in texts))).clients
     (stream,) = client.streams
     assert [each.expression for each in stream.subscriptions] == texts
     assert all(each.priority == -2 for each in stream.subscriptions)
@@ -99,8 +99,8 @@ def test_a_text_never_passes_for_another_subscription(text: str, consumer: bool)
     for others in ([], [("a == 1", True)]):
         content = internals((text, consumer), *others)
         with pytest.raises(bmq.ProtocolError):
-            parsing.internals(content)
-        assert parsing.depth(content).messages == 3, "the depth needs no subscription"
+            Internals._read(content)
+        assert Depth._read(content).messages == 3, "the depth needs no subscription"
 
 
 def test_the_name_of_an_application_never_passes_for_counts() -> None:
@@ -109,17 +109,17 @@ def test_the_name_of_an_application_never_passes_for_counts() -> None:
         f'[ uri = "bmq://d/q" qId = 0 subIdInfo = [ subId = 1 appId = "{name}" ] flags = 2 '
         "readCount = 1 writeCount = 0 adminCount = 0 ]"
     )
-    (client,) = parsing.internals(internals(("x", True), app=name, parameters=parameters)).clients
+    (client,) = Internals._read(internals(("x", True), app=name, parameters=parameters)).clients
     assert (client.readers, client.writers) == (1, 0)
     assert client.streams[0].app_id == name
     with pytest.raises(bmq.ProtocolError):
-        parsing.internals(internals(parameters=parameters.replace("= 1 w", f"= {'9' * 5000} w")))
+        Internals._read(internals(parameters=parameters.replace("= 1 w", f"= {'9' * 5000} w")))
 
 
 @sweep("text", ["[ ", '[ appId = "__default" subscriptions = [ ] ] more', "nothing"])
 def test_a_text_of_another_form_is_a_protocol_error(text: str) -> None:
     with pytest.raises(bmq.ProtocolError):
-        parsing.internals(internals(text=text))
+        Internals._read(internals(text=text))
 
 
 async def test_a_client_hides_only_its_own_queue(bmq_broker: bmq.broker.Broker) -> None:
