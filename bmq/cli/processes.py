@@ -11,13 +11,12 @@ restarts those that fail, passes signals on, and answers one health address for 
   which passes each signal on once.
 - A number has at most one process at a time, so a name derived from the number is unique.
 
-A process inherits two file descriptors. The channel is a socket with requests and replies::
+A process inherits a socket. It writes two lines: the first line has the addresses of the app's probes, the
+process's own address for their pages, and the app's grace; the second line says that the app has started.
+The supervisor writes nothing. The socket closes with the supervisor, however the supervisor ends: then the
+process ends, too. A thread waits for that, because an event loop may be blocked.
 
-    /0/readyz LF            ->          <- /0/readyz 503 LENGTH LF BODY
-
-Two replies come without a request: ``/hello`` with the addresses of the app's probes, and ``/started``. The
-lifeline is a pipe without data, which closes with the supervisor, however the supervisor ends: then the
-process ends, too. A thread watches the lifeline, because an event loop may be blocked.
+The supervisor asks a process about a page by HTTP: probe 0 of the app at ``/0/readyz``, and so on.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -56,7 +56,6 @@ from bmq.workers.probe import (
     HealthAddressError,
     Page,
     PageServer,
-    Probe,
 )
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ logger = Log("bmq.run")
 
 #: Environment variable with the number of a process, from 1; for the app.
 NUMBER: Final = "BMQ_PROCESS"
-_DESCRIPTORS: Final = "_BMQ_SUPERVISOR"
+_DESCRIPTOR: Final = "_BMQ_SUPERVISOR"
 #: Seconds beyond the app's grace after which a stopping process is killed.
 FORCED_AFTER: Final = 10.0
 # Seconds of grace of a process without an app so far.
@@ -90,9 +89,16 @@ _UNASKED: Final = 0, b""
 
 
 class _Hello(Struct):
-    """The first message of a process: the addresses of the app's probes, and the app's grace in seconds."""
+    """The first line of a process.
+
+    Attributes:
+        addresses: addresses of the app's probes.
+        uri: the process's own address, for the pages of the probes.
+        grace: the app's grace in seconds.
+    """
 
     addresses: list[tuple[str, int] | None] = []
+    uri: str | None = None
     grace: float = _GRACE
 
 
@@ -105,31 +111,27 @@ class Child:
 
     Attributes:
         channel: socket to the supervisor.
-        lifeline: pipe that the supervisor holds open.
         grace: seconds that the app takes to stop, without its closing.
     """
 
     channel: socket.socket
-    lifeline: int
     grace: float = _GRACE
 
     @classmethod
     def adopt(cls) -> Child | None:
         """Return this process as a supervised process, and watch the supervisor; None without supervisor."""
-        given = os.environ.pop(_DESCRIPTORS, None)
+        given = os.environ.pop(_DESCRIPTOR, None)
         if given is None:
             return None
-        channel, lifeline = (int(each) for each in given.split(","))
-        for each in (channel, lifeline):
-            os.set_inheritable(each, False)
-        child = cls(socket.socket(fileno=channel), lifeline)
+        os.set_inheritable(int(given), False)
+        child = cls(socket.socket(fileno=int(given)))
         threading.Thread(target=child._watch, name="supervisor", daemon=True).start()
         return child
 
     def _watch(self) -> None:
         """Stop this process after the end of the supervisor."""
-        while os.read(self.lifeline, 1):
-            pass
+        with suppress(OSError):
+            self.channel.recv(1)
         logger.warning("the supervisor has ended; this process stops")
         main = threading.main_thread().ident
         assert main is not None
@@ -150,71 +152,51 @@ class Child:
             signalled = True
             app.stop()
 
-        self.grace = max(each._settings.grace for each in app._all())
-        async with self._answering(app):
+        probes = [app._probe, *(each._probe for each in app._all() if each is not app)]
+        probes = [each for each in probes if each.address is not None]
+
+        async def page(path: str) -> Page:
+            number, _, rest = path.removeprefix("/").partition("/")
+            return probes[int(number)].page(f"/{rest}")
+
+        server = PageServer("127.0.0.1", 0, page)
+        async with server.serving() if probes else nullcontext():
+            self.grace = max(each._settings.grace for each in app._all())
+            self._write(
+                msgspec.json.encode(_Hello([each.address for each in probes], server.uri, self.grace))
+            )
+            for each in probes:
+                each.address = None  # the supervisor serves the address for all processes
+            app._begun().add_done_callback(lambda _: self._write(b"started"))
             with on_signals(stop):
                 await app.run(signals=False)
         return ExitStatus.TERMINATED if signalled else ExitStatus.OK
 
-    @asynccontextmanager
-    async def _answering(self, app: bmq.App[Any]) -> AsyncGenerator[None]:
-        rest = [each._probe for each in app._all() if each is not app]
-        probes = [app._probe, *(each for each in rest if each.address is not None)]
-        addresses = [each.address for each in probes]
-        for each in probes:
-            each.address = None  # the supervisor serves the address for all processes
-        reader, writer = await asyncio.open_unix_connection(sock=self.channel)
-        writer.write(_reply("/hello", 200, msgspec.json.encode(_Hello(addresses, self.grace))))
-        app._begun().add_done_callback(lambda _: writer.write(_reply("/started", 200, b"")))
-        answering = asyncio.create_task(_answer(reader, writer, probes), name="answer the supervisor")
-        try:
-            yield
-        finally:
-            answering.cancel()
-            await asyncio.wait([answering])
-            writer.close()
-
-
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, probes: list[Probe]) -> None:
-    try:
-        while line := await reader.readline():
-            path = line.decode().strip()
-            number, _, page = path.removeprefix("/").partition("/")
-            status, body, _ = probes[int(number)].page(f"/{page}")
-            writer.write(_reply(path, status, body.encode() if isinstance(body, str) else body))
-            await writer.drain()
-    except OSError:
-        pass  # the supervisor has ended; the lifeline stops the process
-
-
-def _reply(path: str, status: int, body: bytes) -> bytes:
-    return b"%s %d %d\n" % (path.encode(), status, len(body)) + body
+    def _write(self, line: bytes) -> None:
+        with suppress(OSError):  # the supervisor has ended
+            self.channel.sendall(line + b"\n")
 
 
 # ---- in the supervisor
 
 
 class _Process:
-    """A running process and its channel to the supervisor.
+    """A running process.
 
     Attributes:
         pid: number of the process in the operating system.
-        hello: result is the first message; the default values if the process has ended before.
+        hello: result is the first line of the process; the default values if the process has ended before.
         started: result is whether the app has started; False if the process has ended before.
         ended: task whose result is the exit status; negative for a signal.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, lifeline: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self.pid = process.pid
         self.hello: asyncio.Future[_Hello] = loop.create_future()
         self.started: asyncio.Future[bool] = loop.create_future()
         self._process = process
-        self._lifeline = lifeline
-        self._writer: asyncio.StreamWriter | None = None
-        self._questions: dict[str, asyncio.Future[_Answer]] = {}
-        listening = asyncio.create_task(self._listen(channel), name=f"listen to {self.pid}")
-        self.ended = asyncio.create_task(self._end(listening), name=f"wait for {self.pid}")
+        self.ended = asyncio.create_task(self._end(channel), name=f"wait for {self.pid}")
 
     @classmethod
     async def start(cls, command: list[str], number: int) -> _Process:
@@ -224,79 +206,67 @@ class _Process:
             OSError: the process cannot be started.
         """
         ours, theirs = socket.socketpair()
-        lifeline, held = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, NUMBER: str(number), _DESCRIPTORS: f"{theirs.fileno()},{lifeline}"},
-                pass_fds=(theirs.fileno(), lifeline),
+                env={**os.environ, NUMBER: str(number), _DESCRIPTOR: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        except BaseException:  # a cancellation too: the end of the lifeline stops a process that has started
+        except BaseException:  # a cancellation too: the closed socket stops a process that has started
             ours.close()
-            os.close(held)
             raise
         finally:
             theirs.close()
-            os.close(lifeline)
-        return cls(process, ours, held)
+        return cls(process, ours)
 
     @property
     def grace(self) -> float:
         """Seconds for the stop of the app."""
         return self.hello.result().grace if self.hello.done() else _GRACE
 
-    async def ask(self, path: str) -> _Answer:
-        """Return the answer in time. A further question about the same page waits for the same answer."""
-        future = self._questions.get(path)
-        if future is None:
-            if self._writer is None:
-                return None
-            self._writer.write(path.encode() + b"\n")
-            future = self._questions[path] = asyncio.get_running_loop().create_future()
-        await asyncio.wait([future], timeout=LONGEST_ANSWER)
-        return future.result() if future.done() else None
-
     def signal(self, number: int) -> None:
         """Send a signal; no effect after the end."""
-        try:
+        with suppress(ProcessLookupError):
             self._process.send_signal(number)
-        except ProcessLookupError:
-            pass
 
-    async def _listen(self, channel: socket.socket) -> None:
-        """Take the messages of the process, until it closes the channel."""
-        reader, self._writer = await asyncio.open_unix_connection(sock=channel)
-        try:
-            while line := await reader.readline():
-                path, status, length = line.decode().split()
-                body = await reader.readexactly(int(length))
-                if path == "/hello":
-                    self.hello.set_result(msgspec.json.decode(body, type=_Hello))
-                elif path == "/started":
-                    self.started.set_result(True)
-                elif path in self._questions:
-                    self._questions.pop(path).set_result((int(status), body))
-        except (OSError, EOFError):
-            pass  # the process has been killed
-        finally:
-            self._writer.close()
-            self._writer = None
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        if hello := await reader.readline():
+            self.hello.set_result(msgspec.json.decode(hello, type=_Hello))
+        if await reader.readline():
+            self.started.set_result(True)
 
-    async def _end(self, listening: asyncio.Task[None]) -> int:
+    async def _end(self, channel: socket.socket) -> int:
+        reader, writer = await asyncio.open_unix_connection(sock=channel)
+        listening = asyncio.create_task(self._listen(reader), name=f"listen to {self.pid}")
         status = await self._process.wait()
-        os.close(self._lifeline)
-        # The last messages are in the channel. A program that the process has started may keep it open.
+        # The last lines are in the socket. A program that the process has started may keep it open.
         await asyncio.wait([listening], timeout=1.0)
         listening.cancel()
-        for future in self._questions.values():
-            future.set_result(None)
+        writer.close()
         if not self.hello.done():
             self.hello.set_result(_Hello())
         if not self.started.done():
             self.started.set_result(False)
         return status
+
+
+async def _get(uri: str, path: str) -> _Answer:
+    """Return a page of a process; None from a process that does not answer in time."""
+    address = urlsplit(uri)
+    try:
+        async with asyncio.timeout(LONGEST_ANSWER):
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            try:
+                writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.partition(b"Content-Length: ")[2].split()[0])
+                return int(head.split()[1]), await reader.readexactly(length)
+            finally:
+                writer.close()
+    except (OSError, EOFError):
+        return None
 
 
 class _State(Enum):
@@ -354,9 +324,9 @@ class _Slot:
     async def ask(self, path: str) -> _Answer:
         """Ask the process about a page."""
         process = self.process
-        if process is None or not process.hello.done():
+        if process is None or not process.hello.done() or (uri := process.hello.result().uri) is None:
             return _UNASKED
-        answer = await process.ask(path)
+        answer = await _get(uri, path)
         return answer if self.process is process else _UNASKED
 
     def condition(self, answer: _Answer) -> dict[str, Any]:

@@ -90,6 +90,8 @@ async def run(
         arguments = ["-m", "bmq", "run", target, "--dir", str(directory)]
         if log_level is not None:
             arguments += ["--log-level", log_level]
+        if health is not None:
+            arguments += ["--health", health]
         watched = changes(directory) if reload else None
         supervisor = Supervisor(arguments, processes, health=address, changes=watched)
         note(f"bmq run: {target} in {processes} process{'es' if processes > 1 else ''}, until Ctrl-C")

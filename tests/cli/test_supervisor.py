@@ -24,28 +24,28 @@ from tests.workers.test_probe import ask
 # A process without bmq, so that a start takes milliseconds.
 PROGRAM = """
 import json, os, signal, socket, sys
-channel, lifeline = map(int, os.environ["_BMQ_SUPERVISOR"].split(","))
+channel = socket.socket(fileno=int(os.environ["_BMQ_SUPERVISOR"]))
 number = os.environ["BMQ_PROCESS"]
-channel = socket.socket(fileno=channel)
-def send(path, status=200, body=b""):
-    channel.sendall(b"%s %d %d\\n" % (path.encode(), status, len(body)) + body)
+server = socket.create_server(("127.0.0.1", 0))
 def hello(**more):
-    send("/hello", body=json.dumps({{"addresses": [None], "grace": 0, **more}}).encode())
-def requests():
-    rest = b""
-    while data := channel.recv(4096):
-        rest += data
-        *lines, rest = rest.split(b"\\n")
-        yield from (line.decode() for line in lines)
+    uri = "http://127.0.0.1:%d" % server.getsockname()[1]
+    line = {{"addresses": [["127.0.0.1", 0]], "uri": uri, "grace": 0, **more}}
+    channel.sendall(json.dumps(line).encode() + b"\\n")
+def started():
+    channel.sendall(b"started\\n")
 READY = b'{{"ready": true, "degraded": false, "since": "2026-01-01T00:00:00.000+00:00", "troubles": []}}'
 ANSWERS = {{"/0/livez": b"alive\\n", "/0/readyz": READY, "/0/metrics": b"handled_total 5\\n"}}
 def serve():
-    for path in requests():
-        send(path, 200, ANSWERS[path])
+    while True:
+        peer, _ = server.accept()
+        path = peer.recv(4096).split()[1].decode()
+        head = "HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(ANSWERS[path])
+        peer.sendall(head.encode() + ANSWERS[path])
+        peer.close()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 {code}
 """
-SERVE = "hello(); send('/started'); serve()"
+SERVE = "hello(); started(); serve()"
 QUICK = Pauses(first=0.01, longest=0.04, forced=60.0)
 Log = Callable[[], str]
 
@@ -95,7 +95,7 @@ if number == "2":
     trouble = {"what": "the connection was lost", "since": "2026-02-01T00:00:00.000+00:00"}
     worse = {"ready": False, "degraded": False, "since": trouble["since"], "troubles": [trouble]}
     ANSWERS["/0/readyz"] = json.dumps(worse).encode()
-hello(); send("/started"); serve()
+hello(); started(); serve()
 """
     async with running(log, code) as uri:
         async with asyncio.timeout(30):
@@ -117,7 +117,7 @@ async def test_silent_process_is_named_and_delays_no_other_answer(
 ) -> None:
     monkeypatch.setattr("bmq.cli.processes.LONGEST_ANSWER", 0.3)
     code = """
-hello(); send("/started")
+hello(); started()
 if number == "1":
     signal.pause()
 serve()
@@ -138,7 +138,7 @@ serve()
 
 async def test_restarts_pause_longer_after_each_failure(log: Log, tmp_path: Path) -> None:
     code = f"""
-hello(); send("/started")
+hello(); started()
 with open({str(tmp_path / "starts")!r}, "ab") as starts:
     starts.write(b".")
     count = starts.tell()
@@ -152,7 +152,7 @@ sys.exit(0 if count == 7 else 9)
 
 async def test_stable_process_starts_again_at_once(log: Log, tmp_path: Path) -> None:
     code = f"""
-hello(); send("/started")
+hello(); started()
 with open({str(tmp_path / "starts")!r}, "ab") as starts:
     starts.write(b".")
     count = starts.tell()
@@ -171,7 +171,7 @@ async def test_processes_that_cannot_start_end_the_run(log: Log) -> None:
 
 
 async def test_one_process_that_cannot_start_does_not_end_the_others(log: Log) -> None:
-    code = "sys.exit(4) if number == '1' else None; hello(); send('/started'); serve()"
+    code = "sys.exit(4) if number == '1' else None; hello(); started(); serve()"
     async with running(log, code) as uri:
         async with asyncio.timeout(30):
             while 'bmq_process_restarts_total{process="1"} 3' not in (await get(uri, "/metrics"))[1]:
@@ -185,7 +185,7 @@ async def test_restarts_leave_no_descriptor_thread_or_task(log: Log, tmp_path: P
     before = (len(os.listdir("/dev/fd")), threading.active_count(), len(asyncio.all_tasks()))
     code = f"""
 print("a line from", number, flush=True)
-hello(); send("/started")
+hello(); started()
 with open({str(tmp_path / "starts")!r} + number, "ab") as starts:
     starts.write(b".")
     count = starts.tell()
@@ -204,7 +204,7 @@ lines = ["# HELP size_bytes Sizes", "# TYPE size_bytes histogram", 'size_bytes_b
 lines += ["size_bytes_count " + number, "# a comment", "%% no line", 'other{queue="a b"} 7', ""]
 lines = ["bare 1", "plain 2", *lines]
 ANSWERS["/0/metrics"] = "\\n".join(lines).encode()
-hello(); send("/started"); serve()
+hello(); started(); serve()
 """
     async with running(log, code) as uri:
         await until_ready(uri)
@@ -226,7 +226,7 @@ hello(); send("/started"); serve()
 
 
 async def test_process_that_ignores_the_signal_is_killed(log: Log) -> None:
-    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello(); send('/started'); serve(); signal.pause()"
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); hello(); started(); serve(); signal.pause()"
     run = asyncio.create_task(supervisor(code, 1, pauses=replace(QUICK, forced=0.1)).run())
     await eventually(lambda: "http://" in log())
     uri = re.findall(r"http://\S+", log())[0]
@@ -247,7 +247,7 @@ def note(number, _):
     print(signal.Signals(number).name, flush=True)
 for each in (signal.SIGTERM, signal.SIGINT):
     signal.signal(each, note)
-hello(grace=1000); send('/started'); serve(); signal.pause()
+hello(grace=1000); started(); serve(); signal.pause()
 """
     run = asyncio.create_task(supervisor(code, 1).run())
     await eventually(lambda: "http://" in log())
