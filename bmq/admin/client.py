@@ -338,14 +338,19 @@ class Admin:
 
     # the other nodes
 
-    async def _look(self) -> Survey:
-        """Return this broker's view of its clusters: a single command without other nodes."""
+    async def _look(self, *, whole: bool = False) -> Survey:
+        """Return this broker's view of its clusters: a single command without other nodes.
+
+        Args:
+            whole: whether to ask for the view of a cluster also without other nodes.
+        """
         now = asyncio.get_running_loop().time()
-        if self._survey is not None and now - self._survey.time < _FRESH:
-            return self._survey
+        survey = self._survey
+        if survey is not None and now - survey.time < _FRESH and (survey.clusters or not whole):
+            return survey
         clusters = await self.clusters()
-        others = any(not alone(each) for each in clusters)
-        views = [await cluster_view(self, each) for each in clusters] if others else []
+        whole = whole or any(not alone(each) for each in clusters)
+        views = [await cluster_view(self, each) for each in clusters] if whole else []
         survey = self._survey = survey_of(self.broker, views)
         return survey
 

@@ -145,9 +145,7 @@ class Explanation:
         self._message = message
         self._hint = hint
 
-    def head(
-        self, oldest: tuple[StoredMessage, ...], counted: QueueStatistics | None = None
-    ) -> Iterator[str]:
+    def head(self, oldest: StoredMessage | None, counted: QueueStatistics | None = None) -> Iterator[str]:
         """The depth of the queue, and the losses that the broker counted."""
         internals = self._internals
         depth = internals.depth
@@ -163,14 +161,14 @@ class Explanation:
                 f"More clients may have it open behind {', '.join(nodes[:_NAMED])}: --broker with the "
                 "addresses of all nodes counts them."
             )
-        if oldest:
-            came = oldest[0].arrival
+        if oldest is not None:
+            came = oldest.arrival
             ttl = self._domain.configuration.get("messageTtl")
             ends = ""
             if isinstance(ttl, int) and ttl > 0:
                 left = (came + timedelta(seconds=ttl) - _world.now()).total_seconds()
                 ends = f", and expires in {left:.0f} s" if left > 0 else ", and expires now"
-            yield f"The oldest message arrived {age(came)} ago{ends} (GUID {oldest[0].guid})."
+            yield f"The oldest message arrived {age(came)} ago{ends} (GUID {oldest.guid})."
         if counted is not None and counted.expired:
             ttl = self._domain.configuration.get("messageTtl")
             time = f" (now {number(ttl)} s)" if isinstance(ttl, int) and ttl > 0 else ""

@@ -421,6 +421,12 @@ class DomainInfo(Answer, frozen=True):
         return content | content["storageContent"] | own
 
 
+def ttl_of(domain: DomainInfo) -> int | None:
+    """Return the time to live of a domain's messages in seconds; None if not reported, or without a limit."""
+    ttl = domain.configuration.get("messageTtl")
+    return ttl if isinstance(ttl, int) and ttl > 0 else None
+
+
 def limits_of(configuration: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the limits of a domain and of each of its queues, each as messages and bytes; 0 for no limit."""
     storage = _member(configuration, "storage")

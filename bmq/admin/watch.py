@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from bmq import _world
-from bmq.admin.explanation import Explanation, Obstacle
+from bmq.admin.explanation import Explanation
 from bmq.admin.results import (
     Cluster,
     ClusterStatus,
@@ -38,20 +38,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HISTORY",
-    "AppFigures",
-    "BrokerDomain",
-    "BrokerQueue",
     "BrokerView",
     "BrokerWatch",
     "ClusterView",
-    "Figures",
+    "DomainFigures",
     "Inside",
-    "Limits",
+    "QueueFigures",
     "RateHistory",
     "Survey",
     "alone",
+    "ask_inside",
     "cluster_view",
-    "figures_of",
     "look_inside",
     "node_name",
     "survey_of",
@@ -60,8 +57,6 @@ __all__ = [
 
 #: A limit or an amount: messages and bytes.
 Amount = tuple[int, int]
-#: The limits of a domain, and of each of its queues; 0 for no limit.
-Limits = tuple[Amount, Amount]
 # Commands in flight to a broker. A broker executes admin commands in sequence.
 _AT_ONCE = 4
 #: Number of values in a history: five minutes at one poll a second.
@@ -69,7 +64,7 @@ HISTORY = 300
 # Queues for whose figures one turn of the event loop has time.
 _TURN = 200
 _NO_AMOUNT = 0, 0
-T = TypeVar("T")
+_PRIMARY = "primary"
 
 
 # ---- clusters and roles
@@ -140,16 +135,18 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The views of all clusters of a broker.
+    """The views of the clusters of a broker.
 
     Attributes:
         broker: the broker's address.
+        clusters: all clusters; empty if not asked, because the broker is alone in each.
         views: the clusters with other nodes.
         own: the queues of a cluster of one broker, beside other clusters.
         time: the event loop's time of the view.
     """
 
     broker: str
+    clusters: tuple[ClusterView, ...]
     views: tuple[ClusterView, ...]
     own: frozenset[str]
     time: float
@@ -193,113 +190,10 @@ def survey_of(broker: str, clusters: Iterable[ClusterView]) -> Survey:
     clusters = tuple(clusters)
     views = tuple(each for each in clusters if not each.alone)
     own = frozenset(uri for each in clusters if each.alone and views for uri in each.partitions)
-    return Survey(broker, views, own, asyncio.get_running_loop().time())
+    return Survey(broker, clusters, views, own, asyncio.get_running_loop().time())
 
 
-# ---- figures and rates
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of one queue.
-
-    Attributes:
-        uri: the queue.
-        domain: the queue's domain.
-        mode: the domain's mode; empty if the domain belongs to another broker.
-        messages: messages stored.
-        bytes: bytes stored.
-        producers: number of openings for writing.
-        consumers: number of openings for reading.
-        posted: messages posted so far; None before the broker counts the queue.
-        confirmed: deliveries confirmed so far; None likewise.
-        quota: largest share of a quota in use; 0 without a quota.
-        quota_of: whose quota this is: queue or domain.
-        full: whether the quota is reached, and posts are refused.
-        expired: messages whose time to live ended; None before the broker counts the queue.
-    """
-
-    uri: str
-    domain: str
-    mode: str
-    messages: int
-    bytes: int
-    producers: int = 0
-    consumers: int = 0
-    posted: int | None = None
-    confirmed: int | None = None
-    quota: float = 0.0
-    quota_of: str = ""
-    full: bool = False
-    expired: int | None = None
-
-
-def use_of(queue: Amount, domain: Amount, limits: Limits) -> tuple[float, str, bool]:
-    """Return the largest share of a quota in use, whose quota this is, and whether the quota is reached.
-
-    A broker checks before adding a message: a limit of N admits N + 1.
-    """
-    of_domain, of_queue = limits
-    found = [
-        (used / limit, name, used > limit)
-        for name, have, most in (("queue", queue, of_queue), ("domain", domain, of_domain))
-        for used, limit in zip(have, most, strict=True)
-        if limit > 0
-    ]
-    return max(found, key=lambda each: (each[2], each[0]), default=(0.0, "", False))
-
-
-async def figures_of(admin: Admin, left_out: Callable[[str, ProtocolError], None]) -> list[Figures]:
-    """Return the figures of every queue: three commands for the broker, and one for each domain.
-
-    Args:
-        admin: the broker, or the nodes of a cluster.
-        left_out: called with a domain whose answer cannot be read.
-    """
-    statistics = {each.uri: each for each in (await admin.statistics()).queues}
-    of_domain: dict[str, list[str]] = {}
-    for each in statistics.values():
-        of_domain.setdefault(each.domain, []).append(each.uri)
-    found: list[Figures] = []
-    async for domain in _domains(admin, [each.name for each in await admin.domains()], left_out):
-        limits = limits_of(domain.configuration)
-        stored = {queue.uri: (queue.messages, queue.bytes) for queue in domain.queues}
-        total = sum(each[0] for each in stored.values()), sum(each[1] for each in stored.values())
-        # A broker reports the contents of a domain without its empty queues.
-        for uri in sorted({*of_domain.get(domain.name, ()), *stored}):
-            held, known = stored.get(uri, _NO_AMOUNT), statistics.get(uri)
-            quota, whose, full = use_of(held, total, limits)
-            found.append(
-                Figures(
-                    uri,
-                    domain.name,
-                    domain.mode,
-                    *held,
-                    known.producers if known else 0,
-                    known.consumers if known else 0,
-                    known.posted if known else None,
-                    known.confirmed if known else None,
-                    quota,
-                    whose,
-                    full,
-                    expired=known.expired if known else None,
-                )
-            )
-            if not len(found) % _TURN:
-                await asyncio.sleep(0)
-    return found
-
-
-async def _domains(
-    admin: Admin, names: Iterable[str], left_out: Callable[[str, ProtocolError], None]
-) -> AsyncIterator[DomainInfo]:
-    for name in names:
-        try:
-            yield await admin.domain(name)
-        except AdminError:
-            continue  # the domain was removed a moment ago
-        except ProtocolError as error:
-            left_out(name, error)
+# ---- rates
 
 
 @dataclass(slots=True)
@@ -315,7 +209,7 @@ class RateHistory:
     confirmed: deque[float] = field(default_factory=lambda: deque[float](maxlen=HISTORY))
     # The time and the counts of the latest answer.
     _at: float = 0.0
-    _counts: tuple[int | None, int | None] = (None, None)
+    _counted: QueueStatistics | None = None
 
     @property
     def posting(self) -> float:
@@ -327,47 +221,114 @@ class RateHistory:
         """Messages confirmed a second, lately."""
         return self.confirmed[-1] if self.confirmed else 0.0
 
-    def add(self, at: float, messages: int, posted: int | None, confirmed: int | None) -> None:
+    def add(self, at: float, messages: int, counted: QueueStatistics | None) -> None:
         """Add the figures of an answer, received at a time of the monotonic clock."""
-        elapsed, before = at - self._at, self._counts
-        self._at, self._counts = at, (posted, confirmed)
+        elapsed, before = at - self._at, self._counted
+        self._at, self._counted = at, counted
+        posted = confirmed = 0.0
+        if before is not None and counted is not None and elapsed > 0:
+            posted = round(max(0, counted.posted - before.posted) / elapsed, 1)
+            confirmed = round(max(0, counted.confirmed - before.confirmed) / elapsed, 1)
         self.depth.append(messages)
-        self.posted.append(_rate(posted, before[0], elapsed))
-        self.confirmed.append(_rate(confirmed, before[1], elapsed))
+        self.posted.append(posted)
+        self.confirmed.append(confirmed)
 
     def forget(self) -> None:
         """Forget the latest counts."""
-        self._counts = (None, None)
+        self._counted = None
 
 
-def _rate(now: int | None, before: int | None, elapsed: float) -> float:
-    if now is None or before is None or elapsed <= 0:
-        return 0.0
-    return round(max(0, now - before) / elapsed, 1)
+# ---- domains and queues
 
 
-# ---- one queue
+def use_of(queue: Amount, domain: Amount, limits: tuple[Amount, Amount]) -> tuple[float, str, bool]:
+    """Return the largest share of a quota in use, whose quota this is, and whether the quota is reached.
+
+    A broker checks before adding a message: a limit of N admits N + 1.
+    """
+    of_domain, of_queue = limits
+    found = [
+        (used / limit, name, used > limit)
+        for name, have, most in (("queue", queue, of_queue), ("domain", domain, of_domain))
+        for used, limit in zip(have, most, strict=True)
+        if limit > 0
+    ]
+    return max(found, key=lambda each: (each[2], each[0]), default=(0.0, "", False))
+
+
+@dataclass(frozen=True)
+class DomainFigures:
+    """A domain, and the messages of its queues.
+
+    Attributes:
+        info: the broker's answer.
+        queues: number of queues of which the broker is the primary.
+    """
+
+    info: DomainInfo
+    queues: int
+
+    @cached_property
+    def held(self) -> dict[str, Amount]:
+        """Messages and bytes by queue; a broker leaves empty queues out."""
+        return {each.uri: (each.messages, each.bytes) for each in self.info.queues}
+
+    @cached_property
+    def total(self) -> Amount:
+        """Messages and bytes of all queues."""
+        return sum(each[0] for each in self.held.values()), sum(each[1] for each in self.held.values())
+
+    @cached_property
+    def limits(self) -> tuple[Amount, Amount]:
+        """The limits of the domain, and of each of its queues; 0 for no limit."""
+        return limits_of(self.info.configuration)
 
 
 @dataclass(frozen=True, slots=True)
-class AppFigures:
-    """The messages of an application.
+class QueueFigures:
+    """A queue, as known to a broker, or to the nodes of a cluster.
 
     Attributes:
-        app_id: the application; ``__default`` without applications.
-        messages: stored messages.
-        consumers: number of consumers.
-        unconfirmed: messages delivered and not confirmed.
-        undelivered: messages without a delivery.
-        obstacle: why messages are not delivered.
+        uri: the queue.
+        name: name of the queue's domain.
+        cluster: the cluster of the domain; empty if unknown.
+        role: the broker's role for the queue: primary, replica, proxy or unknown.
+        statistics: the broker's statistics; None for a new queue.
+        domain: the queue's domain; None if not asked.
     """
 
-    app_id: str
-    messages: int
-    consumers: int
-    unconfirmed: int
-    undelivered: int
-    obstacle: Obstacle
+    uri: str
+    name: str
+    cluster: str = ""
+    role: str = "unknown"
+    statistics: QueueStatistics | None = None
+    domain: DomainFigures | None = None
+
+    @property
+    def held(self) -> Amount:
+        """Messages and bytes in the queue; 0 if not asked."""
+        return _NO_AMOUNT if self.domain is None else self.domain.held.get(self.uri, _NO_AMOUNT)
+
+    @property
+    def messages(self) -> int:
+        """Messages in the queue; 0 if not asked."""
+        return self.held[0]
+
+    @property
+    def mode(self) -> str:
+        """The domain's mode; empty if not asked."""
+        return "" if self.domain is None else self.domain.info.mode
+
+    @property
+    def waits(self) -> bool:
+        """Whether the queue has messages, and the broker knows what they wait for."""
+        return self.role == _PRIMARY and self.messages > 0 and self.mode != "broadcast"
+
+    def use(self) -> tuple[float, str, bool]:
+        """Return the largest share of a quota in use, see :func:`use_of`."""
+        if self.domain is None:
+            return 0.0, "", False
+        return use_of(self.held, self.domain.total, self.domain.limits)
 
 
 @dataclass(frozen=True)
@@ -391,23 +352,6 @@ class Inside:
         """Why messages wait."""
         return Explanation(self.internals, self.domain)
 
-    @cached_property
-    def apps(self) -> tuple[AppFigures, ...]:
-        """The applications."""
-        consumers = {each.app_id: each.consumers for each in self.internals.apps}
-        return tuple(
-            AppFigures(
-                app.app_id,
-                app.messages,
-                consumers.get(app.app_id, 0),
-                app.messages - undelivered,
-                undelivered,
-                obstacle,
-            )
-            for app in self.internals.depth.apps
-            for undelivered, obstacle in [self.explanation.undelivered(app)]
-        )
-
     @property
     def producers(self) -> int:
         """Number of openings for writing."""
@@ -419,61 +363,55 @@ class Inside:
         return sum(client.readers for client in self.internals.clients)
 
 
-async def look_inside(queue: QueueAdmin, domain: DomainInfo) -> Inside | None:
-    """Ask for the clients and subscriptions of a queue: two commands; None for a queue that has gone.
+async def look_inside(queue: QueueAdmin, domain: DomainInfo) -> Inside:
+    """Ask for the clients and subscriptions of a queue: two commands.
 
     Raises:
+        AdminError: the queue has gone.
         ProtocolError: an answer cannot be read.
     """
-    try:
-        page = await queue.messages(0, 1)
-        internals = await queue.internals()
-    except AdminError:
-        return None
+    page = await queue.messages(0, 1)
+    internals = await queue.internals()
     return Inside(asyncio.get_running_loop().time(), internals, domain, next(iter(page.messages), None))
 
 
-# ---- all about one broker
+async def ask_inside(
+    admin: Admin,
+    queues: Iterable[QueueFigures],
+    found: Callable[[QueueFigures, Inside | None], None],
+    left_out: Callable[[str, ProtocolError], None],
+) -> None:
+    """Ask about queues of known domains in order, a few at once.
 
-
-@dataclass(frozen=True, slots=True)
-class BrokerQueue:
-    """A queue, as known to a broker.
-
-    Attributes:
-        uri: the queue.
-        domain: the queue's domain.
-        cluster: the cluster of the domain; empty if unknown.
-        role: primary, replica, proxy or unknown.
-        statistics: the broker's statistics; None for a new queue.
-        held: messages and bytes; None for a broker without the storage.
-        limit: the queue's own quota: messages and bytes; None if unknown.
-        ttl: lifetime of a message in seconds; None if unknown.
-        inside: answers about the queue; None for an empty queue.
+    Args:
+        admin: the broker, or the nodes of a cluster.
+        queues: the queues; the next one is taken when its turn has come.
+        found: called with each queue and the answers; None for a queue that has gone or cannot be read.
+        left_out: called with a queue whose answer cannot be read.
     """
+    turn = iter(queues)
 
-    uri: str
-    domain: str
-    cluster: str
-    role: str
-    statistics: QueueStatistics | None
-    held: Amount | None = None
-    limit: Amount | None = None
-    ttl: int | None = None
-    inside: Inside | None = None
+    async def ask_in_turn() -> None:
+        for queue in turn:
+            assert queue.domain is not None
+            inside = None
+            try:
+                inside = await look_inside(admin.queue(queue.uri), queue.domain.info)
+            except AdminError:
+                pass
+            except ProtocolError as error:
+                left_out(queue.uri, error)
+            found(queue, inside)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(ask_in_turn())
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerDomain:
-    """A domain with queues on the broker as primary.
-
-    Attributes:
-        info: the broker's answer.
-        queues: number of queues of which the broker is the primary.
-    """
-
-    info: DomainInfo
-    queues: int
+# ---- all about brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,17 +422,19 @@ class BrokerView:
         broker: address of the broker.
         time: time of the round.
         clusters: clusters of the broker.
-        domains: domains with a primary here.
+        domains: the chosen domains.
         queues: the chosen queues.
+        inside: answers about queues with messages, by URI.
         stale: age in seconds of the oldest answer about a queue.
     """
 
     broker: str
     time: datetime
     clusters: tuple[ClusterView, ...]
-    domains: tuple[BrokerDomain, ...]
-    queues: tuple[BrokerQueue, ...]
-    stale: float
+    domains: tuple[DomainFigures, ...]
+    queues: tuple[QueueFigures, ...]
+    inside: Mapping[str, Inside] = field(default_factory=dict[str, Inside])
+    stale: float = 0.0
 
     def label(self, cluster: str) -> str:
         """Return the name of the broker in a cluster.
@@ -517,18 +457,16 @@ def _domain_of(uri: str) -> str:
 
 
 class BrokerWatch:
-    """Asks one broker for a view of everything that it has, in few commands.
+    """Asks a broker, or the nodes of a cluster, for a view of everything, in few commands.
 
-    The commands are one for the list of clusters, one for each cluster, one for the statistics of all queues,
-    one for each domain, and two for each queue with messages. A round asks about a limited number of queues.
-    The remaining queues have a turn in the next rounds, and keep the earlier answers meanwhile.
+    The commands are for each node one for the list of clusters, one for each cluster, and one for the
+    statistics of all queues; and one for each domain.
 
     Args:
-        broker: address of the broker.
         choose_queues: chooses among the URIs of queues; the deepest come first.
         choose_domains: chooses among the names of domains.
         only: the names of the domains of interest; empty for all.
-        most_inside: number of queues that a round asks about.
+        copies: whether to ask also for domains without a queue whose primary answers.
         left_out: called with a queue or a domain whose answer can no longer be read.
 
     Attributes:
@@ -538,18 +476,16 @@ class BrokerWatch:
 
     def __init__(
         self,
-        broker: str,
         *,
-        choose_queues: Callable[[list[str]], frozenset[str]],
-        choose_domains: Callable[[list[str]], frozenset[str]],
-        only: frozenset[str],
-        most_inside: int,
+        choose_queues: Callable[[list[str]], frozenset[str]] = frozenset,
+        choose_domains: Callable[[list[str]], frozenset[str]] = frozenset,
+        only: frozenset[str] = frozenset(),
+        copies: bool = False,
         left_out: Callable[[str, ProtocolError], None],
     ) -> None:
-        self._broker = broker
         self._choose_queues, self._choose_domains = choose_queues, choose_domains
         self._only = only
-        self._most_inside = most_inside
+        self._copies = copies
         self._left_out = left_out
         self._inside: dict[str, Inside] = {}
         self._noted: dict[str, str] = {}
@@ -558,52 +494,60 @@ class BrokerWatch:
 
     def forget(self) -> None:
         """Forget the answers of a silent broker."""
-        self._inside.clear()
+        self._inside = {}
 
     async def look(self, admin: Admin) -> BrokerView:
-        """Ask for a whole view.
-
-        Args:
-            admin: a client with the broker's address alone.
+        """Ask for a whole view, without the insides of queues.
 
         Raises:
             Error: the broker did not answer, or refused.
         """
         self._noted, self.unreadable = self.unreadable, {}
-        clusters = [
-            await self._counted("CLUSTER STATUS", cluster_view(admin, each))
-            for each in await self._counted("CLUSTERS LIST", admin.clusters())
-        ]
-        admin._survey = survey_of(self._broker, clusters)  # the same commands would be sent again
-        answer = await self._counted("STAT SHOW", admin._statistics())
-        statistics = {each.uri: each for each in answer.queues}
-        mine, elsewhere = self._places(clusters, statistics)
-        names = sorted({_domain_of(uri) for uri in mine})
-        chosen_names = sorted(self._choose_domains(names))
-        self._count("DOMAIN INFOS", len(chosen_names))
-        domains = {each.name: each async for each in _domains(admin, chosen_names, self._note)}
-        held = {each.uri: (each.messages, each.bytes) for info in domains.values() for each in info.queues}
-        deepest = sorted(mine, key=lambda uri: -held.get(uri, _NO_AMOUNT)[0])
-        chosen = self._choose_queues([*deepest, *elsewhere])
-        await self._look_inside(admin, [uri for uri in mine if uri in chosen and uri in held], held, domains)
-        queues = [
-            self._primary(uri, mine[uri].cluster, domains, held, statistics) for uri in mine if uri in chosen
-        ]
-        queues += [
-            BrokerQueue(uri, _domain_of(uri), *elsewhere[uri], statistics.get(uri))
-            for uri in elsewhere
-            if uri in chosen
-        ]
+        await admin._look(whole=True)
+        surveys = [survey for _, survey in await admin._nodes()]
+        clusters = tuple(view for survey in surveys for view in survey.clusters)
+        self._count("CLUSTERS LIST", len(surveys))
+        self._count("CLUSTER STATUS", len(clusters))
+        self._count("STAT SHOW", len(surveys))
+        statistics = {each.uri: each for each in (await admin.statistics()).queues}
+        places = self._places(clusters, statistics)
+        domains = await self._domains(admin, places)
+        found: list[QueueFigures] = []
+        for uri, (name, cluster, role) in places.items():
+            domain = domains.get(name) if self._copies or role == _PRIMARY else None
+            found.append(QueueFigures(uri, name, cluster, role, statistics.get(uri), domain))
+            if not len(found) % _TURN:
+                await asyncio.sleep(0)
+        deepest = sorted(found, key=lambda queue: (queue.role != _PRIMARY, -queue.messages))
+        chosen = self._choose_queues([queue.uri for queue in deepest])
+        queues = tuple(queue for queue in found if queue.uri in chosen)
+        return BrokerView(admin.broker, _world.now(), clusters, tuple(domains.values()), queues)
+
+    async def look_inside(self, admin: Admin, view: BrokerView, most: int) -> BrokerView:
+        """Add the insides of the queues with messages to a view: two commands for a queue.
+
+        Args:
+            admin: the broker.
+            view: the view.
+            most: maximum number of queues to ask about. The remaining queues have a turn in the next rounds,
+                and keep the earlier answers meanwhile.
+        """
+        waiting = [queue for queue in view.queues if queue.waits]
+        inside = {queue.uri: self._inside[queue.uri] for queue in waiting if queue.uri in self._inside}
+        waiting.sort(key=lambda queue: inside[queue.uri].at if queue.uri in inside else float("-inf"))
+
+        def found(queue: QueueFigures, answers: Inside | None) -> None:
+            self._count("QUEUE LIST")
+            self._count("QUEUE INTERNALS")
+            inside.pop(queue.uri, None)
+            if answers is not None:
+                inside[queue.uri] = answers
+
+        await ask_inside(admin, waiting[:most], found, self._note)
+        self._inside = inside
         now = asyncio.get_running_loop().time()
-        return BrokerView(
-            self._broker,
-            _world.now(),
-            tuple(clusters),
-            tuple(
-                BrokerDomain(info, sum(each.uri in mine for each in info.queues)) for info in domains.values()
-            ),
-            tuple(queues),
-            max((now - each.at for each in self._inside.values()), default=0.0),
+        return replace(
+            view, inside=inside, stale=max((now - each.at for each in inside.values()), default=0.0)
         )
 
     def _note(self, name: str, error: ProtocolError) -> None:
@@ -615,94 +559,40 @@ class BrokerWatch:
     def _count(self, kind: str, number: int = 1) -> None:
         self.commands[kind] = self.commands.get(kind, 0) + number
 
-    async def _counted(self, kind: str, question: Awaitable[T]) -> T:
-        self._count(kind)
-        return await question
-
-    def _is_wanted(self, domain: str) -> bool:
-        return not self._only or domain in self._only
-
     def _places(
-        self, clusters: list[ClusterView], statistics: Mapping[str, QueueStatistics]
-    ) -> tuple[dict[str, ClusterView], dict[str, tuple[str, str]]]:
-        """Return the queues with the broker as primary, and the remaining queues with cluster and role."""
-        mine: dict[str, ClusterView] = {}
-        elsewhere: dict[str, tuple[str, str]] = {}
+        self, clusters: tuple[ClusterView, ...], statistics: Iterable[str]
+    ) -> dict[str, tuple[str, str, str]]:
+        """Return domain, cluster, and role for each queue of interest."""
+        places: dict[str, tuple[str, str, str]] = {}
         for view in clusters:
             for uri in sorted(view.partitions):
-                domain = _domain_of(uri)
-                if domain and self._is_wanted(domain):
-                    if not view.proxy and view.primary(uri) == view.node:
-                        mine[uri] = view
-                    else:
-                        elsewhere[uri] = view.cluster, "proxy" if view.proxy else "replica"
+                primary = not view.proxy and view.primary(uri) == view.node
+                if primary or uri not in places:
+                    role = _PRIMARY if primary else "proxy" if view.proxy else "replica"
+                    places[uri] = _domain_of(uri), view.cluster, role
         only_proxy = bool(clusters) and all(view.proxy for view in clusters)
-        for uri, each in statistics.items():
-            if uri not in mine and uri not in elsewhere and self._is_wanted(each.domain):
-                elsewhere[uri] = "", "proxy" if only_proxy else "unknown"
-        return mine, elsewhere
+        for uri in statistics:
+            places.setdefault(uri, (_domain_of(uri), "", "proxy" if only_proxy else "unknown"))
+        return {
+            uri: place
+            for uri, place in places.items()
+            if place[0] and (not self._only or place[0] in self._only)
+        }
 
-    async def _look_inside(
-        self,
-        admin: Admin,
-        uris: list[str],
-        held: Mapping[str, Amount],
-        domains: Mapping[str, DomainInfo],
-    ) -> None:
-        """Ask about the queues with messages; above the limit, about the queues asked longest ago."""
-        waiting = [uri for uri in uris if held[uri][0] and domains[_domain_of(uri)].mode != "broadcast"]
-        self._inside = {uri: self._inside[uri] for uri in waiting if uri in self._inside}
-        waiting.sort(key=lambda uri: self._inside[uri].at if uri in self._inside else float("-inf"))
-        turn = iter(waiting[: self._most_inside])
-
-        async def ask_in_turn() -> None:
-            for uri in turn:
-                self._count("QUEUE LIST")
-                self._count("QUEUE INTERNALS")
-                found = None
-                try:
-                    found = await look_inside(admin.queue(uri), domains[_domain_of(uri)])
-                except ProtocolError as error:
-                    self._note(uri, error)
-                if found is None:
-                    self._inside.pop(uri, None)
-                else:
-                    self._inside[uri] = found
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(min(_AT_ONCE, len(waiting))):
-                    tasks.create_task(ask_in_turn())
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-
-    def _primary(
-        self,
-        uri: str,
-        cluster: str,
-        domains: Mapping[str, DomainInfo],
-        held: Mapping[str, Amount],
-        statistics: Mapping[str, QueueStatistics],
-    ) -> BrokerQueue:
-        name = _domain_of(uri)
-        info = domains.get(name)
-        if info is None:
-            return BrokerQueue(uri, name, cluster, "primary", statistics.get(uri))
-        amount = held.get(uri, _NO_AMOUNT)
-        inside = self._inside.get(uri) if amount[0] else None
-        usage = inside.internals.usage if inside is not None else None
-        limit = limits_of(info.configuration)[1]
-        if usage is not None:
-            limit = usage.message_limit, usage.byte_limit
-        ttl = info.configuration.get("messageTtl")
-        return BrokerQueue(
-            uri,
-            name,
-            cluster,
-            "primary",
-            statistics.get(uri),
-            amount,
-            limit if usage is not None or any(limit) else None,
-            ttl if isinstance(ttl, int) and ttl > 0 else None,
-            inside,
-        )
+    async def _domains(
+        self, admin: Admin, places: Mapping[str, tuple[str, str, str]]
+    ) -> dict[str, DomainFigures]:
+        names = {name for name, _, role in places.values() if self._copies or role == _PRIMARY}
+        mine = {uri for uri, (_, _, role) in places.items() if role == _PRIMARY}
+        domains: dict[str, DomainFigures] = {}
+        for name in sorted(self._choose_domains(sorted(names))):
+            self._count("DOMAIN INFOS")
+            try:
+                info = await admin.domain(name)
+            except AdminError:
+                continue  # the domain was removed a moment ago
+            except ProtocolError as error:
+                self._note(name, error)
+            else:
+                domains[name] = DomainFigures(info, sum(each.uri in mine for each in info.queues))
+        return domains

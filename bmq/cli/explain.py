@@ -67,7 +67,7 @@ async def explain(
             known = ", ".join(app.app_id for app in internals.depth.apps)
             raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; its applications: {known}")
         domain = await admin.domain(asked.domain)
-        oldest = (await asked.messages(0, 1)).messages
+        oldest = next(iter((await asked.messages(0, 1)).messages), None)
         counted = await _counted(asked)
         found = await _find(asked, internals, guid) if guid is not None else {}
     status = tell(standing)
@@ -89,8 +89,7 @@ async def explain(
             }
             for app in chosen
         }
-        first = oldest[0] if oldest else None
-        values = internals, standing.gap, first, head, applications
+        values = internals, standing.gap, oldest, head, applications
         Records(output, FIELDS).write(dict(zip(FIELDS, values, strict=True)))
         return status
     console = out()

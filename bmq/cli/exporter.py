@@ -24,13 +24,14 @@ import bmq
 from bmq import _world
 from bmq.admin import Admin
 from bmq.admin.explanation import Obstacle
+from bmq.admin.results import ttl_of
 from bmq.admin.watch import (
-    AppFigures,
-    BrokerDomain,
-    BrokerQueue,
     BrokerView,
     BrokerWatch,
     ClusterView,
+    DomainFigures,
+    Inside,
+    QueueFigures,
     node_name,
 )
 from bmq.cli.output import note
@@ -86,8 +87,9 @@ class _Broker:
         seconds: duration of the last round.
     """
 
-    def __init__(self, target: BrokerTarget, address: Address, watch: BrokerWatch) -> None:
+    def __init__(self, target: BrokerTarget, address: Address, watch: BrokerWatch, max_details: int) -> None:
         self._target = replace(target, uri=str(address))
+        self._max_details = max_details
         self._admin: Admin | None = None
         self._reported = ""
         self.address = str(address)
@@ -102,7 +104,8 @@ class _Broker:
         try:
             if self._admin is None:
                 self._admin = await self._target.admin()
-            self.view = await self.watch.look(self._admin)
+            view = await self.watch.look(self._admin)
+            self.view = await self.watch.look_inside(self._admin, view, self._max_details)
         except Exception as error:
             self.view = None
             self.watch.forget()
@@ -149,13 +152,12 @@ class Exporter(Collector):
                 target,
                 address,
                 BrokerWatch(
-                    str(address),
                     choose_queues=partial(self._queues.choose, str(address)),
                     choose_domains=partial(self._domains.choose, str(address)),
                     only=only,
-                    most_inside=max_details,
                     left_out=partial(_left_out, str(address)),
                 ),
+                max_details,
             )
             for address in dict.fromkeys(addresses)
         ]
@@ -199,7 +201,7 @@ class Exporter(Collector):
             _add_broker(scrape, broker, view)
             if view is not None:
                 views.append(view)
-        apps = [len(queue.inside.apps) for view in views for queue in view.queues if queue.inside is not None]
+        apps = [len(inside.internals.depth.apps) for view in views for inside in view.inside.values()]
         left_out = {
             "queues": self._queues.left_out,
             "domains": self._domains.left_out,
@@ -208,8 +210,8 @@ class Exporter(Collector):
         for name, count in left_out.items():
             scrape.gauge(f"bmq_exporter_left_out_{name}", f"Number of {name} without series", count, {})
         views = _distinct(views)
-        for node, queue in _queues(views):
-            _add_queue(scrape, node, queue, _world.now(), self._max_apps)
+        for view, queue in _queues(views):
+            _add_queue(scrape, view, queue, _world.now(), self._max_apps)
         for view in views:
             for domain in view.domains:
                 _add_domain(scrape, view, domain)
@@ -287,12 +289,12 @@ def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
     return list(found.values())
 
 
-def _queues(views: list[BrokerView]) -> list[tuple[str, BrokerQueue]]:
+def _queues(views: list[BrokerView]) -> list[tuple[BrokerView, QueueFigures]]:
     """Return each queue as its primary knows it; without a primary, as each of the other brokers does."""
-    found: dict[str, list[tuple[str, BrokerQueue]]] = {}
+    found: dict[str, list[tuple[BrokerView, QueueFigures]]] = {}
     for view in views:
         for queue in view.queues:
-            found.setdefault(queue.uri, []).append((view.label(queue.cluster), queue))
+            found.setdefault(queue.uri, []).append((view, queue))
     return [
         each
         for uri in sorted(found)
@@ -325,28 +327,15 @@ _TIMES = (
 _NANOSECONDS = 1e9
 
 
-def _openings(view: BrokerQueue, name: str) -> int | None:
-    """Return the count of the queue itself, otherwise the count in the statistics."""
-    counted = view.inside or view.statistics
-    return None if counted is None else getattr(counted, name)
+def _limit(domain: DomainFigures | None, inside: Inside | None) -> tuple[int, int] | None:
+    """Return the quota of a queue, messages and bytes; None if unknown."""
+    if inside is not None and (usage := inside.internals.usage) is not None:
+        return usage.message_limit, usage.byte_limit
+    return domain.limits[1] if domain is not None and any(domain.limits[1]) else None
 
 
-# Gauges by queue: name, description, and value; None for no sample.
-_GAUGES: tuple[tuple[str, str, Callable[[BrokerQueue], float | None]], ...] = (
-    ("content_msgs", "Messages in the queue", lambda view: view.held and view.held[0]),
-    ("content_bytes", "Bytes in the queue", lambda view: view.held and view.held[1]),
-    ("cfg_msgs", "Quota of the queue in messages", lambda view: view.limit and view.limit[0]),
-    ("cfg_bytes", "Quota of the queue in bytes", lambda view: view.limit and view.limit[1]),
-    ("producers", "Openings for writing", lambda view: _openings(view, "producers")),
-    ("consumers", "Openings for reading", lambda view: _openings(view, "consumers")),
-    ("ttl_seconds", "Time that the queue keeps a message", lambda view: view.ttl),
-)
-_APP_GAUGES: tuple[tuple[str, str, Callable[[AppFigures], float]], ...] = (
-    ("app_content_msgs", "Messages that wait for an application", lambda app: app.messages),
-    ("app_consumers", "Consumers of an application", lambda app: app.consumers),
-    ("app_unconfirmed_msgs", "Messages delivered and not confirmed", lambda app: app.unconfirmed),
-)
-_DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[BrokerDomain], float]], ...] = (
+# Gauges by domain: name, description, and value.
+_DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[DomainFigures], float]], ...] = (
     ("content_msgs", "Messages of the domain", lambda domain: domain.info.usage.messages),
     ("content_bytes", "Bytes of the domain", lambda domain: domain.info.usage.bytes),
     ("cfg_msgs", "Quota of the domain in messages", lambda domain: domain.info.usage.message_limit),
@@ -355,43 +344,57 @@ _DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[BrokerDomain], float]], ...] = (
 )
 
 
-def _add_queue(scrape: _Scrape, node: str, view: BrokerQueue, now: datetime, max_apps: int) -> None:
+def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: datetime, max_apps: int) -> None:
+    inside = view.inside.get(queue.uri)
     labels = {
-        "cluster": view.cluster,
-        "domain": view.domain,
-        "queue": view.uri,
-        "node": node,
-        "role": view.role,
+        "cluster": queue.cluster,
+        "domain": queue.name,
+        "queue": queue.uri,
+        "node": view.label(queue.cluster),
+        "role": queue.role,
     }
-    for name, what, value in _GAUGES:
-        scrape.gauge(f"bmq_queue_{name}", what, value(view), labels)
-    if view.statistics is not None:
-        values = view.statistics.values
+
+    def gauge(name: str, what: str, value: float | None, **more: str) -> None:
+        scrape.gauge(f"bmq_queue_{name}", what, value, labels | more)
+
+    held = (None, None) if queue.domain is None else queue.held
+    limit = _limit(queue.domain, inside) or (None, None)
+    ttl = None if queue.domain is None else ttl_of(queue.domain.info)
+    # The counts of the queue itself, otherwise the counts in the statistics.
+    openings = inside or queue.statistics
+    gauge("content_msgs", "Messages in the queue", held[0])
+    gauge("content_bytes", "Bytes in the queue", held[1])
+    gauge("cfg_msgs", "Quota of the queue in messages", limit[0])
+    gauge("cfg_bytes", "Quota of the queue in bytes", limit[1])
+    gauge("producers", "Openings for writing", None if openings is None else openings.producers)
+    gauge("consumers", "Openings for reading", None if openings is None else openings.consumers)
+    gauge("ttl_seconds", "Time that the queue keeps a message", ttl)
+    if queue.statistics is not None:
+        values = queue.statistics.values
         for name, key, what in _COUNTERS:
             scrape.counter(f"bmq_queue_{name}", what, values.get(key, 0), labels)
         for name, what in _TIMES:
-            seconds = values.get(f"queue_{name}", 0) / _NANOSECONDS
-            scrape.gauge(f"bmq_queue_{name}_seconds", what, seconds, labels)
-    if view.inside is None:
+            gauge(f"{name}_seconds", what, values.get(f"queue_{name}", 0) / _NANOSECONDS)
+    if inside is None:
         return
-    if view.inside.oldest is not None:
-        age = max(0.0, (now - view.inside.oldest.arrival).total_seconds())
-        what = "Time since the arrival of the oldest message"
-        scrape.gauge("bmq_queue_oldest_message_age_seconds", what, age, labels)
-        left = None if view.ttl is None else max(0.0, view.ttl - age)
-        what = "Time until the oldest message expires"
-        scrape.gauge("bmq_queue_oldest_message_ttl_seconds", what, left, labels)
-    for app in view.inside.apps[:max_apps]:
-        of_app = labels | {"app_id": app.app_id}
-        for name, what, count in _APP_GAUGES:
-            scrape.gauge(f"bmq_queue_{name}", what, count(app), of_app)
+    if inside.oldest is not None:
+        age = max(0.0, (now - inside.oldest.arrival).total_seconds())
+        gauge("oldest_message_age_seconds", "Time since the arrival of the oldest message", age)
+        left = None if ttl is None else max(0.0, ttl - age)
+        gauge("oldest_message_ttl_seconds", "Time until the oldest message expires", left)
+    consumers = {app.app_id: app.consumers for app in inside.internals.apps}
+    for app in inside.internals.depth.apps[:max_apps]:
+        undelivered, obstacle = inside.explanation.undelivered(app)
+        unconfirmed = app.messages - undelivered
+        of_app = {"app_id": app.app_id}
+        gauge("app_content_msgs", "Messages that wait for an application", app.messages, **of_app)
+        gauge("app_consumers", "Consumers of an application", consumers.get(app.app_id, 0), **of_app)
+        gauge("app_unconfirmed_msgs", "Messages delivered and not confirmed", unconfirmed, **of_app)
         what = f"Messages without a delivery, by reason: {', '.join(Obstacle)}"
-        undelivered = app.undelivered or None
-        reason = of_app | {"reason": app.obstacle.value}
-        scrape.gauge("bmq_queue_app_undelivered_msgs", what, undelivered, reason)
+        gauge("app_undelivered_msgs", what, undelivered or None, **of_app, reason=obstacle.value)
 
 
-def _add_domain(scrape: _Scrape, view: BrokerView, domain: BrokerDomain) -> None:
+def _add_domain(scrape: _Scrape, view: BrokerView, domain: DomainFigures) -> None:
     cluster = domain.info.cluster
     labels = {"cluster": cluster, "domain": domain.info.name, "node": view.label(cluster)}
     for name, what, value in _DOMAIN_GAUGES:

@@ -160,7 +160,7 @@ async def _line(admin: Admin, each: QueueStatistics, at: float, history: RateHis
     else:
         messages, held = internals.depth.messages, internals.depth.bytes
         clients = internals.clients
-    history.add(at, messages, each.posted, each.confirmed)
+    history.add(at, messages, each)
     row = _Row(
         time=time.time(),
         uri=each.uri,

@@ -12,7 +12,7 @@ from bmq import _checks, _world
 from bmq._words import age, number, several
 from bmq.admin import AppDepth, Internals, StoredMessage
 from bmq.admin.explanation import Explanation, Obstacle, is_mover
-from bmq.admin.watch import Figures
+from bmq.admin.watch import QueueFigures
 
 __all__ = ["DEAD", "LONG", "DeadLetters", "QueueFinding", "at_a_glance", "inside", "worst"]
 
@@ -64,7 +64,7 @@ def worst(findings: Iterable[QueueFinding]) -> QueueFinding | None:
     return min(findings, key=lambda finding: _RANK[finding.level], default=None)
 
 
-def at_a_glance(figures: Figures, dead: DeadLetters, expired: int = 0) -> Iterator[QueueFinding]:
+def at_a_glance(figures: QueueFigures, dead: DeadLetters, expired: int = 0) -> Iterator[QueueFinding]:
     """Find the problems that the figures of a queue show without another question to the broker.
 
     Args:
@@ -184,23 +184,24 @@ def _of_app(
         )
 
 
-def _quota(figures: Figures) -> Iterator[QueueFinding]:
-    if figures.full:
+def _quota(figures: QueueFigures) -> Iterator[QueueFinding]:
+    share, whose, full = figures.use()
+    if full:
         yield QueueFinding(
             "full",
             "critical",
             "Full",
-            f"The {figures.quota_of} has reached its quota: the broker refuses every post.",
+            f"The {whose} has reached its quota: the broker refuses every post.",
             "Start or speed up the consumers, or raise the quota in the domain's configuration. A purge "
             "frees room at once, and loses the messages.",
         )
-    elif figures.quota >= _NEAR:
-        share = f"{int(figures.quota * 100)} %"
+    elif share >= _NEAR:
+        percent = f"{int(share * 100)} %"
         yield QueueFinding(
             "near",
             "warning",
-            f"{share} of the quota",
-            f"The {figures.quota_of} uses {share} of its quota ({number(figures.messages)} messages in this "
+            f"{percent} of the quota",
+            f"The {whose} uses {percent} of its quota ({number(figures.messages)} messages in this "
             "queue). At the quota, the broker refuses every post.",
             "Start or speed up the consumers, or raise the quota in the domain's configuration.",
         )

@@ -29,6 +29,7 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation
+from bmq.admin.watch import look_inside
 from bmq.console.buckets import group_of
 from bmq.console.door import Door
 from bmq.console.findings import DEAD, DeadLetters, QueueFinding, inside
@@ -303,10 +304,13 @@ class Console:
         admin = await self._watch.admin()
         asked = admin.queue(_parameter(request, "uri"))
         gap = (await asked.standing()).gap
-        internals = await asked.internals()
-        domain = await admin.domain(asked.domain)
-        oldest = (await asked.messages(0, 1)).messages
-        explanation = Explanation(internals, domain)
+        found = await look_inside(asked, await admin.domain(asked.domain))
+        internals, domain, oldest, explanation = (
+            found.internals,
+            found.domain,
+            found.oldest,
+            found.explanation,
+        )
         states = {app.app_id: app for app in internals.apps}
         return _json(
             {
@@ -319,9 +323,7 @@ class Console:
                 "ttl": domain.configuration.get("messageTtl"),
                 "attempts": domain.configuration.get("maxDeliveryAttempts"),
                 "words": [*([gap] if gap else []), *explanation.head(oldest)],
-                "findings": []
-                if gap
-                else list(inside(internals, explanation, self._dead, next(iter(oldest), None))),
+                "findings": [] if gap else list(inside(internals, explanation, self._dead, oldest)),
                 "clients": [
                     {
                         "description": client.description,

@@ -11,11 +11,8 @@ from typing import Any
 
 import bmq
 from bmq import _checks
-from bmq._log_limit import LogLimit
-from bmq._logging import Log
 from bmq.admin import Admin
 from bmq.admin.explanation import objection
-from bmq.admin.watch import Figures, figures_of
 from bmq.wire.constants import PushFlags
 from bmq.wire.control import DEFAULT_APP_ID
 from bmq.wire.message import NO_PROPERTIES, read_beginning
@@ -97,7 +94,6 @@ class RemoteBroker:
             "process_name": "bmq console",
         }
         self._timeout = timeout
-        self._log = LogLimit(Log("bmq.console"))
 
     async def admin(self) -> Admin:
         """Return a connected admin client."""
@@ -109,13 +105,12 @@ class RemoteBroker:
         timeouts: dict[str, Any] = {f"{step}_timeout": self._timeout for step in steps}
         return bmq.connect(self.name, **self._access, **timeouts)
 
-    async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue."""
+    def check(self) -> None:
+        """Raise an error if the broker cannot answer.
 
-        def left_out(name: str, error: bmq.ProtocolError) -> None:
-            self._log.warning(name, "domain %s is left out: %s", name, error)
-
-        return await figures_of(admin, left_out)
+        Raises:
+            ConnectionFailed: this process has stopped the broker.
+        """
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Receive some messages without confirming any, and hand all back.
@@ -192,8 +187,8 @@ class Embedded(RemoteBroker):
         super().__init__(broker.uri, credentials=credentials, ssl=context)
         self._broker = broker
 
-    async def figures(self, admin: Admin) -> list[Figures]:
-        """Return the figures of every queue.
+    def check(self) -> None:
+        """Raise an error if the broker was stopped.
 
         Raises:
             ConnectionFailed: the broker was stopped.
@@ -202,7 +197,6 @@ class Embedded(RemoteBroker):
             raise bmq.ConnectionFailed(
                 f"could not connect to {self.name}: this process has stopped the broker"
             )
-        return await super().figures(admin)
 
     async def contents(self, uri: str, app_id: str, guids: Sequence[str]) -> AsyncGenerator[Contents]:
         """Read some messages from the broker's store, unnoticed by clients."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,8 +13,8 @@ from bmq import _world
 from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq.admin import Admin, DomainInfo
-from bmq.admin.watch import HISTORY, Figures, RateHistory, look_inside
+from bmq.admin import Admin
+from bmq.admin.watch import HISTORY, BrokerWatch, Inside, QueueFigures, RateHistory, ask_inside
 from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, inside, worst
 from bmq.console.source import RemoteBroker
 
@@ -22,12 +22,9 @@ __all__ = ["Watch"]
 
 logger = Log("bmq.console")
 
-# Figures that pages get unchanged.
-_TOLD = ("uri", "domain", "mode", "messages", "bytes", "producers", "consumers")
 # Queues processed in one turn of the event loop.
 _TURN = 200
-# Queues whose subscriptions are asked for at once, and seconds between two questions about a queue.
-_ASKED_AT_ONCE = 8
+# Seconds between two questions about a queue.
 _ASKED_AGAIN = 0.5
 # Share of the time for figures that a poll asks about subscriptions, and the least share of the interval.
 _ASKING = 1 / 4
@@ -60,21 +57,24 @@ class _Sight(RateHistory):
     asked: float = 0.0
     found: QueueFinding | None = None
     suspected: QueueFinding | None = None
-    # Expired messages, and the time of the last expiry; 0 without any in the last minutes.
+    # Expired messages, and the time of the last expiry; 0 without any in the last minutes. And the broker's
+    # count of the last poll.
     expired: int = 0
     expired_at: float = 0.0
+    expired_before: int | None = None
     # Whether messages came since the latest question, and none was confirmed meanwhile.
     grown: bool = False
 
-    def expire(self, before: int | None, now: int | None, at: float) -> None:
+    def expire(self, now: int | None, at: float) -> None:
         """Count the messages that expired since the last poll, and forget old ones."""
+        before, self.expired_before = self.expired_before, now
         if before is not None and now is not None and now > before:
             self.expired += now - before
             self.expired_at = at
         elif at - self.expired_at > _RECENTLY:
             self.expired = 0
 
-    def report(self, figures: Figures, dead: DeadLetters) -> None:
+    def report(self, figures: QueueFigures, dead: DeadLetters) -> None:
         """Choose the most severe problem, and keep its start."""
         if not figures.messages:
             self.found = self.suspected = None
@@ -85,15 +85,29 @@ class _Sight(RateHistory):
             self.since = _world.time()
         self.finding = seen
 
-    def urgency(self, figures: Figures, now: float) -> float:
+    def urgency(self, figures: QueueFigures, now: float) -> float:
         """Return a number that grows with the suspicion and with the age of the latest answer."""
         age = now - self.asked
         if self.found is not None:
             return age
-        unread = not figures.consumers and figures.posted  # late statistics show a new queue with zeros
+        counted = figures.statistics
+        # Late statistics show a new queue with zeros.
+        unread = counted is not None and not counted.consumers and counted.posted
         if self.suspected is not None or self.grown or unread:
             return age * _SUSPECTED
         return age if self.confirmed[-1] else age * _STANDING
+
+    def begin(self, now: float) -> None:
+        """Note a question about the subscriptions."""
+        self.asked = now
+        self.grown = False
+
+    def suspect(self, answers: Inside, dead: DeadLetters) -> None:
+        """Find a problem in the subscriptions; only a problem found twice is reported."""
+        problems = inside(answers.internals, answers.explanation, dead, answers.oldest)
+        before, self.suspected = self.suspected, worst(problems)
+        again = before is not None and self.suspected is not None and before.kind == self.suspected.kind
+        self.found = self.suspected if again else None
 
     def tell(self) -> None:
         """Put the problem into the data for pages."""
@@ -132,8 +146,8 @@ class Watch:
         self._interval = interval
         self._log = LogLimit(logger)
         self._admin: Admin | None = None
+        self._watch = BrokerWatch(copies=True, left_out=self._left_out)
         self._queues: dict[str, _Sight] = {}
-        self._before: dict[str, Figures] = {}
         self._looked = asyncio.Condition()
         self._ended = False
         self._came = asyncio.Event()
@@ -205,9 +219,9 @@ class Watch:
             elif not self.error:
                 logger.warning("the broker does not answer: %s; trying again", error)
             self.error = f"{error}{self._hint(error)}" if isinstance(error, bmq.Error) else repr(error)
-            self._before = {}
             for sight in self._queues.values():
                 sight.forget()
+                sight.expired_before = None
         else:
             if self.error and self.number:
                 logger.warning("the broker answers again")
@@ -227,10 +241,18 @@ class Watch:
             return ". If the broker requires a user, give the console a user: bmq console --user NAME"
         return ""
 
+    def _left_out(self, name: str, error: bmq.ProtocolError) -> None:
+        self._log.warning(name, "domain %s is left out: %s", name, error)
+
+    def _unreadable(self, uri: str, error: bmq.ProtocolError) -> None:
+        self._log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
+
     async def _look(self, admin: Admin) -> None:
         started = _world.monotonic()
+        self._source.check()
+        view = await self._watch.look(admin)
         gap = await admin.gap()
-        figures = await self._source.figures(admin)
+        figures = [queue for queue in view.queues if queue.domain is not None]
         now = _world.monotonic()
         self.broker = admin.broker
         self.gap = gap
@@ -239,26 +261,32 @@ class Watch:
             if not number % _TURN:
                 await asyncio.sleep(0)
             each = seen[queue.uri] = self._queues.get(queue.uri) or _Sight()
-            before = self._before.get(queue.uri)
+            counted = queue.statistics
             # Not in the first poll, in which every queue is new.
             deeper = bool(self._queues) and queue.messages > (each.depth[-1] if each.depth else 0)
-            each.add(now, queue.messages, queue.posted, queue.confirmed)
+            each.add(now, queue.messages, counted)
             each.grown = not each.confirming and (each.grown or deeper)
-            each.now = {name: getattr(queue, name) for name in _TOLD} | {
+            each.now = {
+                "uri": queue.uri,
+                "domain": queue.name,
+                "mode": queue.mode,
+                "messages": queue.messages,
+                "bytes": queue.held[1],
+                "producers": counted.producers if counted else 0,
+                "consumers": counted.consumers if counted else 0,
                 "posted": each.posting,
                 "confirmed": each.confirming,
-                "quota": round(queue.quota, 3),
+                "quota": round(queue.use()[0], 3),
             }
-            each.expire(before.expired if before else None, queue.expired, now)
+            each.expire(counted.expired if counted else None, now)
             each.report(queue, self._dead)
             each.tell()
         budget = max((_world.monotonic() - started) * _ASKING, self._interval * _ASKING_LEAST)
-        await self._look_inside(admin, figures, seen, budget)
+        await self._look_inside(admin, [queue for queue in figures if queue.waits], seen, budget)
         self._queues = seen
-        self._before = {each.uri: each for each in figures}
 
     async def _look_inside(
-        self, admin: Admin, figures: list[Figures], seen: dict[str, _Sight], budget: float
+        self, admin: Admin, waiting: list[QueueFigures], seen: dict[str, _Sight], budget: float
     ) -> None:
         """Ask about the subscriptions of queues with waiting messages for some seconds, a few at once.
 
@@ -267,72 +295,39 @@ class Watch:
         """
         now = _world.monotonic()
         again = min(_ASKED_AGAIN, self._interval)
-        waiting = [each for each in figures if each.messages and each.mode != "broadcast"]
         due = [each for each in waiting if now - seen[each.uri].asked >= again]
         due.sort(key=lambda each: seen[each.uri].urgency(each, now), reverse=True)
-        # The configuration of a domain comes with all its queues: one question is enough for a poll.
-        domains: dict[str, DomainInfo] = {}
-        asked = await self._ask_many(admin, due, seen, domains, budget)
-        suspected = [each for each in asked if seen[each.uri].suspected and not seen[each.uri].found]
+        asked: dict[str, QueueFigures] = {}
+
+        async def ask(queues: list[QueueFigures]) -> None:
+            started = _world.monotonic()
+
+            def in_budget() -> Iterator[QueueFigures]:
+                for queue in queues:
+                    asked[queue.uri] = queue
+                    seen[queue.uri].begin(_world.monotonic())
+                    yield queue
+                    if _world.monotonic() - started >= budget:
+                        return
+
+            def found(queue: QueueFigures, answers: Inside | None) -> None:
+                if answers is not None:
+                    seen[queue.uri].suspect(answers, self._dead)
+
+            await ask_inside(admin, in_budget(), found, self._unreadable)
+
+        await ask(due)
+        suspected = [each for uri, each in asked.items() if seen[uri].suspected and not seen[uri].found]
         if suspected:
             await asyncio.sleep(again)
             self._rested += again
-            await self._ask_many(admin, suspected, seen, domains, budget)
-        for each in asked:
+            await ask(suspected)
+        for each in asked.values():
             seen[each.uri].report(each, self._dead)
             seen[each.uri].tell()
         now = _world.monotonic()
         self.unasked = sum(not seen[each.uri].asked for each in waiting)
         self.oldest = max((now - at for each in waiting if (at := seen[each.uri].asked)), default=0.0)
-
-    async def _ask_many(
-        self,
-        admin: Admin,
-        queues: list[Figures],
-        seen: dict[str, _Sight],
-        domains: dict[str, DomainInfo],
-        budget: float,
-    ) -> list[Figures]:
-        """Ask about queues in order until the budget in seconds is used; return the queues asked about."""
-        started = _world.monotonic()
-        asked: list[Figures] = []
-        for start in range(0, len(queues), _ASKED_AT_ONCE):
-            questions: list[Coroutine[Any, Any, None]] = []
-            for queue in queues[start : start + _ASKED_AT_ONCE]:
-                if queue.domain not in domains:
-                    try:
-                        domains[queue.domain] = await admin.domain(queue.domain)
-                    except (bmq.errors.AdminError, bmq.ProtocolError):
-                        continue  # the domain has gone meanwhile, or cannot be read
-                asked.append(queue)
-                questions.append(self._ask(admin, queue.uri, seen[queue.uri], domains[queue.domain]))
-            for failed in await asyncio.gather(*questions, return_exceptions=True):
-                if failed is not None:
-                    raise failed
-            if _world.monotonic() - started >= budget:
-                break
-        return asked
-
-    async def _ask(self, admin: Admin, uri: str, sight: _Sight, domain: DomainInfo) -> None:
-        """Ask about the subscriptions of a queue."""
-        sight.asked = _world.monotonic()
-        sight.grown = False
-        try:
-            asked = admin.queue(uri)
-            if (await asked.standing()).gap:
-                return
-            found = await look_inside(asked, domain)
-        except (bmq.errors.AdminError, bmq.UsageError):
-            return  # the queue has gone meanwhile
-        except bmq.ProtocolError as error:
-            self._log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
-            return
-        if found is None:
-            return
-        problems = inside(found.internals, found.explanation, self._dead, found.oldest)
-        before, sight.suspected = sight.suspected, worst(problems)
-        again = before is not None and sight.suspected is not None and before.kind == sight.suspected.kind
-        sight.found = sight.suspected if again else None
 
     # telling
 

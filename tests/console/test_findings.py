@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 
 import bmq
+from bmq.admin import QueueStatistics
 from bmq.admin.explanation import QueueReader
-from bmq.admin.watch import Figures, use_of
+from bmq.admin.watch import QueueFigures, use_of
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.console import Console
 from bmq.console.buckets import group_of
@@ -24,15 +25,15 @@ from tests.sweeps import sweep
 
 def test_expired_messages_are_counted_from_poll_to_poll() -> None:
     sight = _Sight()
-    sight.expire(None, 40, 1000.0)
+    sight.expire(40, 1000.0)
     assert sight.expired == 0, "expired before the console began"
-    sight.expire(40, 43, 1001.0)
-    sight.expire(43, 43, 1002.0)
-    sight.expire(43, 45, 1200.0)
+    sight.expire(43, 1001.0)
+    sight.expire(43, 1002.0)
+    sight.expire(45, 1200.0)
     assert sight.expired == 5
-    sight.expire(45, 0, 1499.0)
+    sight.expire(0, 1499.0)
     assert sight.expired == 5
-    sight.expire(0, 0, 1501.0)
+    sight.expire(0, 1501.0)
     assert sight.expired == 0
 
 
@@ -228,9 +229,10 @@ def _sight(asked: float, *, confirmed: float = 0.0, suspected: bool = False) -> 
 
 
 def test_suspicious_queues_are_asked_about_first_and_all_in_the_end() -> None:
-    read = Figures("bmq://d/q", "d", "priority", 5, 5, consumers=1, posted=5)
-    unread = Figures("bmq://d/q", "d", "priority", 5, 5, posted=5)
-    late = Figures("bmq://d/q", "d", "priority", 5, 5, posted=0)
+    read, unread, late = [
+        QueueFigures("bmq://d/q", "d", statistics=QueueStatistics("bmq://d/q", "d", **counted))
+        for counted in ({"consumers": 1, "posted": 5}, {"posted": 5}, {"posted": 0})
+    ]
     moving, standing = _sight(90, confirmed=3), _sight(90)
     suspected, new = _sight(90, suspected=True), _sight(0)
     at = 100.0
