@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 
 import bmq
-from bmq.cli.consoles import Row, folded, out, styled, table
+from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit
@@ -35,8 +35,6 @@ class _Checked:
 
 #: Fields of the records.
 FIELDS = fields_of(_Checked)
-#: The meaning of a combined row, and the column with the meaning.
-_SUBSCRIPTIONS = ("subscriptions", 2)
 
 
 @verb("check", broker=False)
@@ -157,19 +155,14 @@ def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None)
 
 def show_decision(decision: bmq.subscriptions.Decision) -> None:
     """Print the subscriptions in the order of evaluation, with the results, and the decision."""
-    rows: list[Row] = []
+    rows: list[tuple[object, ...]] = []
     for step in decision.steps:
         text = "(everything)" if step.expression is None else step.expression.text
         who = ", ".join(route.name + (" (full)" if route.full else "") for route in step.active)
-        style = "bold" if step.evaluation else ""
-        whose = tuple(route.consumer for route in step.active)
-        rows.append(Row(whose, (str(step.priority), text, who, step.verdict), style))
-        rows.extend(
-            Row(route.consumer, (str(route.priority), text, route.name, f"never: {step.priority} is higher"))
-            for route in step.dormant
-        )
+        rows.append((step.priority, text, who, styled(step.verdict, "bold" if step.evaluation else "")))
+        never = f"never: {step.priority} is higher"
+        rows += [(route.priority, text, route.name, never) for route in step.dormant]
     console = out()
     if rows:
-        cells = [(*row.cells[:-1], styled(row.cells[-1], row.style)) for row in folded(rows, _SUBSCRIPTIONS)]
-        console.print(table(["priority>", "expression", "subscription", "verdict"], cells))
+        console.print(table(["priority>", "expression", "subscription", "verdict"], rows))
     console.print(styled(str(decision).splitlines()[-1]))

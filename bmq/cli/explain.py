@@ -11,7 +11,7 @@ from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
 from bmq.cli.check import show_decision
-from bmq.cli.consoles import Row, folded, out, styled, table
+from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import assumed_types, parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, tell
@@ -160,10 +160,9 @@ def _names(decision: Decision | None) -> dict[str, object] | None:
 def _show_readers(readers: list[QueueReader]) -> None:
     """Print the subscriptions in the order of priority."""
     rows = [
-        Row(reader.client, (number(reader.subscription.priority), reader.expression, reader.use, reader.name))
+        (number(reader.subscription.priority), reader.expression, reader.use, reader.name)
         for reader in readers
     ]
     if rows:
         emit("")
-        cells = [row.cells for row in folded(rows, ("subscriptions", 3))]
-        out().print(table(["priority>", "expression", "unconfirmed", "subscription"], cells))
+        out().print(table(["priority>", "expression", "unconfirmed", "subscription"], rows))

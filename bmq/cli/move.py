@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -128,7 +128,6 @@ async def move(
             subscriptions=[bmq.Subscription(where, max_unconfirmed_messages=window)],
         )
         consumer = read.consumers[0]
-        total = limit if where is not None else await _total(target, source, limit)
         started = loop.time()
 
         def left() -> int | None:
@@ -148,7 +147,7 @@ async def move(
             return done
 
         try:
-            with progress_bar("moving", total, quiet=quiet) as show:
+            with progress_bar("moving", limit, quiet=quiet) as show:
                 await take("move", consumer, receive, handle, left)
         finally:
             result.seconds = round(loop.time() - started, 3)
@@ -172,20 +171,6 @@ def _check_queues(source: str, destination: str, to_broker: str | None) -> None:
         raise BadInput(
             f"source and destination are the same queue, {second.canonical}: give another destination"
         )
-
-
-async def _total(target: BrokerTarget, source: str, limit: int | None) -> int | None:
-    """Return the number of messages to move; None without a number from the broker."""
-    import bmq
-
-    with suppress(bmq.Error):
-        async with target.admin() as admin:
-            asked = admin.queue(source)
-            depth = await asked.depth()
-            held = {app.app_id: app.messages for app in depth.apps}
-            there = held.get(asked.app_id, depth.messages) if asked.app_id else depth.messages
-            return there if limit is None else min(limit, there)
-    return limit
 
 
 async def _pass_on(messages: list[bmq.Message], written: bmq.Queue, result: _Result) -> list[bmq.Message]:

@@ -198,18 +198,15 @@ def confirmed(question: str, consequences: Iterable[str] = ()) -> bool:
         BadInput: there is no terminal to ask on; the error has the consequences.
     """
     lines = list(consequences)
-    if not _terminal():
+    if not has_terminal():
         raise BadInput("\n".join(["--yes is required without a terminal", *lines]))
     note("\n".join([*lines, f"{question} [y/N]"]), end=" ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _terminal() -> bool:
+def has_terminal() -> bool:
+    """Whether somebody can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _draw_nothing(finished: int) -> None:
-    """Takes the place of the bar."""
 
 
 @contextmanager
@@ -225,7 +222,7 @@ def progress_bar(what: str, total: int | None, *, quiet: bool) -> Generator[Call
         A function that takes the number of finished messages.
     """
     if quiet or not sys.stderr.isatty():
-        yield _draw_nothing  # without rich, whose import takes longer than a post
+        yield lambda finished: None  # without rich, whose import takes longer than a post
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn

@@ -115,7 +115,7 @@ class Records:
             else {name: getattr(row, name) for name in self._names}
         )
         if self._form is Form.CSV:
-            self._line([_cell(record.get(name)) for name in self._names])
+            self._line([cell(record.get(name)) for name in self._names])
         else:
             emit_json({name: value for name, value in record.items() if value is not ABSENT})
         if flush:
@@ -127,7 +127,8 @@ class Records:
         emit(text.getvalue().removesuffix("\n"))
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as the text of a cell."""
     if value is None or value is ABSENT:
         return ""
     match value:

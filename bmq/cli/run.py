@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import bmq
 from bmq._logging import Log
-from bmq._version import install
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, log_to_stderr, note, write_utf8
 from bmq.cli.processes import NUMBER, Child, Supervisor
@@ -249,15 +248,7 @@ async def docs(
 
 
 def _as_yaml(document: dict[str, Any]) -> str:
-    """Return the document as YAML.
-
-    Raises:
-        BadInput: PyYAML is not installed.
-    """
-    try:
-        yaml: Any = importlib.import_module("yaml")  # some releases of its type stubs have unknown types
-    except ModuleNotFoundError:
-        raise BadInput(f"--yaml needs an extra: {install('cli')}") from None
+    yaml: Any = importlib.import_module("yaml")  # some releases of its type stubs have unknown types
     # Values that occur twice would become anchors and aliases.
     plain = json.loads(json.dumps(document))
     return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100))

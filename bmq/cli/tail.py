@@ -17,7 +17,7 @@ from bmq.cli.consoles import out
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, text_or_base64, to_json
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, Records, cell
 from bmq.cli.taking import FORCE, refuse_to_take, take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
@@ -217,11 +217,14 @@ class _Printer:
         import bmq
 
         try:
-            values = {name: _field(message, name) for name in self._fields}
+            values = _fields(message, self._fields) if self._fields else {}
             if self._records is not None:
                 self._records.write(values or to_json(message))
             elif values:
-                emit("\t".join(map(_plain, values.values())))
+                texts = (
+                    property_text(each) if isinstance(each, dict) else cell(each) for each in values.values()
+                )
+                emit("\t".join(texts))
             else:
                 self._line(message)
         except bmq.ProtocolError as error:
@@ -242,35 +245,17 @@ class _Printer:
         self._console.print(text, soft_wrap=True)
 
 
-def _field(message: bmq.Message, name: str) -> Any:
-    match name:
-        case "guid":
-            return message.guid
-        case "queue":
-            return message.queue_uri
-        case "size":
-            return len(message.data)
-        case "data":
-            return next(iter(text_or_base64(message.data).values()))
-        case "properties":
-            return {name: _shown(value) for name, value in message.properties.items()}
-        case "redelivered":
-            return message.redelivered
-        case _:
-            return _shown(message.properties.get(name))
-
-
-def _shown(value: object) -> object:
-    return value.hex() if isinstance(value, bytes) else value
-
-
-def _plain(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case dict():
-            return property_text(value)  # pyright: ignore[reportUnknownArgumentType]
-        case bool():
-            return str(value).lower()
-        case _:
-            return printable(str(value))
+def _fields(message: bmq.Message, names: list[str]) -> dict[str, Any]:
+    """Return the chosen fields of a message, and the properties with these names."""
+    properties = {
+        name: value.hex() if isinstance(value, bytes) else value for name, value in message.properties.items()
+    }
+    known = {
+        "guid": message.guid,
+        "queue": message.queue_uri,
+        "size": len(message.data),
+        "data": next(iter(text_or_base64(message.data).values())),
+        "properties": properties,
+        "redelivered": message.redelivered,
+    }
+    return {name: known[name] if name in known else properties.get(name) for name in names}

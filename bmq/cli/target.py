@@ -12,7 +12,6 @@ import os
 import ssl as ssl_module
 import stat
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from msgspec import structs
 
 from bmq._version import install
 from bmq.cli.files import replace_file
-from bmq.cli.output import BadInput
+from bmq.cli.output import BadInput, has_terminal
 
 if TYPE_CHECKING:
     import bmq
@@ -167,10 +166,8 @@ def edit_contexts() -> Generator[Contexts]:
     Raises:
         BadInput: the file cannot be read or written, or another edit does not end.
     """
-    try:
-        from filelock import FileLock, Timeout
-    except ModuleNotFoundError:
-        raise BadInput(f"editing contexts needs filelock: {install('cli')}") from None
+    from filelock import FileLock, Timeout  # loaded by few programs
+
     path = contexts_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -267,7 +264,7 @@ def given_password(user: str, variable: str, instead: str) -> str:
     """
     if variable in os.environ:
         return os.environ[variable]
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if has_terminal():
         import getpass  # loaded by few programs
 
         return getpass.getpass(f"Password of {user}: ")

@@ -28,7 +28,7 @@ class Terminal(io.StringIO):
 def typed(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdin", terminal)
-    monkeypatch.setattr("bmq.cli.output._terminal", lambda: True)
+    monkeypatch.setattr("bmq.cli.output.has_terminal", lambda: True)
     return terminal
 
 
