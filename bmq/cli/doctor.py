@@ -83,7 +83,12 @@ class _Steps:
         except (bmq.Error, BadInput, OSError) as error:
             reason = str(error) or type(error).__name__
             self.show(name, time.perf_counter() - started, reason, ok=False)
-            self._advise(_NO_ANSWER if isinstance(error, bmq.RequestTimeout) else advice)
+            if isinstance(error, bmq.RequestTimeout):
+                advice = _NO_ANSWER
+            if self._records is not None:
+                self._records.write(_Step(advice=advice), flush=True)
+            else:
+                self._console.print(styled(f"      {advice}"), soft_wrap=True)
             status = ExitStatus.FAILED if isinstance(error, _NotDelivered) else status_of(error)
             wrong = isinstance(error, BadInput | bmq.UsageError)
             raise _Stopped(
@@ -103,12 +108,6 @@ class _Steps:
         )
         line.append(printable(what), style="default")
         self._console.print(line, soft_wrap=True)
-
-    def _advise(self, advice: str) -> None:
-        if self._records is not None:
-            self._records.write(_Step(advice=advice), flush=True)
-        else:
-            self._console.print(styled(f"      {advice}"), soft_wrap=True)
 
 
 @verb("doctor")
@@ -152,7 +151,15 @@ async def examine(target: BrokerTarget, queue: str | None, output: Form, *, post
         for address in parse_addresses(target.uri):
             await _reach(steps, target, address)
         async with AsyncExitStack() as stack:
-            session = await _negotiate(steps, target, stack)
+            who = "with credentials" if target.credentials else "without credentials"
+            session = await steps.do(
+                "negotiate",
+                stack.enter_async_context(target.connect(reconnect=False)),
+                lambda _: f"the broker accepted the session, {who}",
+                "The port accepts connections, but no session begins: the broker hangs, the server is not a "
+                "BlazingMQ broker, TLS is required (tcps://), or the credentials (--user) are missing or "
+                "wrong.",
+            )
             if queue is not None:
                 return await _use(steps, session, target, queue, post=post)
     except _Stopped as stopped:
@@ -198,20 +205,6 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
                 "authorities, --server-name the name in the certificate, --cert and --key this client's "
                 "certificate.",
             )
-
-
-async def _negotiate(steps: _Steps, target: BrokerTarget, stack: AsyncExitStack) -> bmq.Session:
-    async def connect() -> bmq.Session:
-        return await stack.enter_async_context(target.connect(reconnect=False))
-
-    who = "with credentials" if target.credentials else "without credentials"
-    return await steps.do(
-        "negotiate",
-        connect(),
-        lambda _: f"the broker accepted the session, {who}",
-        "The port accepts connections, but no session begins: the broker hangs, the server is not a "
-        "BlazingMQ broker, TLS is required (tcps://), or the credentials (--user) are missing or wrong.",
-    )
 
 
 async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> tuple[str, tuple[str, ...]]:

@@ -53,12 +53,6 @@ DIFFERENCE = ("name", "only", "changes")
 _CHANGES = 2
 
 
-def _plan_status(status: ExitStatus) -> ExitStatus:
-    """Errors of ``plan`` have the status 1, because 2 means changes."""
-    return ExitStatus.FAILED if status < _SIGNALS else status
-
-
-_SIGNALS = 128
 _FOLDER = Annotated[Path, argument("FOLDER", "Folder with one file for each name, or one such file.")]
 _CONFIG_DIR = Annotated[
     Path | None,
@@ -66,7 +60,7 @@ _CONFIG_DIR = Annotated[
 ]
 
 
-@verb("domains plan", on_error=_plan_status)
+@verb("domains plan", failed=ExitStatus.FAILED)
 async def plan_changes(
     target: BrokerTarget,
     folder: _FOLDER,

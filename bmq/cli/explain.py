@@ -14,8 +14,9 @@ from bmq.cli.check import show_decision
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import assumed_types, parse_properties
 from bmq.cli.options import argument, option
-from bmq.cli.output import BadInput, ExitStatus, emit, note, tell
+from bmq.cli.output import ExitStatus, emit, note, tell
 from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 from bmq.subscriptions import Decision
@@ -62,10 +63,9 @@ async def explain(
         asked = admin.queue(queue)
         standing = await asked.standing()
         internals = await asked.internals()
+        if asked.app_id:
+            check_application(asked.uri, asked.app_id, tuple(app.app_id for app in internals.depth.apps))
         chosen = [app for app in internals.depth.apps if asked.app_id in ("", app.app_id)]
-        if asked.app_id and not chosen:
-            known = ", ".join(app.app_id for app in internals.depth.apps)
-            raise BadInput(f"{asked.uri} has no application {asked.app_id!r}; its applications: {known}")
         domain = await admin.domain(asked.domain)
         oldest = next(iter((await asked.messages(0, 1)).messages), None)
         counted = await _counted(asked)

@@ -21,7 +21,6 @@ from bmq.cli.records import JSON_FLAG, Form, form_of
 from bmq.cli.target import BrokerTarget, target_of
 
 Function = Callable[..., int | Coroutine[Any, Any, int | None] | None]
-OnError = Callable[[ExitStatus], ExitStatus]
 
 
 def verb(
@@ -30,7 +29,7 @@ def verb(
     broker: bool = True,
     logs: bool = True,
     service: bool = False,
-    on_error: OnError = lambda status: status,
+    failed: ExitStatus | None = None,
 ) -> Callable[[Function], Callable[..., None]]:
     """Make a command of a function or a coroutine function, which returns the exit status; None means OK.
 
@@ -40,7 +39,7 @@ def verb(
             the broker's options besides its own.
         logs: whether log lines go to stderr; otherwise the function configures logging itself.
         service: whether SIGTERM is the orderly end, with status 0.
-        on_error: changes the exit status of an error.
+        failed: exit status of every error; None for the status of :func:`status_of`.
     """
 
     def decorate(function: Function) -> Callable[..., None]:
@@ -69,7 +68,7 @@ def verb(
                 _collect_garbage()
                 return cast("int | None", function(*target, **arguments))
 
-            _guarded(name, run, logs=logs, on_error=on_error, service=service)
+            _guarded(name, run, logs=logs, failed=failed, service=service)
 
         signed: Any = command
         signed.__signature__ = inspect.Signature(parameters)
@@ -158,7 +157,7 @@ def _collect_garbage() -> None:
 
 
 def _guarded(
-    name: str, run: Callable[[], int | None], *, logs: bool, on_error: OnError, service: bool
+    name: str, run: Callable[[], int | None], *, logs: bool, failed: ExitStatus | None, service: bool
 ) -> None:
     """Run a verb, and turn its result or its error into an exit status.
 
@@ -188,7 +187,7 @@ def _guarded(
         status = ExitStatus.USAGE
     except (BadInput, bmq.Error, OSError, UnicodeError) as error:
         note(f"bmq {name}: {error}")
-        status = on_error(status_of(error))
+        status = status_of(error) if failed is None else failed
     raise typer.Exit(int(status))
 
 
