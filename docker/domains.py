@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from bmq.broker._domain_config import DomainConfig, Mode, Redirect, builtin_domains
+from bmq.broker.domain_config import DomainConfig, Mode, Redirect, builtin_domains
 
 HERE = Path(__file__).parent
 #: The name of the cluster in both clusters.json.

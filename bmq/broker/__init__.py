@@ -5,12 +5,12 @@
 """
 
 from bmq.broker._consumer_filter import ConsumerFilter, FilteredConsumer, TagConsumerFilter
-from bmq.broker._domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
 from bmq.broker._node import Bounds
 from bmq.broker._server import Broker
 from bmq.broker._settings import Action, ActionKind, Authentication
 from bmq.broker._views import PostedMessage
 from bmq.broker.clock import Clock, ManualClock
+from bmq.broker.domain_config import AppSubscription, DomainConfig, InvalidDomain, Limits, Mode
 
 __all__ = [
     "Action",

@@ -18,11 +18,11 @@ from bmq._json import orjson
 from bmq._version import __version__
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
-from bmq.broker._domain_config import InvalidDomain
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import CapacityMeter
+from bmq.broker.domain_config import InvalidDomain
 from bmq.wire.control import Subscription
 from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from bmq._logging import Log
 from bmq.broker._domain import Unavailable
-from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._inflation import Exhausted
 from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import BrokerQueue
+from bmq.broker.domain_config import DomainConfig
 from bmq.errors import InvalidURI, StatusCategory
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PutFlags
 from bmq.wire.control import (

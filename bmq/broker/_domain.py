@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bmq.broker._domain_config import DomainConfig, InvalidDomain, Redirect, parse_domain
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._storage import CapacityMeter
+from bmq.broker.domain_config import DomainConfig, InvalidDomain, Redirect, parse_domain
 from bmq.errors import InvalidExpression, StatusCategory
 from bmq.subscriptions import Expression
 from bmq.wire.control import Status

@@ -12,12 +12,12 @@ from bmq.broker._admin import run_command
 from bmq.broker._connected_client import ConnectedClient
 from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
-from bmq.broker._domain_config import DomainConfig
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._inflation import InflationBudget
 from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.broker._views import PostedMessage
+from bmq.broker.domain_config import DomainConfig
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.control import QueueHandleParameters, Status
 from bmq.wire.put import Put

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from bmq.broker._consumer_filter import passes
 from bmq.broker._delivery import AppDelivery
-from bmq.broker._domain_config import DomainConfig, Mode
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
 from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.broker._views import PostedMessage
+from bmq.broker.domain_config import DomainConfig, Mode
 from bmq.subscriptions import Evaluator
 from bmq.wire.constants import PutFlags
 from bmq.wire.control import DEFAULT_APP_ID, ExpressionVersion

@@ -23,7 +23,6 @@ from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.broker._connection import BrokerConnection
 from bmq.broker._domain import DomainSource, check_subscriptions
-from bmq.broker._domain_config import DomainConfig, Redirect, builtin_domains, parse_domain
 from bmq.broker._faults import Faults
 from bmq.broker._listener import Listener
 from bmq.broker._node import Bounds, BrokerNode
@@ -32,6 +31,7 @@ from bmq.broker._session import BrokerSession
 from bmq.broker._settings import Action, Authentication, BrokerSettings
 from bmq.broker._views import PostedMessage, QueuesView, listed
 from bmq.broker.clock import Clock
+from bmq.broker.domain_config import DomainConfig, Redirect, builtin_domains, parse_domain
 from bmq.errors import StateError
 from bmq.wire.guid import GuidGenerator, client_id_from
 from bmq.wire.printable import printable

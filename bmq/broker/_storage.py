@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from bmq.broker._domain_config import Limits
+from bmq.broker.domain_config import Limits
 from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import first_properties, plain_values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of domains: a broker's own format, read by the schema of brokers (``mqbconf.xsd``).
+"""The files of domains: a broker's own format, read by the rules of the embedded broker.
 
 A broker reads these files leniently: it skips unknown members, takes 0 for missing numbers, and reports most
 mistakes only when a client opens a queue. This module reports the mistakes before.
@@ -13,11 +13,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from bmq.broker.domain_config import DomainConfig, InvalidDomain, Mode, Redirect, parse_domain
 from bmq.cli.output import BadInput
 from bmq.subscriptions import Finding, check_domain
 
@@ -27,193 +28,88 @@ if TYPE_CHECKING:
 #: Values by path. The members that the schema does not know are below ``?``.
 Settings: TypeAlias = dict[str, Any]
 
-_INT32 = 2**31 - 1
-_INT64 = 2**63 - 1
-# A broker counts deliveries in six bits.
-_MOST_ATTEMPTS = 63
 # Characters of a queue's URI in the place of the domain.
 _NAME = re.compile(r"[-a-zA-Z0-9._~]+")
 #: The prefix of members that the schema does not know.
 UNKNOWN = "?"
 
-
-# ---- the schema
-
-
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A number, a text, a truth value or a list."""
-
-    what: str
-    legal: Callable[[Any], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """An object with one member, whose name is the value; further settings are below the name."""
-
-    alternatives: Mapping[str, Mapping[str, _Member]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A member of an object.
-
-    Attributes:
-        kind: legal values.
-        default: value of a missing member; None for no value.
-        required: why a broker needs the member; None for an optional member.
-    """
-
-    kind: _Value | _Choice | Mapping[str, _Member]
-    default: Any = None
-    required: str | None = None
-
-
-def _integer(high: int) -> _Value:
-    return _Value(f"an integer from 0 to {high}", lambda value: type(value) is int and 0 <= value <= high)
-
-
-def _are_names(value: Any) -> bool:
-    items = cast("list[object]", value) if isinstance(value, list) else [None]
-    return all(isinstance(each, str) and each for each in items)
-
-
-_RATIO = _Value("a number from 0 to 1", lambda value: type(value) in (int, float) and 0 <= value <= 1)
-_TEXT = _Value("a text", lambda value: isinstance(value, str))
-_FLAG = _Value("true or false", lambda value: type(value) is bool)
-_COUNT = _Member(_integer(_INT32), default=0)
-_LIMITS = {
-    "messages": _Member(_integer(_INT64), required="a broker takes 0, a single message"),
-    "messagesWatermarkRatio": _Member(_RATIO, default=0.8),
-    "bytes": _Member(_integer(_INT64), required="a broker takes 0, a single message"),
-    "bytesWatermarkRatio": _Member(_RATIO, default=0.8),
+# Objects with one member, whose name is the value; further settings are below the name.
+_CHOICES: Final = {
+    "mode": ("fanout", "priority", "broadcast"),
+    "storage.config": ("inMemory", "fileBacked"),
+    "consistency": ("eventual", "strong"),
 }
-_FANOUT = {
-    "appIDs": _Member(_Value("a list of appIds", _are_names), required=""),
-    "publishAppIdMetrics": _Member(_FLAG, default=True),
+# Members that the embedded broker skips, with their default values.
+_GROUPS: Final = {"rebalance": False, "maxGroups": 2**31 - 1, "ttlSeconds": 0}
+_METRICS: Final = "mode.fanout.publishAppIdMetrics"
+_SKIPPED: Final = {
+    "msgGroupIdConfig": _GROUPS,
+    **{f"msgGroupIdConfig.{name}": value for name, value in _GROUPS.items()},
+    _METRICS: True,
 }
-_PARAMETERS = {
-    "name": _Member(_TEXT),
-    "mode": _Member(_Choice({"fanout": _FANOUT, "priority": {}, "broadcast": {}}), required=""),
-    "storage": _Member(
-        {
-            "domainLimits": _Member(_LIMITS, required=""),
-            "queueLimits": _Member(_LIMITS, required=""),
-            "config": _Member(_Choice({"inMemory": {}, "fileBacked": {}}), required=""),
-        },
-        required="",
-    ),
-    "maxConsumers": _COUNT,
-    "maxProducers": _COUNT,
-    "maxQueues": _COUNT,
-    "msgGroupIdConfig": _Member(
-        {
-            "rebalance": _Member(_FLAG, default=False),
-            "maxGroups": _Member(_integer(_INT32), default=_INT32),
-            "ttlSeconds": _Member(_integer(_INT64), default=0),
-        }
-    ),
-    "maxIdleTime": _COUNT,
-    "messageTtl": _Member(_integer(_INT64), required="a broker takes 0 and deletes messages after a second"),
-    "maxDeliveryAttempts": _Member(_integer(_MOST_ATTEMPTS), default=0),
-    "deduplicationTimeMs": _Member(_integer(_INT32), default=300_000),
-    "consistency": _Member(
-        _Choice({"eventual": {}, "strong": {}}),
-        required="a broker takes eventual, and no longer shows the domain's configuration",
-    ),
-    "subscriptions": _Member(_Value("a list", lambda value: isinstance(value, list))),
+_ZERO: Final = "a broker takes 0, a single message"
+# Members that every file has to have, and the reason.
+_REQUIRED: Final = {
+    "mode": "",
+    "mode.fanout.appIDs": "",
+    "storage": "",
+    "storage.domainLimits": "",
+    "storage.domainLimits.messages": _ZERO,
+    "storage.domainLimits.bytes": _ZERO,
+    "storage.queueLimits": "",
+    "storage.queueLimits.messages": _ZERO,
+    "storage.queueLimits.bytes": _ZERO,
+    "storage.config": "",
+    "messageTtl": "a broker takes 0 and deletes messages after a second",
+    "consistency": "a broker takes eventual, and no longer shows the domain's configuration",
 }
-_DOCUMENT = {
-    "definition": _Member(
-        {"location": _Member(_TEXT, required=""), "parameters": _Member(_PARAMETERS, required="")}
-    ),
-    "redirect": _Member(_TEXT),
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _members(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the members of an object, with their paths, and over the members of these members."""
+    for name, member in value.items():
+        yield prefix + name, member
+        yield from _members(_object(member), f"{prefix}{name}.")
+
+
+# The paths of all members.
+_KNOWN: Final = {
+    *(path for path, _ in _members(DomainConfig("", Mode.FANOUT).parameters())),
+    *(f"{path}.{name}" for path, names in _CHOICES.items() for name in names),
+    *_SKIPPED,
 }
-# Settings have these paths instead of the paths in the file.
-_PLACES = {"definition.location": "location", "definition.parameters": ""}
 
 
-class _Reader:
-    """Reads one file: the settings, and the problems."""
-
-    def __init__(self) -> None:
-        self.settings: Settings = {}
-        self.found: list[Finding] = []
-
-    def error(self, where: str, message: str) -> None:
-        self.found.append(Finding("error", where, message))
-
-    def warning(self, where: str, message: str) -> None:
-        self.found.append(Finding("warning", where, message))
-
-    @property
-    def valid(self) -> bool:
-        return all(each.severity != "error" for each in self.found)
-
-    def read(self, kind: _Value | _Choice | Mapping[str, _Member], value: Any, path: str) -> None:
-        """Check a value, and store the settings in the value."""
-        given = cast("dict[str, Any]", value) if isinstance(value, dict) else None
-        match kind:
-            case _Value(what, legal):
-                if not legal(value):
-                    self.error(path, f"must be {what}, not {_shown(value)}")
-                else:
-                    self.settings[path] = value
-            case _Choice(alternatives):
-                chosen = next(iter(given)) if given is not None and len(given) == 1 else ""
-                if given is None or chosen not in alternatives:
-                    names = " or ".join(f'{{"{name}": {{}}}}' for name in alternatives)
-                    self.error(path, f"must be {names}, not {_shown(value)}")
-                else:
-                    self.settings[path] = chosen
-                    self.read(alternatives[chosen], given[chosen], f"{path}.{chosen}")
-            case _ if given is None:
-                self.error(path or "the file", f"must be an object, not {_shown(value)}")
-            case _:
-                self._members(kind, given, f"{path}." if path else "")
-
-    def _members(self, members: Mapping[str, _Member], given: dict[str, Any], prefix: str) -> None:
-        by_small_name = {each.lower(): each for each in members}
-        for name in (each for each in given if each not in members):
-            where = prefix + name
-            if near := difflib.get_close_matches(name.lower(), by_small_name, 1):
-                right = by_small_name[near[0]]
-                self.error(where, f"is unknown to brokers, which skip it: did you mean {right}?")
-            else:
-                self.warning(
-                    where, "is unknown to the schema: brokers skip the member, unless they are newer"
-                )
-                self.settings[f"{UNKNOWN}{where}"] = given[name]
-        for name, member in members.items():
-            where = prefix + name
-            if name in given:
-                self.read(member.kind, given[name], _PLACES.get(where, where))
-            elif member.required is not None:
-                self.error(where, f"is missing{': ' if member.required else ''}{member.required}")
-            elif member.default is not None:
-                self.settings[where] = member.default
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _in_any_order(settings: Settings) -> Settings:
-    """Return legal settings with sorted appIds, and with the expressions of subscriptions by appId."""
-    made = {path: value for path, value in settings.items() if path not in ("name", "subscriptions")}
-    if "mode.fanout.appIDs" in made:
+def _settings(parameters: Mapping[str, Any]) -> Settings:
+    """Return the settings of complete parameters, in the order of the schema."""
+    made: Settings = {}
+    for path, value in _members(parameters):
+        if path in _CHOICES:
+            made[path] = next(iter(value), None)
+        elif not isinstance(value, dict):
+            made[path if path in _KNOWN else f"{UNKNOWN}{path}"] = value
+    made.pop("name", None)
+    if made["mode"] == "fanout":
+        made.setdefault(_METRICS, True)
         made["mode.fanout.appIDs"] = sorted(made["mode.fanout.appIDs"])
-    for entry in settings.get("subscriptions", ()):
+    for entry in made.pop("subscriptions", ()):
         made[f"subscriptions[{entry.get('appId', '')}]"] = entry.get("expression", {}).get("text", "")
     return made
+
+
+def running_settings(domain: DomainInfo) -> Settings:
+    """Return the settings of a running domain; members of newer brokers are below ``?``."""
+    return _settings(domain.configuration) | {"location": domain.cluster}
 
 
 # ---- files
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DomainFile:
     """The file of a domain.
 
@@ -223,15 +119,26 @@ class DomainFile:
         content: bytes of the file.
         settings: values by path; empty for a file with errors.
         findings: problems of the file.
-        valid: whether no finding is an error.
     """
 
     name: str
     path: Path
-    content: bytes = field(repr=False)
-    settings: Settings = field(repr=False)
-    findings: tuple[Finding, ...]
-    valid: bool
+    content: bytes = field(default=b"", repr=False)
+    settings: Settings = field(default_factory=dict[str, Any], repr=False)
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def valid(self) -> bool:
+        """Whether no finding is an error."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def error(self, where: str, message: str) -> None:
+        """Add a finding with which a broker refuses or misunderstands the file."""
+        self.findings.append(Finding("error", where, message))
+
+    def warn(self, where: str, message: str) -> None:
+        """Add a finding that may be intended."""
+        self.findings.append(Finding("warning", where, message))
 
 
 def domain_folder(folder: Path) -> Path:
@@ -261,22 +168,23 @@ def read_domains(path: Path) -> list[DomainFile]:
 
 def read_domain(path: Path) -> DomainFile:
     """Read the file of one domain; problems are findings."""
-    reader = _Reader()
-    name, content = path.stem, b""
-    if not _NAME.fullmatch(name):
-        reader.error("the file's name", f"{name!r} cannot be a domain: it has other characters than a URI")
+    file = DomainFile(path.stem, path)
+    if not _NAME.fullmatch(file.name):
+        file.error("the file's name", f"{file.name!r} cannot be a domain: it has other characters than a URI")
     try:
-        content = path.read_bytes()
-        document = json.loads(content, object_pairs_hook=_unique, parse_constant=_no_constant)
-        _read_document(name, document, reader)
+        file.content = path.read_bytes()
+        document = json.loads(file.content, object_pairs_hook=_unique, parse_constant=_no_constant)
+        _read_document(file, document)
     except OSError as error:
-        reader.error("the file", f"cannot be read: {error.strerror}")
+        file.error("the file", f"cannot be read: {error.strerror}")
     except RecursionError:
-        reader.error("the file", "is nested too deeply")
+        file.error("the file", "is nested too deeply")
+    except InvalidDomain as error:
+        where, _, why = str(error).removeprefix(f"{error.source}: ").partition(": ")
+        file.error(where.removeprefix("definition.parameters."), why)
     except ValueError as error:
-        reader.error("the file", f"is not JSON: {error}")
-    settings = _in_any_order(reader.settings) if reader.valid else {}
-    return DomainFile(name, path, content, settings, tuple(reader.found), reader.valid)
+        file.error("the file", f"is not JSON: {error}")
+    return file
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -292,46 +200,88 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number of JSON")
 
 
-def _read_document(name: str, document: Any, reader: _Reader) -> None:
-    """Read the settings, and report values that are legal alone and wrong together."""
-    given = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
-    if len(given.keys() & _DOCUMENT) != 1:
-        reader.error("the file", 'must have either "definition" or "redirect"')
+def _read_document(file: DomainFile, document: Any) -> None:
+    """Take the settings of a document.
+
+    Raises:
+        InvalidDomain: the broker would not read the document.
+    """
+    given = _object(document)
+    if len({"definition", "redirect"} & given.keys()) != 1:
+        file.error("the file", 'must have either "definition" or "redirect"')
         return
-    reader.read(_DOCUMENT, given, "")
-    settings = reader.settings
-    if settings.get("redirect") in ("", name):
-        reader.error("redirect", "must be the name of another domain")
-    if settings.get("name", name) != name:
-        reader.error("name", f"must be the file's name, {name!r}: brokers find a domain by its file")
-    apps = settings.get("mode.fanout.appIDs", [])
-    for app in dict.fromkeys(each for each in apps if apps.count(each) > 1):
-        reader.error("mode.fanout.appIDs", f"{app!r} is listed twice")
-    if not apps and "mode.fanout.appIDs" in settings:
-        reader.warning("mode.fanout.appIDs", "no application: each message is deleted at once")
-    mode, storage = settings.get("mode"), settings.get("storage.config")
-    strong = settings.get("consistency") == "strong"
-    if mode == "broadcast" and storage == "fileBacked":
-        reader.error(
+    definition = _object(given.get("definition"))
+    parameters = _object(definition.get("parameters"))
+    if parameters:
+        _check_members(file, parameters)
+    if not file.valid:
+        return
+    config = parse_domain(file.name, given)
+    if isinstance(config, Redirect):
+        file.settings = {"redirect": config.target}
+        if config.target == file.name:
+            file.error("redirect", "must be the name of another domain")
+        return
+    if not isinstance(definition.get("location"), str):
+        file.error("definition.location", "must be the name of a cluster")
+    if parameters.get("name", file.name) != file.name:
+        file.error("name", f"must be the file's name, {file.name!r}: brokers find a domain by its file")
+    _check_together(file, config)
+    file.findings += [each for each in check_domain(parameters) if each.where.startswith("subscriptions")]
+    if file.valid:
+        defaults = config.parameters()
+        if "msgGroupIdConfig" in parameters:
+            defaults["msgGroupIdConfig"] = _GROUPS
+        file.settings = {"location": definition["location"]} | _settings(_merged(defaults, parameters))
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**defaults} | {
+        name: _merged(defaults[name], _object(value)) if name in defaults and _object(value) else value
+        for name, value in given.items()
+    }
+
+
+def _check_members(file: DomainFile, parameters: dict[str, Any]) -> None:
+    """Report unknown and missing members, which a broker skips or takes as 0."""
+    given = dict(_members(parameters))
+    for path, value in given.items():
+        parent, dot, name = path.rpartition(".")
+        if path in _SKIPPED and type(value) is not type(_SKIPPED[path]):
+            file.error(path, f"must be of the kind of {json.dumps(_SKIPPED[path])}, not {json.dumps(value)}")
+        if path in _KNOWN or parent not in ("", *_KNOWN):
+            continue
+        prefix = parent + dot
+        beside = {each.removeprefix(prefix).lower(): each for each in _KNOWN if each.startswith(prefix)}
+        if parent in _CHOICES:
+            file.error(parent, f"must be one of {', '.join(_CHOICES[parent])}, not {name}")
+        elif near := difflib.get_close_matches(name.lower(), beside, 1):
+            right = beside[near[0]].rpartition(".")[2]
+            file.error(path, f"is unknown to brokers, which skip it: did you mean {right}?")
+        else:
+            file.warn(path, "is unknown to the schema: brokers skip the member, unless they are newer")
+    for path, why in _REQUIRED.items():
+        if path not in given and path.rpartition(".")[0] in ("", *given):
+            file.error(path, f"is missing{': ' if why else ''}{why}")
+
+
+def _check_together(file: DomainFile, config: DomainConfig) -> None:
+    """Report values that are legal alone and wrong together."""
+    broadcast, strong = config.mode is Mode.BROADCAST, config.consistency == "strong"
+    if config.mode is Mode.FANOUT and not config.app_ids:
+        file.warn("mode.fanout.appIDs", "no application: each message is deleted at once")
+    if broadcast and config.file_backed:
+        file.error(
             "storage.config", "must be inMemory in a broadcast domain: brokers refuse to open its queues"
         )
-    if mode == "broadcast" and strong:
-        reader.warning("consistency", "brokers take a broadcast domain as eventual")
-    if storage == "inMemory" and strong:
-        reader.warning("consistency", "a broker acknowledges no post to a strong domain in memory")
-    if settings.get("messageTtl") == 0:
-        reader.warning("messageTtl", "0 deletes messages after a second at most")
+    if broadcast and strong:
+        file.warn("consistency", "brokers take a broadcast domain as eventual")
+    if strong and not config.file_backed:
+        file.warn("consistency", "a broker acknowledges no post to a strong domain in memory")
+    if config.message_ttl == 0:
+        file.warn("messageTtl", "0 deletes messages after a second at most")
     for unit in ("messages", "bytes"):
-        queue, domain = f"storage.queueLimits.{unit}", f"storage.domainLimits.{unit}"
-        if settings.get(queue, 0) > settings.get(domain, 0):
-            reader.warning(queue, f"has no effect: the limit of the whole domain is {settings.get(domain)}")
-    if mode is not None and "subscriptions" in settings:
-        checked = check_domain(given)
-        reader.found += [each for each in checked if each.where.startswith("subscriptions")]
-
-
-def running_settings(domain: DomainInfo) -> Settings:
-    """Return the settings of a running domain; members of newer brokers are below ``?``."""
-    reader = _Reader()
-    reader.read(_PARAMETERS, {**domain.configuration}, "")
-    return _in_any_order(reader.settings) | {"location": domain.cluster}
+        queue, domain = getattr(config.queue_limits, unit), getattr(config.domain_limits, unit)
+        if queue > domain:
+            why = f"has no effect: the limit of the whole domain is {domain}"
+            file.warn(f"storage.queueLimits.{unit}", why)

@@ -221,9 +221,10 @@ class _Printer:
             if self._records is not None:
                 self._records.write(values or to_json(message))
             elif values:
-                texts = (
-                    property_text(each) if isinstance(each, dict) else cell(each) for each in values.values()
-                )
+                texts = [
+                    property_text(value) if name == "properties" else cell(value)
+                    for name, value in values.items()
+                ]
                 emit("\t".join(texts))
             else:
                 self._line(message)

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, Final, cast
 
 from bmq.broker import Broker, DomainConfig
-from bmq.broker._domain_config import builtin_domains
+from bmq.broker.domain_config import builtin_domains
 from bmq.testing._transport import SocketlessTransport
 
 __all__ = ["MemoryBroker", "MemoryNetwork"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from bmq import _checks, _world
 from bmq.broker import AppSubscription, DomainConfig, Mode
-from bmq.broker._domain_config import builtin_domains
+from bmq.broker.domain_config import builtin_domains
 from bmq.errors import UsageError
 from bmq.wire.uri import QueueUri
 

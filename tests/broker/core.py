@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from bmq.broker._domain import DomainSource
-from bmq.broker._domain_config import DomainConfig, builtin_domains
 from bmq.broker._node import BrokerNode
 from bmq.broker._output import BrokerOutput
 from bmq.broker._session import BrokerSession
 from bmq.broker._settings import BrokerSettings
+from bmq.broker.domain_config import DomainConfig, builtin_domains
 from bmq.wire.ack import AckMessage
 from bmq.wire.control import (
     AuthenticationMessage,

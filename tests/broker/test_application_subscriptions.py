@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.broker._domain_config import AppSubscription
+from bmq.broker.domain_config import AppSubscription
 from bmq.wire.control import Status, StatusCategory
 from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.sweeps import sweep

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bmq.broker._domain_config import (
+from bmq.broker.domain_config import (
     DomainConfig,
     InvalidDomain,
     Limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bmq.broker._domain_config import Limits
+from bmq.broker.domain_config import Limits
 from bmq.wire.control import OpenQueueResponse, Status
 from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain
 from tests.sweeps import sweep

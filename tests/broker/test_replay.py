@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from bmq.broker._domain import DomainSource
-from bmq.broker._domain_config import builtin_domains
 from bmq.broker._node import BrokerNode
 from bmq.broker._output import BrokerOutput
 from bmq.broker._session import BrokerSession
 from bmq.broker._settings import Authentication, BrokerSettings
+from bmq.broker.domain_config import builtin_domains
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks
 from bmq.wire.constants import EventType

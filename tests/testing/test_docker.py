@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bmq.broker._domain_config import DomainConfig, builtin_domains, parse_domain
 from bmq.broker._server import Broker
+from bmq.broker.domain_config import DomainConfig, builtin_domains, parse_domain
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
