@@ -61,8 +61,6 @@ logger = Log("bmq.admin")
 _JSON = "ENCODING JSON_COMPACT"
 _ALL = "*"
 _UNLIMITED = "UNLIMITED"
-# Credentials are renewed when this part of their lifetime has passed.
-_RENEW = 0.8
 # Longer commands are mistakes without a use at the broker, and longer names of processes too.
 _LONGEST_COMMAND = 10_000
 _LONGEST_NAME = 1000
@@ -206,37 +204,27 @@ class Admin:
         """
         now = running_loop().time
         deadline = now() + self._timeout
-        opened: list[tuple[Address, AdminConnection]] = []
+        opened: list[AdminConnection] = []
 
         async def open_one(address: Address) -> None:
-            credentials = await self._access.get_credentials()
-            connection = await AdminConnection.open(
-                address,
-                process_name=self._process_name,
-                credentials=credentials,
-                ssl=self._access.ssl,
-                server_hostname=self._access.server_hostname,
-                timeout=max(0.0, deadline - now()),
-            )
+            left = max(0.0, deadline - now())
+            connection = await AdminConnection.open(address, self._access, self._process_name, left)
             if opened:
                 await connection.close()  # another connection was first
             else:
-                opened.append((address, connection))
+                opened.append(connection)
 
         runners = [partial(open_one, address) for address in self._addresses]
         head_start = min(_HEAD_START, self._timeout / (len(runners) + 1))
         try:
             await race(runners, head_start, {})
         except BaseException:
-            for _, connection in opened:
+            for connection in opened:
                 await connection.close()
             raise
-        address, connection = opened[0]
-        self.broker = str(address)
+        self.broker = str(opened[0].address)
         self._survey = None
-        if connection.expires is not None:
-            connection.expires = now() + (connection.expires - now()) * _RENEW
-        return connection
+        return opened[0]
 
     @asynccontextmanager
     async def _within(self, seconds: float, failed: str) -> AsyncGenerator[None]:

@@ -36,25 +36,26 @@ class Command:
     """A command of brokers.
 
     Attributes:
-        words: the words; a word in angle brackets is a name, such as ``<domain>``.
+        text: the words; a word in angle brackets is a name, such as ``<domain>``.
         danger: the effect.
         effect: the effect in words, for dangerous commands; empty for harmless commands.
     """
 
-    words: tuple[str, ...]
+    text: str
     danger: Danger = Danger.READS
     effect: str = ""
 
-    def matches(self, words: list[str]) -> bool:
-        """Whether a line of words is this command."""
-        return len(words) == len(self.words) and all(
-            mine.startswith("<") or mine == given.upper()
-            for mine, given in zip(self.words, words, strict=True)
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the command."""
+        return tuple(self.text.split())
+
+    def begins(self, words: list[str]) -> bool:
+        """Whether the command begins with some words of a line."""
+        pairs = zip(self.words, words, strict=False)
+        return len(words) <= len(self.words) and all(
+            mine.startswith("<") or mine == given.upper() for mine, given in pairs
         )
-
-
-def _command(text: str, danger: Danger = Danger.READS, effect: str = "") -> Command:
-    return Command(tuple(text.split()), danger, effect)
 
 
 _CHANGES, _INTERRUPTS, _DELETES = Danger.CHANGES, Danger.INTERRUPTS, Danger.DELETES
@@ -70,86 +71,75 @@ _RECEIPTS = (
 
 #: All commands, with each alternative as a command of its own.
 COMMANDS: tuple[Command, ...] = (
-    _command("HELP"),
-    _command("HELP PLUMBING"),
-    _command("BROKERCONFIG DUMP"),
-    _command(f"{_DOMAIN} INFOS"),
-    _command(f"{_DOMAIN} PURGE", _DELETES, "deletes all messages of all queues of the domain"),
-    _command(f"{_QUEUE} INTERNALS"),
-    _command(f"{_QUEUE} LIST <offset> <count>"),
-    _command(f"{_QUEUE} LIST <app> <offset> <count>"),
-    _command(
+    Command("HELP"),
+    Command("HELP PLUMBING"),
+    Command("BROKERCONFIG DUMP"),
+    Command(f"{_DOMAIN} INFOS"),
+    Command(f"{_DOMAIN} PURGE", _DELETES, "deletes all messages of all queues of the domain"),
+    Command(f"{_QUEUE} INTERNALS"),
+    Command(f"{_QUEUE} LIST <offset> <count>"),
+    Command(f"{_QUEUE} LIST <app> <offset> <count>"),
+    Command(
         f"{_QUEUE} PURGE <app>",
         _DELETES,
         "deletes all messages of an application of the queue; * for the whole queue",
     ),
-    _command("DOMAINS RECONFIGURE <domain>", _CHANGES),
-    _command("DOMAINS RESOLVER CACHE_CLEAR ALL", _CHANGES),
-    _command("DOMAINS RESOLVER CACHE_CLEAR <domain>", _CHANGES),
-    _command(
+    Command("DOMAINS RECONFIGURE <domain>", _CHANGES),
+    Command("DOMAINS RESOLVER CACHE_CLEAR ALL", _CHANGES),
+    Command("DOMAINS RESOLVER CACHE_CLEAR <domain>", _CHANGES),
+    Command(
         "DOMAINS REMOVE <domain>",
         _DELETES,
         "deletes all queues of the domain with their messages, and refuses clients of the domain from now on",
     ),
-    _command(
+    Command(
         "DOMAINS REMOVE <domain> FINALIZE",
         _INTERRUPTS,
         "ends the removal: the broker forgets the domain, and accepts a new domain with the name",
     ),
-    _command("CONFIGPROVIDER CACHE_CLEAR ALL", _CHANGES),
-    _command("CONFIGPROVIDER CACHE_CLEAR <domain>", _CHANGES),
-    _command("STAT SHOW"),
-    _command("STAT LIST_TUNABLES"),
-    _command("STAT GET <stat-tunable>"),
-    _command("STAT SET <stat-tunable> <value>", _CHANGES),
-    _command("CLUSTERS LIST"),
-    _command(f"{_CLUSTER} STATUS"),
-    _command(f"{_CLUSTER} QUEUEHELPER"),
-    _command(f"{_CLUSTER} FORCE_GC_QUEUES", _CHANGES),
-    _command(f"{_CLUSTER} STORAGE SUMMARY"),
-    _command(f"{_PARTITION} SUMMARY"),
-    _command(f"{_PARTITION} ENABLE", _CHANGES),
-    _command(
+    Command("CONFIGPROVIDER CACHE_CLEAR ALL", _CHANGES),
+    Command("CONFIGPROVIDER CACHE_CLEAR <domain>", _CHANGES),
+    Command("STAT SHOW"),
+    Command("STAT LIST_TUNABLES"),
+    Command("STAT GET <stat-tunable>"),
+    Command("STAT SET <stat-tunable> <value>", _CHANGES),
+    Command("CLUSTERS LIST"),
+    Command(f"{_CLUSTER} STATUS"),
+    Command(f"{_CLUSTER} QUEUEHELPER"),
+    Command(f"{_CLUSTER} FORCE_GC_QUEUES", _CHANGES),
+    Command(f"{_CLUSTER} STORAGE SUMMARY"),
+    Command(f"{_PARTITION} SUMMARY"),
+    Command(f"{_PARTITION} ENABLE", _CHANGES),
+    Command(
         f"{_PARTITION} DISABLE",
         _INTERRUPTS,
         "refuses posts to the partition's file-backed queues until ENABLE; confirmed messages stay stored",
     ),
-    _command(
+    Command(
         f"{_PARTITION} ROLLOVER",
         _INTERRUPTS,
         "copies the outstanding messages of the partition to new files; its queues wait meanwhile",
     ),
-    _command(f"{_CLUSTER} STORAGE DOMAIN <domain> QUEUE_STATUS"),
+    Command(f"{_CLUSTER} STORAGE DOMAIN <domain> QUEUE_STATUS"),
     *(
-        _command(f"{_CLUSTER} {scope} {words}")
+        Command(f"{_CLUSTER} {scope} {words}")
         for scope in ("STORAGE REPLICATION", "STATE ELECTOR")
         for words in ("LIST_TUNABLES", "GET <tunable>", "GET_ALL <tunable>")
     ),
     *(
-        _command(f"{_CLUSTER} {scope} {words} <tunable> <value>", _INTERRUPTS, effect)
+        Command(f"{_CLUSTER} {scope} {words} <tunable> <value>", _INTERRUPTS, effect)
         for scope, effect in (("STORAGE REPLICATION", _RECEIPTS), ("STATE ELECTOR", _QUORUM))
         for words in ("SET", "SET_ALL")
     ),
 )
 
 # Words that mark commands of newer brokers as dangerous, in the text form and as members of the JSON form.
-_DANGEROUS_WORDS = {
-    "PURGE": _DELETES,
-    "PURGEAPPID": _DELETES,
-    "REMOVE": _DELETES,
-    "DELETE": _DELETES,
-    "WIPE": _DELETES,
-    "FINALIZE": _INTERRUPTS,
-    "DISABLE": _INTERRUPTS,
-    "ROLLOVER": _INTERRUPTS,
-    "SHUTDOWN": _INTERRUPTS,
-    "STOP": _INTERRUPTS,
-    "EXIT": _INTERRUPTS,
-    "KILL": _INTERRUPTS,
-    "SET": _INTERRUPTS,
-    "SET_ALL": _INTERRUPTS,
-    "SETTUNABLE": _INTERRUPTS,
-}
+_DELETING = ("PURGE", "PURGEAPPID", "REMOVE", "DELETE", "WIPE")
+_INTERRUPTING = (
+    *("FINALIZE", "DISABLE", "ROLLOVER", "SHUTDOWN", "STOP", "EXIT", "KILL"),
+    *("SET", "SET_ALL", "SETTUNABLE"),
+)
+_DANGEROUS = dict.fromkeys(_DELETING, _DELETES) | dict.fromkeys(_INTERRUPTING, _INTERRUPTS)
 
 
 def without_encoding(text: str) -> list[str]:
@@ -163,7 +153,7 @@ def without_encoding(text: str) -> list[str]:
 def find_command(text: str) -> Command | None:
     """Return the command of a line; None for an unknown command, and for a command as JSON."""
     words = without_encoding(text)
-    return next((each for each in COMMANDS if each.matches(words)), None)
+    return next((each for each in COMMANDS if len(each.words) == len(words) and each.begins(words)), None)
 
 
 def danger_of(command: str) -> Danger:
@@ -178,31 +168,27 @@ def danger_of(command: str) -> Danger:
     """
     text = _checks.text("command", command)
     if text.lstrip().startswith("{"):
-        return _danger_of_json(text)
-    known = find_command(text)
-    if known is not None:
+        words = _members(text)
+    elif known := find_command(text):
         return known.danger
-    return max((_danger_of_word(word) for word in without_encoding(text)), default=Danger.READS)
+    else:
+        words = without_encoding(text)
+    return max((_DANGEROUS.get(word.upper(), Danger.READS) for word in words), default=Danger.READS)
 
 
-def _danger_of_word(word: str) -> Danger:
-    return _DANGEROUS_WORDS.get(word.upper(), Danger.READS)
-
-
-def _danger_of_json(text: str) -> Danger:
-    """Judge a command by the names of its members; names of domains are values, and do not count."""
+def _members(text: str) -> list[str]:
+    """Return the names of all members of a JSON object; names of domains are values, and do not count."""
     try:
-        value: Any = orjson.loads(text)
+        rest: list[Any] = [orjson.loads(text)]
     except ValueError:
-        return Danger.READS  # no broker decodes the command
+        return []  # no broker decodes the command
     names: list[str] = []
-    rest = [value]
     while rest:
-        each: Any = rest.pop()
+        each = rest.pop()
         if isinstance(each, dict):
             members = cast("dict[str, Any]", each)
-            names.extend(members)
-            rest.extend(members.values())
+            names += members
+            rest += members.values()
         elif type(each) is list:
             rest += each
-    return max((_danger_of_word(name) for name in names), default=Danger.READS)
+    return names

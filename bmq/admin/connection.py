@@ -13,10 +13,10 @@ import msgspec
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import create_connection, running_loop
-from bmq.client.address import Address
+from bmq.client.address import Address, BrokerAccess
 from bmq.client.options import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
-from bmq.protocol.client.handshake import Credentials, Handshake, not_a_broker
+from bmq.protocol.client.handshake import Handshake, not_a_broker
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AdminCommand,
@@ -34,16 +34,21 @@ __all__ = ["AdminConnection"]
 
 logger = Log("bmq.admin")
 
+# Credentials are renewed when this part of their lifetime has passed.
+_RENEW = 0.8
+
 
 class AdminConnection(asyncio.Protocol):
     """A connection negotiated as an admin client.
 
     Attributes:
+        address: the broker's address.
         lost: the reason for the loss of the connection; None while connected.
-        expires: time on the loop's clock at which the broker requires credentials again; None for never.
+        expires: time on the loop's clock at which to connect anew with credentials; None for never.
     """
 
-    def __init__(self, process_name: str) -> None:
+    def __init__(self, address: Address, process_name: str) -> None:
+        self.address = address
         identity, _ = introduce(process_name)
         self._loop = running_loop()
         self._handshake = Handshake(msgspec.structs.replace(identity, client_type=ClientType.E_TCPADMIN))
@@ -60,14 +65,7 @@ class AdminConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls,
-        address: Address,
-        *,
-        process_name: str,
-        credentials: Credentials | None,
-        ssl: ssl_module.SSLContext | None,
-        server_hostname: str | None,
-        timeout: float,
+        cls, address: Address, access: BrokerAccess, process_name: str, timeout: float
     ) -> AdminConnection:
         """Connect and negotiate.
 
@@ -75,17 +73,19 @@ class AdminConnection(asyncio.Protocol):
             ConnectionFailed: the address does not answer, does not answer in time, or is not a broker.
             NegotiationError, AuthenticationError: the broker refused the client.
         """
-        connection = cls(process_name)
+        connection = cls(address, process_name)
+        ssl = access.ssl
         if ssl is None and address.tls:
             ssl = ssl_module.create_default_context()
         try:
             async with asyncio.timeout(timeout):
+                credentials = await access.get_credentials()
                 await create_connection(
                     lambda: connection,
                     address.host,
                     address.port,
                     ssl=ssl,
-                    server_hostname=(server_hostname or address.host) if ssl is not None else None,
+                    server_hostname=(access.server_hostname or address.host) if ssl is not None else None,
                 )
                 connection._established = True
                 connection._send(connection._handshake.begin(credentials))
@@ -192,7 +192,7 @@ class AdminConnection(asyncio.Protocol):
             for what in handshake.skipped:
                 self._notice(what)
             if handshake.lifetime is not None:
-                self.expires = self._loop.time() + handshake.lifetime
+                self.expires = self._loop.time() + handshake.lifetime * _RENEW
             self._negotiated.set_result(None)
 
     def _answered(self, event: Event) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from bmq import _world
 from bmq._words import age, number, several, size
 from bmq.admin.results import (
     AppDepth,
-    AppState,
     Client,
     DomainInfo,
     Internals,
@@ -23,6 +21,8 @@ from bmq.admin.results import (
     StoredMessage,
     Stream,
     Usage,
+    Window,
+    ttl_of,
 )
 from bmq.conventions import BUCKET, DUE
 from bmq.errors import AdminError, ProtocolError
@@ -86,11 +86,11 @@ class QueueReader:
     @property
     def expression(self) -> str:
         """The expression; in words if empty."""
-        if not self.subscription.expression:
+        text = self.subscription.expression
+        if not text:
             return "(everything)"
-        error = Expression(self.subscription.expression, strict=False).error
-        note = "" if error is None else " (not legal: matches every message)"
-        return self.subscription.expression + note
+        legal = Expression(text, strict=False).error is None
+        return text if legal else f"{text} (not legal: matches every message)"
 
     @property
     def use(self) -> str:
@@ -110,16 +110,27 @@ class QueueReader:
             return window.full
         # The window of a subscription is unknown. So count: are there as many full windows with these limits
         # as subscriptions with these limits?
-        limits = (self.subscription.max_messages, self.subscription.max_bytes)
-        rivals = sum(1 for each in self.stream.subscriptions if (each.max_messages, each.max_bytes) == limits)
-        return rivals <= sum(
-            1 for each in self.stream.windows if each.full and (each.max_messages, each.max_bytes) == limits
-        )
+        limits = _limits(self.subscription)
+        rivals = sum(_limits(each) == limits for each in self.stream.subscriptions)
+        return rivals <= sum(each.full and _limits(each) == limits for each in self.stream.windows)
 
     @property
     def takes_all(self) -> bool:
         """Whether the subscription has room and no expression."""
         return not self.subscription.expression and not self.full
+
+    def outranks(self, other: QueueReader) -> bool:
+        """Whether another client's subscription has a lower priority for the same messages."""
+        return (
+            self.client != other.client
+            and self.subscription.priority > other.subscription.priority
+            and not self.full
+            and self.subscription.expression in ("", other.subscription.expression)
+        )
+
+
+def _limits(limited: ReaderSubscription | Window) -> tuple[int, int]:
+    return limited.max_messages, limited.max_bytes
 
 
 class Explanation:
@@ -151,9 +162,10 @@ class Explanation:
         depth = internals.depth
         each = [one for client in internals.clients for one in client.behind or (client,)]
         nodes = [one.description for one in each if not _PROCESS.search(one.description)]
+        count = len(each) - len(nodes)
         yield (
             f"{internals.uri} ({self._domain.mode}) holds {several(depth.messages, 'message')}, "
-            f"{size(depth.bytes)}; {_clients(len(each) - len(nodes))} it open, "
+            f"{size(depth.bytes)}; {several(count, 'client')} {_one(count, 'has', 'have')} it open, "
             f"{number(sum(one.writers for one in each))} for writing."
         )
         if nodes:
@@ -161,25 +173,24 @@ class Explanation:
                 f"More clients may have it open behind {', '.join(nodes[:_NAMED])}: --broker with the "
                 "addresses of all nodes counts them."
             )
+        ttl = ttl_of(self._domain)
         if oldest is not None:
-            came = oldest.arrival
-            ttl = self._domain.configuration.get("messageTtl")
             ends = ""
-            if isinstance(ttl, int) and ttl > 0:
-                left = (came + timedelta(seconds=ttl) - _world.now()).total_seconds()
+            if ttl is not None:
+                left = ttl - (_world.now() - oldest.arrival).total_seconds()
                 ends = f", and expires in {left:.0f} s" if left > 0 else ", and expires now"
-            yield f"The oldest message arrived {age(came)} ago{ends} (GUID {oldest.guid})."
+            yield f"The oldest message arrived {age(oldest.arrival)} ago{ends} (GUID {oldest.guid})."
         if counted is not None and counted.expired:
-            ttl = self._domain.configuration.get("messageTtl")
-            time = f" (now {number(ttl)} s)" if isinstance(ttl, int) and ttl > 0 else ""
+            time = "" if ttl is None else f" (now {number(ttl)} s)"
             yield (
                 f"{several(counted.expired, 'message')} expired since the broker began to count: the time to "
                 f"live{time} ended before every application had confirmed."
             )
         if counted is not None and counted.rejected:
+            were = _one(counted.rejected, "was", "were")
             yield (
-                f"{several(counted.rejected, 'message')} {_were(counted.rejected)} deleted after too many "
-                "deliveries: consumers disconnected while they held the messages."
+                f"{several(counted.rejected, 'message')} {were} deleted after too many deliveries: consumers "
+                "disconnected while they held the messages."
             )
         for whose, usage in (("queue", internals.usage), ("domain", self._domain.usage)):
             if usage is not None and _over(usage):
@@ -191,37 +202,37 @@ class Explanation:
 
     def words(self, app: AppDepth) -> Iterator[str]:
         """Why the messages of an application wait."""
-        name = "the queue" if app.app_id == "__default" else f"application {app.app_id}"
         if self._domain.mode == "broadcast":
             yield (
                 "A broadcast queue stores no messages: the broker delivers a message to the connected "
                 "consumers, or drops the message."
             )
             return
-        if not app.messages:
-            yield (
-                f"No messages wait in {name}."
-                if app.app_id == "__default"
-                else f"No messages wait for {name}."
-            )
-            yield from self._without_a_turn(app)
-            return
+        place = "in the queue" if app.app_id == DEFAULT_APP_ID else f"for application {app.app_id}"
+        if app.messages:
+            yield f"{several(app.messages, 'message')} {_one(app.messages, 'waits', 'wait')} {place}."
+            yield from self._reasons(app)
+        else:
+            yield f"No messages wait {place}."
+        for busy, text in self.outranked(app):
+            yield f"{text} If {busy.client.partition(' (behind')[0]} does not belong here, stop it."
+
+    def _reasons(self, app: AppDepth) -> Iterator[str]:
         readers = self.readers(app)
-        state = next((each for each in self._internals.apps if each.app_id == app.app_id), None)
-        yield f"{several(app.messages, 'message')} {'waits' if app.messages == 1 else 'wait'} " + (
-            "in the queue." if app.app_id == "__default" else f"for {name}."
-        )
-        unconfirmed = self._unconfirmed(app)
-        if not readers:
-            yield from self._nobody(app, unconfirmed, state)
-            return
-        if unconfirmed:
-            whose = ", ".join(
-                f"{client} ({number(count)})" for client, count in self._holders(app).items() if count
-            )
-            yield f"{number(unconfirmed)} of them {_are(unconfirmed)} delivered and not confirmed: {whose}."
+        holders = self._holders(app)
+        unconfirmed = sum(holders.values())
         waiting = app.messages - unconfirmed
-        if waiting <= 0:
+        if not readers:
+            yield from self._unread(app)
+            if unconfirmed:
+                yield (
+                    f"{number(unconfirmed)} are still counted as delivered to clients that no longer "
+                    "subscribe."
+                )
+        elif unconfirmed:
+            whose = ", ".join(f"{client} ({number(count)})" for client, count in holders.items() if count)
+            yield (f"{number(unconfirmed)} of them {_are(unconfirmed)} delivered and not confirmed: {whose}.")
+        if readers and waiting <= 0:
             yield "No message is held back: only confirmations are missing."
             if any(is_mover(reader.subscription) for reader in readers):
                 yield "A mover of delayed messages holds a message until the message is due."
@@ -230,10 +241,42 @@ class Explanation:
                     "A consumer that holds messages for long hangs, is stopped, retries a message or omits "
                     "confirm(): compare its log with the age of the oldest message."
                 )
-            yield from self._without_a_turn(app)
             return
-        yield from self._held_back(waiting, readers, state)
-        yield from self._without_a_turn(app)
+        obstacle = _obstacle(readers)
+        if readers:
+            yield from _held_back(f"{number(waiting)} {_are(waiting)} not delivered", obstacle, readers)
+        if obstacle is Obstacle.FULL:
+            return
+        returned = sum(each.redelivery for each in self._internals.apps if each.app_id == app.app_id)
+        if returned:
+            yield (
+                f"{number(returned)} {_are(returned)} to be redelivered. While a returned message matches no "
+                "subscription, a broker does not deliver later messages either: a consumer has to take "
+                "the returned message."
+            )
+        if readers and self._message is None and self._hint:
+            yield self._hint
+
+    def _unread(self, app: AppDepth) -> Iterator[str]:
+        if app.app_id == DEFAULT_APP_ID:
+            yield "The queue has no consumers: no client has a subscription."
+            return
+        yield f"Application {app.app_id} has no consumers: no client has a subscription."
+        others = sorted(
+            {
+                f"{each.description} ({stream.app_id})"
+                for client in self._internals.clients
+                for each in client.behind or (client,)
+                for stream in each.streams
+                if stream.subscriptions and stream.app_id != app.app_id
+            }
+        )
+        if others:
+            more = f" and {number(len(others) - _NAMED)} more" if len(others) > _NAMED else ""
+            yield (
+                f"A consumer of {app.app_id} opens {self._internals.uri}?id={app.app_id}. Clients that "
+                f"read other applications: {', '.join(others[:_NAMED])}{more}."
+            )
 
     def of_key(self, app: AppDepth, key: str) -> Iterator[str]:
         """Which member of a group holds a key, and what the key waits for.
@@ -275,100 +318,29 @@ class Explanation:
         if not later and not first.subscription.max_messages:
             yield "The bucket changes hands: its messages wait until the new owner may receive them."
 
-    def _without_a_turn(self, app: AppDepth) -> Iterator[str]:
-        for idle, busy in self.outranked(app):
-            yield (
-                f"{idle.client} receives nothing: {busy.client} has room, and the higher priority "
-                f"({number(busy.subscription.priority)} instead of {number(idle.subscription.priority)}). If "
-                f"{busy.client.partition(' (behind')[0]} does not belong here, stop it."
-            )
+    def outranked(self, app: AppDepth) -> Iterator[tuple[QueueReader, str]]:
+        """Find the clients whose every subscription is below another one for the same messages with room.
 
-    def outranked(self, app: AppDepth) -> list[tuple[QueueReader, QueueReader]]:
-        """Return the clients whose every subscription is below another one for the same messages with room.
-
-        Each client appears once, with its first subscription and the subscription above.
+        Each client appears once, with the subscription above its first one.
         """
         readers = self.readers(app)
         above: dict[str, list[tuple[QueueReader, QueueReader | None]]] = {}
         for reader in readers:
-            rival = next(
-                (
-                    other
-                    for other in readers
-                    if other.client != reader.client
-                    and other.subscription.priority > reader.subscription.priority
-                    and not other.full
-                    and other.subscription.expression in ("", reader.subscription.expression)
-                ),
-                None,
-            )
+            rival = next((other for other in readers if other.outranks(reader)), None)
             above.setdefault(reader.client, []).append((reader, rival))
-        return [
-            (pairs[0][0], pairs[0][1])
-            for pairs in above.values()
-            if pairs[0][1] is not None and all(rival is not None for _, rival in pairs)
-        ]
-
-    def _nobody(self, app: AppDepth, unconfirmed: int, state: AppState | None) -> Iterator[str]:
-        if app.app_id == "__default":
-            yield "The queue has no consumers: no client has a subscription."
-        else:
-            yield f"Application {app.app_id} has no consumers: no client has a subscription."
-            others = sorted(self._readers_of_others(app))
-            if others:
-                more = f" and {number(len(others) - _NAMED)} more" if len(others) > _NAMED else ""
+        for (idle, busy), *others in above.values():
+            if busy is not None and all(rival is not None for _, rival in others):
+                higher, lower = busy.subscription.priority, idle.subscription.priority
                 yield (
-                    f"A consumer of {app.app_id} opens {self._internals.uri}?id={app.app_id}. Clients that "
-                    f"read other applications: {', '.join(others[:_NAMED])}{more}."
+                    busy,
+                    f"{idle.client} receives nothing: {busy.client} has room, and the higher priority "
+                    f"({number(higher)} instead of {number(lower)}).",
                 )
-        if unconfirmed:
-            yield f"{number(unconfirmed)} are still counted as delivered to clients that no longer subscribe."
-        yield from self._again(state)
-
-    def _held_back(self, waiting: int, readers: list[QueueReader], state: AppState | None) -> Iterator[str]:
-        rest = f"{number(waiting)} {_are(waiting)} not delivered"
-        obstacle = _obstacle(readers)
-        if obstacle is Obstacle.FULL:
-            yield f"{rest}: every subscription is at its limit of unconfirmed messages; {_RESUMES}."
-            return
-        if obstacle is Obstacle.IN_PROGRESS:
-            client = next(reader.client for reader in readers if reader.takes_all)
-            yield (
-                f"{rest} although {client} receives all messages and has room: delivery "
-                "should be in progress; repeat the command."
-            )
-        elif obstacle is Obstacle.PARTLY_FULL:
-            yield (
-                f"{rest}. The possible reasons: the messages match no subscription; or they match only "
-                f"subscriptions at their limit ({_RESUMES}); or they are behind a message that waits for a "
-                "subscription at its limit, which can stop the whole application: subscriptions that do "
-                "not compete should have the same priority."
-            )
-        else:
-            yield f"{rest} although the consumers have room: no subscription matches."
-            if any(reader.stream.unconfirmed for reader in readers):
-                yield (
-                    "If the number falls when the command is repeated, the broker is busy and limits the "
-                    "evaluation of expressions: it delivers in bursts, one a second. Consumers of bmq make "
-                    "it go on; other clients need windows of 1,000 messages or more, and fewer properties "
-                    "in their expressions."
-                )
-        yield from self._again(state)
-        if self._message is None and self._hint:
-            yield self._hint
-
-    def _again(self, state: AppState | None) -> Iterator[str]:
-        if state is not None and state.redelivery:
-            count = state.redelivery
-            yield (
-                f"{number(count)} {_are(count)} to be redelivered. While a returned message matches no "
-                "subscription, a broker does not deliver later messages either: a consumer has to take "
-                "the returned message."
-            )
 
     def undelivered(self, app: AppDepth) -> tuple[int, Obstacle]:
         """Return the number of messages that wait for a delivery, and the obstacle if the number is not 0."""
-        return max(0, app.messages - self._unconfirmed(app)), _obstacle(self.readers(app))
+        unconfirmed = sum(self._holders(app).values())
+        return max(0, app.messages - unconfirmed), _obstacle(self.readers(app))
 
     def readers(self, app: AppDepth) -> list[QueueReader]:
         """Return the subscriptions of an application, in the broker's order."""
@@ -381,16 +353,6 @@ class Explanation:
         ]
         return sorted(found, key=lambda reader: -reader.subscription.priority)
 
-    def _readers_of_others(self, app: AppDepth) -> set[str]:
-        """Name the clients with another application, each with its application."""
-        return {
-            f"{each.description} ({stream.app_id})"
-            for client in self._internals.clients
-            for each in client.behind or (client,)
-            for stream in each.streams
-            if stream.subscriptions and stream.app_id != app.app_id
-        }
-
     def _holders(self, app: AppDepth) -> dict[str, int]:
         return {
             each.description + ("" if each is client else _via(client)): stream.unconfirmed or 0
@@ -400,25 +362,15 @@ class Explanation:
             if stream.app_id == app.app_id
         }
 
-    def _unconfirmed(self, app: AppDepth) -> int:
-        return sum(self._holders(app).values())
-
     def decide(self, app: AppDepth) -> Decision | None:
         """The consumer for the given message."""
         if self._message is None:
             return None
-        routes = [
-            Route(
-                Expression(reader.subscription.expression, strict=False)
-                if reader.subscription.expression
-                else None,
-                reader.subscription.priority,
-                reader.name,
-                reader.client,
-                reader.full,
-            )
-            for reader in self.readers(app)
-        ]
+        routes: list[Route] = []
+        for reader in self.readers(app):
+            text, priority = reader.subscription.expression, reader.subscription.priority
+            expression = Expression(text, strict=False) if text else None
+            routes.append(Route(expression, priority, reader.name, reader.client, reader.full))
         return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
 
 
@@ -432,6 +384,33 @@ def _obstacle(readers: list[QueueReader]) -> Obstacle:
     if any(reader.takes_all for reader in readers):
         return Obstacle.IN_PROGRESS
     return Obstacle.PARTLY_FULL if full else Obstacle.UNMATCHED
+
+
+def _held_back(rest: str, obstacle: Obstacle, readers: list[QueueReader]) -> Iterator[str]:
+    if obstacle is Obstacle.FULL:
+        yield f"{rest}: every subscription is at its limit of unconfirmed messages; {_RESUMES}."
+    elif obstacle is Obstacle.IN_PROGRESS:
+        client = next(reader.client for reader in readers if reader.takes_all)
+        yield (
+            f"{rest} although {client} receives all messages and has room: delivery "
+            "should be in progress; repeat the command."
+        )
+    elif obstacle is Obstacle.PARTLY_FULL:
+        yield (
+            f"{rest}. The possible reasons: the messages match no subscription; or they match only "
+            f"subscriptions at their limit ({_RESUMES}); or they are behind a message that waits for a "
+            "subscription at its limit, which can stop the whole application: subscriptions that do "
+            "not compete should have the same priority."
+        )
+    else:
+        yield f"{rest} although the consumers have room: no subscription matches."
+        if any(reader.stream.unconfirmed for reader in readers):
+            yield (
+                "If the number falls when the command is repeated, the broker is busy and limits the "
+                "evaluation of expressions: it delivers in bursts, one a second. Consumers of bmq make "
+                "it go on; other clients need windows of 1,000 messages or more, and fewer properties "
+                "in their expressions."
+            )
 
 
 def _beneath(client: Client, app_id: str) -> tuple[Client, ...]:
@@ -465,21 +444,17 @@ def _over(usage: Usage) -> bool:
     )
 
 
-def _clients(count: int) -> str:
-    return "1 client has" if count == 1 else f"{number(count)} clients have"
-
-
 def is_mover(subscription: ReaderSubscription) -> bool:
     """Whether a subscription is of a mover of delayed messages."""
     return f"{DUE} <=" in subscription.expression
 
 
-def _were(count: int) -> str:
-    return "was" if count == 1 else "were"
+def _one(count: int, singular: str, plural: str) -> str:
+    return singular if count == 1 else plural
 
 
 def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+    return _one(count, "is", "are")
 
 
 # ---- who reads a queue
@@ -519,28 +494,19 @@ async def objection(queue: QueueAdmin, *, may_be_new: bool = False) -> str:
         return f"the broker does not say who reads the queue: {error}"
     except ProtocolError as error:
         return f"who reads the queue is unknown: {error}"
-    readers = _readers_of(internals, queue.app_id or DEFAULT_APP_ID)
+    app_id = queue.app_id or DEFAULT_APP_ID
+    # Each sign of a reader counts, the number of consumers foremost: a client chooses the text of its
+    # subscriptions, and may hide them in a printed answer.
+    readers = [
+        client.description
+        for client in internals.clients
+        for stream in client.streams
+        if stream.app_id == app_id
+        if client.readers or stream.subscriptions or stream.windows or stream.unconfirmed
+    ]
+    if not readers and any(app.consumers for app in internals.apps if app.app_id == app_id):
+        readers = ["a client that the broker does not name"]
     if not readers:
         return ""
     more = f" and {len(readers) - _MOST_READERS} more" if len(readers) > _MOST_READERS else ""
     return f"this queue has readers ({', '.join(readers[:_MOST_READERS])}{more}), and {_HARM}"
-
-
-def _readers_of(internals: Internals, app_id: str) -> list[str]:
-    """Return the clients that may read an application.
-
-    Each sign of a reader counts, the number of consumers foremost: a client chooses the text of its
-    subscriptions, and may hide them in a printed answer.
-    """
-    found = [client.description for client in internals.clients if _may_read(client, app_id)]
-    if not found and any(app.consumers for app in internals.apps if app.app_id == app_id):
-        return ["a client that the broker does not name"]
-    return found
-
-
-def _may_read(client: Client, app_id: str) -> bool:
-    return any(
-        client.readers or stream.subscriptions or stream.windows or stream.unconfirmed
-        for stream in client.streams
-        if stream.app_id == app_id
-    )

@@ -36,25 +36,6 @@ from bmq.wire.uri import QueueUri
 if TYPE_CHECKING:
     from bmq.admin.client import Admin, QueueAdmin
 
-__all__ = [
-    "HISTORY",
-    "BrokerView",
-    "BrokerWatch",
-    "ClusterView",
-    "DomainFigures",
-    "Inside",
-    "QueueFigures",
-    "RateHistory",
-    "Survey",
-    "alone",
-    "ask_inside",
-    "cluster_view",
-    "look_inside",
-    "node_name",
-    "survey_of",
-    "use_of",
-]
-
 #: A limit or an amount: messages and bytes.
 Amount = tuple[int, int]
 # Commands in flight to a broker. A broker executes admin commands in sequence.
@@ -423,7 +404,7 @@ class BrokerView:
         time: time of the round.
         clusters: clusters of the broker.
         domains: the chosen domains.
-        queues: the chosen queues.
+        queues: the queues: first those whose primary the broker is, the deepest first.
         inside: answers about queues with messages, by URI.
         stale: age in seconds of the oldest answer about a queue.
     """
@@ -463,7 +444,6 @@ class BrokerWatch:
     statistics of all queues; and one for each domain.
 
     Args:
-        choose_queues: chooses among the URIs of queues; the deepest come first.
         choose_domains: chooses among the names of domains.
         only: the names of the domains of interest; empty for all.
         copies: whether to ask also for domains without a queue whose primary answers.
@@ -477,13 +457,12 @@ class BrokerWatch:
     def __init__(
         self,
         *,
-        choose_queues: Callable[[list[str]], frozenset[str]] = frozenset,
         choose_domains: Callable[[list[str]], frozenset[str]] = frozenset,
         only: frozenset[str] = frozenset(),
         copies: bool = False,
         left_out: Callable[[str, ProtocolError], None],
     ) -> None:
-        self._choose_queues, self._choose_domains = choose_queues, choose_domains
+        self._choose_domains = choose_domains
         self._only = only
         self._copies = copies
         self._left_out = left_out
@@ -518,10 +497,8 @@ class BrokerWatch:
             found.append(QueueFigures(uri, name, cluster, role, statistics.get(uri), domain))
             if not len(found) % _TURN:
                 await asyncio.sleep(0)
-        deepest = sorted(found, key=lambda queue: (queue.role != _PRIMARY, -queue.messages))
-        chosen = self._choose_queues([queue.uri for queue in deepest])
-        queues = tuple(queue for queue in found if queue.uri in chosen)
-        return BrokerView(admin.broker, _world.now(), clusters, tuple(domains.values()), queues)
+        found.sort(key=lambda queue: (queue.role != _PRIMARY, -queue.messages))
+        return BrokerView(admin.broker, _world.now(), clusters, tuple(domains.values()), tuple(found))
 
     async def look_inside(self, admin: Admin, view: BrokerView, most: int) -> BrokerView:
         """Add the insides of the queues with messages to a view: two commands for a queue.

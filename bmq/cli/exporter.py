@@ -87,13 +87,26 @@ class _Broker:
         seconds: duration of the last round.
     """
 
-    def __init__(self, target: BrokerTarget, address: Address, watch: BrokerWatch, max_details: int) -> None:
-        self._target = replace(target, uri=str(address))
+    def __init__(
+        self,
+        target: BrokerTarget,
+        address: str,
+        queues: Labels,
+        domains: Labels,
+        only: frozenset[str],
+        max_details: int,
+    ) -> None:
+        self._target = replace(target, uri=address)
+        self._queues, self._domains = queues, domains
         self._max_details = max_details
         self._admin: Admin | None = None
         self._reported = ""
-        self.address = str(address)
-        self.watch = watch
+        self.address = address
+        self.watch = BrokerWatch(
+            choose_domains=partial(domains.choose, address),
+            only=only,
+            left_out=partial(_left_out, address),
+        )
         self.view: BrokerView | None = None
         self.failures: dict[str, int] = {}
         self.seconds = 0.0
@@ -105,10 +118,14 @@ class _Broker:
             if self._admin is None:
                 self._admin = await self._target.admin()
             view = await self.watch.look(self._admin)
+            chosen = self._queues.choose(self.address, [queue.uri for queue in view.queues])
+            view = replace(view, queues=tuple(queue for queue in view.queues if queue.uri in chosen))
             self.view = await self.watch.look_inside(self._admin, view, self._max_details)
         except Exception as error:
             self.view = None
             self.watch.forget()
+            self._queues.forget(self.address)
+            self._domains.forget(self.address)
             name = type(error).__name__
             self.failures[name] = self.failures.get(name, 0) + 1
             if self._reported != name:
@@ -148,29 +165,13 @@ class Exporter(Collector):
         self._max_apps = max_apps
         self._queues, self._domains = Labels(max_queues), Labels(max_queues)
         self._brokers = [
-            _Broker(
-                target,
-                address,
-                BrokerWatch(
-                    choose_queues=partial(self._queues.choose, str(address)),
-                    choose_domains=partial(self._domains.choose, str(address)),
-                    only=only,
-                    left_out=partial(_left_out, str(address)),
-                ),
-                max_details,
-            )
+            _Broker(target, str(address), self._queues, self._domains, only, max_details)
             for address in dict.fromkeys(addresses)
         ]
 
-    async def _ask(self, broker: _Broker) -> None:
-        await broker.ask()
-        if broker.view is None:
-            self._queues.forget(broker.address)
-            self._domains.forget(broker.address)
-
     async def ask_all(self) -> None:
         """Ask all brokers once, at the same time."""
-        await asyncio.gather(*map(self._ask, self._brokers))
+        await asyncio.gather(*(broker.ask() for broker in self._brokers))
 
     async def run(self) -> None:
         """Ask all brokers, until cancelled."""
@@ -180,7 +181,7 @@ class Exporter(Collector):
         while True:
             # A slow broker gets a pause as long as the last round.
             await asyncio.sleep(max(self._interval - broker.seconds, broker.seconds))
-            await self._ask(broker)
+            await broker.ask()
 
     async def close(self) -> None:
         """End all connections."""

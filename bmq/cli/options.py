@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import redirect_stdout, suppress
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -108,9 +107,7 @@ def admin_words(ctx: typer.Context, incomplete: str) -> list[str]:
 
     given = without_encoding(" ".join(ctx.params.get("words") or ()))
     following = [
-        each.words[len(given)]
-        for each in COMMANDS
-        if len(each.words) > len(given) and replace(each, words=each.words[: len(given)]).matches(given)
+        each.words[len(given)] for each in COMMANDS if len(each.words) > len(given) and each.begins(given)
     ]
     written = [each.lower() if incomplete.islower() else each for each in following if each[0] != "<"]
     found = [each for each in written if each.startswith(incomplete)]

@@ -112,14 +112,13 @@ def inside(
     for app in internals.depth.apps:
         if app.messages:
             yield from _of_app(internals, explanation, app, oldest)
-        for idle, busy in explanation.outranked(app):
+        for _, text in explanation.outranked(app):
             name = "" if app.app_id == "__default" else f" for application {app.app_id}"
             yield QueueFinding(
                 "outranked",
                 "note",
                 "A reader of higher priority takes everything" + name,
-                f"{idle.client} receives nothing: {busy.client} has room, and the higher priority "
-                f"({number(busy.subscription.priority)} instead of {number(idle.subscription.priority)}).",
+                text,
                 "If the reader with the higher priority does not belong here, stop its process.",
             )
 
