@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from bmq.wire.properties import PropertyInput
 if TYPE_CHECKING:
     from bmq.admin.client import QueueAdmin
 
-__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "QueueReader", "is_mover", "objection"]
+__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "QueueReader", "explain", "is_mover", "objection"]
 
 #: The forms of the expressions of bmq.groups: ``bmq_bucket % 16 == 3``, ``(key - 3) % 16 == 0`` and
 #: ``key % 16 == 0``.
@@ -133,38 +134,35 @@ def _limits(limited: ReaderSubscription | Window) -> tuple[int, int]:
     return limited.max_messages, limited.max_bytes
 
 
+@dataclass(frozen=True)
 class Explanation:
     """A broker's answers about a queue, in words.
 
-    Args:
+    Attributes:
         internals: the queue.
         domain: the queue's domain.
+        oldest: the oldest message; None for an empty queue.
         message: properties of a message to evaluate the subscriptions for; None for no message.
         hint: a sentence to add if the properties of a message would help.
+        at: time of the answers, on the event loop's clock.
     """
 
-    def __init__(
-        self,
-        internals: Internals,
-        domain: DomainInfo,
-        message: Mapping[str, PropertyInput] | None = None,
-        *,
-        hint: str = "",
-    ) -> None:
-        self._internals = internals
-        self._domain = domain
-        self._message = message
-        self._hint = hint
+    internals: Internals
+    domain: DomainInfo
+    oldest: StoredMessage | None = None
+    message: Mapping[str, PropertyInput] | None = None
+    hint: str = ""
+    at: float = 0.0
 
-    def head(self, oldest: StoredMessage | None, counted: QueueStatistics | None = None) -> Iterator[str]:
+    def head(self, counted: QueueStatistics | None = None) -> Iterator[str]:
         """The depth of the queue, and the losses that the broker counted."""
-        internals = self._internals
+        internals, oldest = self.internals, self.oldest
         depth = internals.depth
         each = [one for client in internals.clients for one in client.behind or (client,)]
         nodes = [one.description for one in each if not _PROCESS.search(one.description)]
         count = len(each) - len(nodes)
         yield (
-            f"{internals.uri} ({self._domain.mode}) holds {several(depth.messages, 'message')}, "
+            f"{internals.uri} ({self.domain.mode}) holds {several(depth.messages, 'message')}, "
             f"{size(depth.bytes)}; {several(count, 'client')} {_one(count, 'has', 'have')} it open, "
             f"{number(sum(one.writers for one in each))} for writing."
         )
@@ -173,7 +171,7 @@ class Explanation:
                 f"More clients may have it open behind {', '.join(nodes[:_NAMED])}: --broker with the "
                 "addresses of all nodes counts them."
             )
-        ttl = ttl_of(self._domain)
+        ttl = ttl_of(self.domain)
         if oldest is not None:
             ends = ""
             if ttl is not None:
@@ -192,7 +190,7 @@ class Explanation:
                 f"{several(counted.rejected, 'message')} {were} deleted after too many deliveries: consumers "
                 "disconnected while they held the messages."
             )
-        for whose, usage in (("queue", internals.usage), ("domain", self._domain.usage)):
+        for whose, usage in (("queue", internals.usage), ("domain", self.domain.usage)):
             if usage is not None and _over(usage):
                 yield (
                     f"The {whose} is at its quota: the broker accepts no messages until messages are "
@@ -202,7 +200,7 @@ class Explanation:
 
     def words(self, app: AppDepth) -> Iterator[str]:
         """Why the messages of an application wait."""
-        if self._domain.mode == "broadcast":
+        if self.domain.mode == "broadcast":
             yield (
                 "A broadcast queue stores no messages: the broker delivers a message to the connected "
                 "consumers, or drops the message."
@@ -247,15 +245,15 @@ class Explanation:
             yield from _held_back(f"{number(waiting)} {_are(waiting)} not delivered", obstacle, readers)
         if obstacle is Obstacle.FULL:
             return
-        returned = sum(each.redelivery for each in self._internals.apps if each.app_id == app.app_id)
+        returned = sum(each.redelivery for each in self.internals.apps if each.app_id == app.app_id)
         if returned:
             yield (
                 f"{number(returned)} {_are(returned)} to be redelivered. While a returned message matches no "
                 "subscription, a broker does not deliver later messages either: a consumer has to take "
                 "the returned message."
             )
-        if readers and self._message is None and self._hint:
-            yield self._hint
+        if readers and self.message is None and self.hint:
+            yield self.hint
 
     def _unread(self, app: AppDepth) -> Iterator[str]:
         if app.app_id == DEFAULT_APP_ID:
@@ -265,7 +263,7 @@ class Explanation:
         others = sorted(
             {
                 f"{each.description} ({stream.app_id})"
-                for client in self._internals.clients
+                for client in self.internals.clients
                 for each in client.behind or (client,)
                 for stream in each.streams
                 if stream.subscriptions and stream.app_id != app.app_id
@@ -274,7 +272,7 @@ class Explanation:
         if others:
             more = f" and {number(len(others) - _NAMED)} more" if len(others) > _NAMED else ""
             yield (
-                f"A consumer of {app.app_id} opens {self._internals.uri}?id={app.app_id}. Clients that "
+                f"A consumer of {app.app_id} opens {self.internals.uri}?id={app.app_id}. Clients that "
                 f"read other applications: {', '.join(others[:_NAMED])}{more}."
             )
 
@@ -346,7 +344,7 @@ class Explanation:
         """Return the subscriptions of an application, in the broker's order."""
         found = [
             QueueReader(_name(client, stream, subscription), stream, subscription)
-            for client in self._internals.clients
+            for client in self.internals.clients
             for stream in client.streams
             if stream.app_id == app.app_id
             for subscription in stream.subscriptions
@@ -356,7 +354,7 @@ class Explanation:
     def _holders(self, app: AppDepth) -> dict[str, int]:
         return {
             each.description + ("" if each is client else _via(client)): stream.unconfirmed or 0
-            for client in self._internals.clients
+            for client in self.internals.clients
             for each in (_beneath(client, app.app_id) or (client,))
             for stream in each.streams
             if stream.app_id == app.app_id
@@ -364,14 +362,14 @@ class Explanation:
 
     def decide(self, app: AppDepth) -> Decision | None:
         """The consumer for the given message."""
-        if self._message is None:
+        if self.message is None:
             return None
         routes: list[Route] = []
         for reader in self.readers(app):
             text, priority = reader.subscription.expression, reader.subscription.priority
             expression = Expression(text, strict=False) if text else None
             routes.append(Route(expression, priority, reader.name, reader.client, reader.full))
-        return RoutingTable(routes, broadcast=self._domain.mode == "broadcast").route(self._message)
+        return RoutingTable(routes, broadcast=self.domain.mode == "broadcast").route(self.message)
 
 
 def _obstacle(readers: list[QueueReader]) -> Obstacle:
@@ -384,6 +382,23 @@ def _obstacle(readers: list[QueueReader]) -> Obstacle:
     if any(reader.takes_all for reader in readers):
         return Obstacle.IN_PROGRESS
     return Obstacle.PARTLY_FULL if full else Obstacle.UNMATCHED
+
+
+async def explain(
+    queue: QueueAdmin,
+    domain: DomainInfo,
+    message: Mapping[str, PropertyInput] | None = None,
+    hint: str = "",
+) -> Explanation:
+    """Ask for the clients and subscriptions of a queue: two commands.
+
+    Raises:
+        AdminError: the queue has gone.
+        ProtocolError: an answer cannot be read.
+    """
+    internals = await queue.internals()
+    oldest = next(iter((await queue.messages(0, 1)).messages), None)
+    return Explanation(internals, domain, oldest, message, hint, asyncio.get_running_loop().time())
 
 
 def _held_back(rest: str, obstacle: Obstacle, readers: list[QueueReader]) -> Iterator[str]:

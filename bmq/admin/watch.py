@@ -16,16 +16,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bmq import _world
-from bmq.admin.explanation import Explanation
+from bmq.admin.explanation import Explanation, explain
 from bmq.admin.results import (
     Cluster,
     ClusterStatus,
     DomainInfo,
-    Internals,
     PartitionStorage,
     QueueStatistics,
     Standing,
-    StoredMessage,
     StoredQueue,
     limits_of,
 )
@@ -34,7 +32,7 @@ from bmq.wire.printable import printable
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.admin.client import Admin, QueueAdmin
+    from bmq.admin.client import Admin
 
 #: A limit or an amount: messages and bytes.
 Amount = tuple[int, int]
@@ -312,54 +310,10 @@ class QueueFigures:
         return use_of(self.held, self.domain.total, self.domain.limits)
 
 
-@dataclass(frozen=True)
-class Inside:
-    """The answers about the clients and subscriptions of a queue.
-
-    Attributes:
-        at: time of the answers, on the event loop's clock.
-        internals: the queue.
-        domain: the queue's domain.
-        oldest: the oldest message; None for an empty queue.
-    """
-
-    at: float
-    internals: Internals
-    domain: DomainInfo
-    oldest: StoredMessage | None
-
-    @cached_property
-    def explanation(self) -> Explanation:
-        """Why messages wait."""
-        return Explanation(self.internals, self.domain)
-
-    @property
-    def producers(self) -> int:
-        """Number of openings for writing."""
-        return sum(client.writers for client in self.internals.clients)
-
-    @property
-    def consumers(self) -> int:
-        """Number of openings for reading."""
-        return sum(client.readers for client in self.internals.clients)
-
-
-async def look_inside(queue: QueueAdmin, domain: DomainInfo) -> Inside:
-    """Ask for the clients and subscriptions of a queue: two commands.
-
-    Raises:
-        AdminError: the queue has gone.
-        ProtocolError: an answer cannot be read.
-    """
-    page = await queue.messages(0, 1)
-    internals = await queue.internals()
-    return Inside(asyncio.get_running_loop().time(), internals, domain, next(iter(page.messages), None))
-
-
-async def ask_inside(
+async def explain_queues(
     admin: Admin,
     queues: Iterable[QueueFigures],
-    found: Callable[[QueueFigures, Inside | None], None],
+    found: Callable[[QueueFigures, Explanation | None], None],
     left_out: Callable[[str, ProtocolError], None],
 ) -> None:
     """Ask about queues of known domains in order, a few at once.
@@ -367,7 +321,7 @@ async def ask_inside(
     Args:
         admin: the broker, or the nodes of a cluster.
         queues: the queues; the next one is taken when its turn has come.
-        found: called with each queue and the answers; None for a queue that has gone or cannot be read.
+        found: called with each queue and its explanation; None for a queue that has gone or cannot be read.
         left_out: called with a queue whose answer cannot be read.
     """
     turn = iter(queues)
@@ -375,14 +329,14 @@ async def ask_inside(
     async def ask_in_turn() -> None:
         for queue in turn:
             assert queue.domain is not None
-            inside = None
+            explanation = None
             try:
-                inside = await look_inside(admin.queue(queue.uri), queue.domain.info)
+                explanation = await explain(admin.queue(queue.uri), queue.domain.info)
             except AdminError:
                 pass
             except ProtocolError as error:
                 left_out(queue.uri, error)
-            found(queue, inside)
+            found(queue, explanation)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -405,8 +359,8 @@ class BrokerView:
         clusters: clusters of the broker.
         domains: the chosen domains.
         queues: the queues: first those whose primary the broker is, the deepest first.
-        inside: answers about queues with messages, by URI.
-        stale: age in seconds of the oldest answer about a queue.
+        explanations: why messages wait, by URI of the queue.
+        stale: age in seconds of the oldest explanation.
     """
 
     broker: str
@@ -414,7 +368,7 @@ class BrokerView:
     clusters: tuple[ClusterView, ...]
     domains: tuple[DomainFigures, ...]
     queues: tuple[QueueFigures, ...]
-    inside: Mapping[str, Inside] = field(default_factory=dict[str, Inside])
+    explanations: Mapping[str, Explanation] = field(default_factory=dict[str, Explanation])
     stale: float = 0.0
 
     def label(self, cluster: str) -> str:
@@ -466,17 +420,17 @@ class BrokerWatch:
         self._only = only
         self._copies = copies
         self._left_out = left_out
-        self._inside: dict[str, Inside] = {}
+        self._explanations: dict[str, Explanation] = {}
         self._noted: dict[str, str] = {}
         self.commands: dict[str, int] = {}
         self.unreadable: dict[str, str] = {}
 
     def forget(self) -> None:
         """Forget the answers of a silent broker."""
-        self._inside = {}
+        self._explanations = {}
 
     async def look(self, admin: Admin) -> BrokerView:
-        """Ask for a whole view, without the insides of queues.
+        """Ask for a whole view, without explanations.
 
         Raises:
             Error: the broker did not answer, or refused.
@@ -500,8 +454,8 @@ class BrokerWatch:
         found.sort(key=lambda queue: (queue.role != _PRIMARY, -queue.messages))
         return BrokerView(admin.broker, _world.now(), clusters, tuple(domains.values()), tuple(found))
 
-    async def look_inside(self, admin: Admin, view: BrokerView, most: int) -> BrokerView:
-        """Add the insides of the queues with messages to a view: two commands for a queue.
+    async def explain(self, admin: Admin, view: BrokerView, most: int) -> BrokerView:
+        """Add to a view why the messages of queues wait: two commands for a queue.
 
         Args:
             admin: the broker.
@@ -510,22 +464,22 @@ class BrokerWatch:
                 and keep the earlier answers meanwhile.
         """
         waiting = [queue for queue in view.queues if queue.waits]
-        inside = {queue.uri: self._inside[queue.uri] for queue in waiting if queue.uri in self._inside}
-        waiting.sort(key=lambda queue: inside[queue.uri].at if queue.uri in inside else float("-inf"))
+        before = self._explanations
+        known = {queue.uri: before[queue.uri] for queue in waiting if queue.uri in before}
+        waiting.sort(key=lambda queue: known[queue.uri].at if queue.uri in known else float("-inf"))
 
-        def found(queue: QueueFigures, answers: Inside | None) -> None:
+        def found(queue: QueueFigures, explanation: Explanation | None) -> None:
             self._count("QUEUE LIST")
             self._count("QUEUE INTERNALS")
-            inside.pop(queue.uri, None)
-            if answers is not None:
-                inside[queue.uri] = answers
+            known.pop(queue.uri, None)
+            if explanation is not None:
+                known[queue.uri] = explanation
 
-        await ask_inside(admin, waiting[:most], found, self._note)
-        self._inside = inside
+        await explain_queues(admin, waiting[:most], found, self._note)
+        self._explanations = known
         now = asyncio.get_running_loop().time()
-        return replace(
-            view, inside=inside, stale=max((now - each.at for each in inside.values()), default=0.0)
-        )
+        stale = max((now - each.at for each in known.values()), default=0.0)
+        return replace(view, explanations=known, stale=stale)
 
     def _note(self, name: str, error: ProtocolError) -> None:
         """Leave out one queue or domain: a client must not hide the other ones."""

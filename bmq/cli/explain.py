@@ -75,12 +75,12 @@ async def explain(
         note(told)
     if guid is not None and not found:
         status = ExitStatus.FAILED
-    explanation = Explanation(internals, domain, message, hint=_HINT)
+    explanation = Explanation(internals, domain, oldest, message, _HINT)
 
     def of_key(app: AppDepth) -> Iterator[str]:
         return iter(()) if group_key is None else explanation.of_key(app, group_key)
 
-    head = [*explanation.head(oldest, counted), *_about(guid, found)]
+    head = [*explanation.head(counted), *_about(guid, found)]
     if output is not Form.TABLE:
         applications = {
             app.app_id: {

@@ -23,14 +23,13 @@ from prometheus_client.registry import Collector
 import bmq
 from bmq import _world
 from bmq.admin import Admin
-from bmq.admin.explanation import Obstacle
+from bmq.admin.explanation import Explanation, Obstacle
 from bmq.admin.results import ttl_of
 from bmq.admin.watch import (
     BrokerView,
     BrokerWatch,
     ClusterView,
     DomainFigures,
-    Inside,
     QueueFigures,
     node_name,
 )
@@ -120,7 +119,7 @@ class _Broker:
             view = await self.watch.look(self._admin)
             chosen = self._queues.choose(self.address, [queue.uri for queue in view.queues])
             view = replace(view, queues=tuple(queue for queue in view.queues if queue.uri in chosen))
-            self.view = await self.watch.look_inside(self._admin, view, self._max_details)
+            self.view = await self.watch.explain(self._admin, view, self._max_details)
         except Exception as error:
             self.view = None
             self.watch.forget()
@@ -202,7 +201,7 @@ class Exporter(Collector):
             _add_broker(scrape, broker, view)
             if view is not None:
                 views.append(view)
-        apps = [len(inside.internals.depth.apps) for view in views for inside in view.inside.values()]
+        apps = [len(each.internals.depth.apps) for view in views for each in view.explanations.values()]
         left_out = {
             "queues": self._queues.left_out,
             "domains": self._domains.left_out,
@@ -328,9 +327,9 @@ _TIMES = (
 _NANOSECONDS = 1e9
 
 
-def _limit(domain: DomainFigures | None, inside: Inside | None) -> tuple[int, int] | None:
+def _limit(domain: DomainFigures | None, found: Explanation | None) -> tuple[int, int] | None:
     """Return the quota of a queue, messages and bytes; None if unknown."""
-    if inside is not None and (usage := inside.internals.usage) is not None:
+    if found is not None and (usage := found.internals.usage) is not None:
         return usage.message_limit, usage.byte_limit
     return domain.limits[1] if domain is not None and any(domain.limits[1]) else None
 
@@ -346,7 +345,7 @@ _DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[DomainFigures], float]], ...] = 
 
 
 def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: datetime, max_apps: int) -> None:
-    inside = view.inside.get(queue.uri)
+    found = view.explanations.get(queue.uri)
     labels = {
         "cluster": queue.cluster,
         "domain": queue.name,
@@ -359,16 +358,20 @@ def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: date
         scrape.gauge(f"bmq_queue_{name}", what, value, labels | more)
 
     held = (None, None) if queue.domain is None else queue.held
-    limit = _limit(queue.domain, inside) or (None, None)
+    limit = _limit(queue.domain, found) or (None, None)
     ttl = None if queue.domain is None else ttl_of(queue.domain.info)
-    # The counts of the queue itself, otherwise the counts in the statistics.
-    openings = inside or queue.statistics
+    openings: tuple[int, int] | tuple[None, None] = None, None
+    if found is not None:
+        clients = found.internals.clients
+        openings = sum(client.writers for client in clients), sum(client.readers for client in clients)
+    elif queue.statistics is not None:
+        openings = queue.statistics.producers, queue.statistics.consumers
     gauge("content_msgs", "Messages in the queue", held[0])
     gauge("content_bytes", "Bytes in the queue", held[1])
     gauge("cfg_msgs", "Quota of the queue in messages", limit[0])
     gauge("cfg_bytes", "Quota of the queue in bytes", limit[1])
-    gauge("producers", "Openings for writing", None if openings is None else openings.producers)
-    gauge("consumers", "Openings for reading", None if openings is None else openings.consumers)
+    gauge("producers", "Openings for writing", openings[0])
+    gauge("consumers", "Openings for reading", openings[1])
     gauge("ttl_seconds", "Time that the queue keeps a message", ttl)
     if queue.statistics is not None:
         values = queue.statistics.values
@@ -376,16 +379,16 @@ def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: date
             scrape.counter(f"bmq_queue_{name}", what, values.get(key, 0), labels)
         for name, what in _TIMES:
             gauge(f"{name}_seconds", what, values.get(f"queue_{name}", 0) / _NANOSECONDS)
-    if inside is None:
+    if found is None:
         return
-    if inside.oldest is not None:
-        age = max(0.0, (now - inside.oldest.arrival).total_seconds())
+    if found.oldest is not None:
+        age = max(0.0, (now - found.oldest.arrival).total_seconds())
         gauge("oldest_message_age_seconds", "Time since the arrival of the oldest message", age)
         left = None if ttl is None else max(0.0, ttl - age)
         gauge("oldest_message_ttl_seconds", "Time until the oldest message expires", left)
-    consumers = {app.app_id: app.consumers for app in inside.internals.apps}
-    for app in inside.internals.depth.apps[:max_apps]:
-        undelivered, obstacle = inside.explanation.undelivered(app)
+    consumers = {app.app_id: app.consumers for app in found.internals.apps}
+    for app in found.internals.depth.apps[:max_apps]:
+        undelivered, obstacle = found.undelivered(app)
         unconfirmed = app.messages - undelivered
         of_app = {"app_id": app.app_id}
         gauge("app_content_msgs", "Messages that wait for an application", app.messages, **of_app)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from bmq import _checks, _world
 from bmq._words import age, number, several
-from bmq.admin import AppDepth, Internals, StoredMessage
+from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation, Obstacle, is_mover
 from bmq.admin.watch import QueueFigures
 
@@ -96,22 +96,19 @@ def at_a_glance(figures: QueueFigures, dead: DeadLetters, expired: int = 0) -> I
         )
 
 
-def inside(
-    internals: Internals, explanation: Explanation, dead: DeadLetters, oldest: StoredMessage | None = None
-) -> Iterator[QueueFinding]:
+def inside(explanation: Explanation, dead: DeadLetters) -> Iterator[QueueFinding]:
     """Find the problems of a queue's applications that only its clients and subscriptions show.
 
     Args:
-        internals: the queue.
-        explanation: the words about the queue.
+        explanation: the broker's answers about the queue.
         dead: the queues with dead letters.
-        oldest: the oldest message of the queue, if known.
     """
+    internals = explanation.internals
     if internals.mode == "broadcast" or internals.uri in dead:
         return
     for app in internals.depth.apps:
         if app.messages:
-            yield from _of_app(internals, explanation, app, oldest)
+            yield from _of_app(explanation, app)
         for _, text in explanation.outranked(app):
             name = "" if app.app_id == "__default" else f" for application {app.app_id}"
             yield QueueFinding(
@@ -123,9 +120,8 @@ def inside(
             )
 
 
-def _of_app(
-    internals: Internals, explanation: Explanation, app: AppDepth, oldest: StoredMessage | None
-) -> Iterator[QueueFinding]:
+def _of_app(explanation: Explanation, app: AppDepth) -> Iterator[QueueFinding]:
+    oldest = explanation.oldest
     name = "" if app.app_id == "__default" else f" for application {app.app_id}"
     moved = any(is_mover(reader.subscription) for reader in explanation.readers(app))
     waiting, obstacle = explanation.undelivered(app)
@@ -140,7 +136,7 @@ def _of_app(
     elif not waiting:
         if (
             oldest is not None
-            and app.messages == internals.depth.messages
+            and app.messages == explanation.internals.depth.messages
             and (_world.now() - oldest.arrival).total_seconds() > LONG
             and not moved  # a mover holds messages until they are due
         ):

@@ -28,8 +28,7 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import AppDepth
-from bmq.admin.explanation import Explanation
-from bmq.admin.watch import look_inside
+from bmq.admin.explanation import Explanation, explain
 from bmq.console.buckets import group_of
 from bmq.console.door import Door
 from bmq.console.findings import DEAD, DeadLetters, QueueFinding, inside
@@ -304,13 +303,8 @@ class Console:
         admin = await self._watch.admin()
         asked = admin.queue(_parameter(request, "uri"))
         gap = (await asked.standing()).gap
-        found = await look_inside(asked, await admin.domain(asked.domain))
-        internals, domain, oldest, explanation = (
-            found.internals,
-            found.domain,
-            found.oldest,
-            found.explanation,
-        )
+        explanation = await explain(asked, await admin.domain(asked.domain))
+        internals, domain = explanation.internals, explanation.domain
         states = {app.app_id: app for app in internals.apps}
         return _json(
             {
@@ -322,8 +316,8 @@ class Console:
                 "usage": internals.usage,
                 "ttl": domain.configuration.get("messageTtl"),
                 "attempts": domain.configuration.get("maxDeliveryAttempts"),
-                "words": [*([gap] if gap else []), *explanation.head(oldest)],
-                "findings": [] if gap else list(inside(internals, explanation, self._dead, oldest)),
+                "words": [*([gap] if gap else []), *explanation.head()],
+                "findings": [] if gap else list(inside(explanation, self._dead)),
                 "clients": [
                     {
                         "description": client.description,
@@ -388,10 +382,12 @@ class Console:
         gap = (await asked.standing()).gap
         if gap:
             raise NotNow(f"{gap}, and the list of subscriptions is incomplete")
-        internals = await asked.internals()
-        domain = await admin.domain(asked.domain)
-        explanation = Explanation(internals, domain, {name: each.value for name, each in properties.items()})
-        apps = {app.app_id: app for app in internals.depth.apps}
+        explanation = Explanation(
+            await asked.internals(),
+            await admin.domain(asked.domain),
+            message={name: each.value for name, each in properties.items()},
+        )
+        apps = {app.app_id: app for app in explanation.internals.depth.apps}
         app = apps.get(body.app, AppDepth(body.app, 0, None))
         decision = explanation.decide(app)
         assert decision is not None

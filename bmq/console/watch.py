@@ -14,7 +14,8 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin
-from bmq.admin.watch import HISTORY, BrokerWatch, Inside, QueueFigures, RateHistory, ask_inside
+from bmq.admin.explanation import Explanation
+from bmq.admin.watch import HISTORY, BrokerWatch, QueueFigures, RateHistory, explain_queues
 from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, inside, worst
 from bmq.console.source import RemoteBroker
 
@@ -102,9 +103,9 @@ class _Sight(RateHistory):
         self.asked = now
         self.grown = False
 
-    def suspect(self, answers: Inside, dead: DeadLetters) -> None:
+    def suspect(self, explanation: Explanation, dead: DeadLetters) -> None:
         """Find a problem in the subscriptions; only a problem found twice is reported."""
-        problems = inside(answers.internals, answers.explanation, dead, answers.oldest)
+        problems = inside(explanation, dead)
         before, self.suspected = self.suspected, worst(problems)
         again = before is not None and self.suspected is not None and before.kind == self.suspected.kind
         self.found = self.suspected if again else None
@@ -310,11 +311,11 @@ class Watch:
                     if _world.monotonic() - started >= budget:
                         return
 
-            def found(queue: QueueFigures, answers: Inside | None) -> None:
-                if answers is not None:
-                    seen[queue.uri].suspect(answers, self._dead)
+            def found(queue: QueueFigures, explanation: Explanation | None) -> None:
+                if explanation is not None:
+                    seen[queue.uri].suspect(explanation, self._dead)
 
-            await ask_inside(admin, in_budget(), found, self._unreadable)
+            await explain_queues(admin, in_budget(), found, self._unreadable)
 
         await ask(due)
         suspected = [each for uri, each in asked.items() if seen[uri].suspected and not seen[uri].found]

@@ -96,8 +96,8 @@ async def test_an_explanation_counts_lost_messages(cluster: RecordedCluster) -> 
         counted = await queue.statistics()
     assert counted is not None
     assert counted.expired == 0
-    assert not [each for each in explanation.head(None, counted) if "expired" in each]
-    (expired, rejected) = list(explanation.head(None, replace(counted, expired=20, rejected=1)))[-2:]
+    assert not [each for each in explanation.head(counted) if "expired" in each]
+    (expired, rejected) = list(explanation.head(replace(counted, expired=20, rejected=1)))[-2:]
     assert re.match(
         r"20 messages expired since the broker began to count: the time to live \(now \S+ s\) ", expired
     )
@@ -111,7 +111,7 @@ async def test_an_explanation_names_the_full_quota(cluster: RecordedCluster) -> 
     full, empty = Usage(401, 400, 0, 0), Usage(0, 0, 0, 0)
     for queue, whole, named in ((empty, full, "domain"), (full, full, "queue"), (empty, empty, "")):
         explanation = Explanation(replace(internals, usage=queue), replace(domain, usage=whole))
-        found = [each for each in explanation.head(None) if "at its quota" in each]
+        found = [each for each in explanation.head() if "at its quota" in each]
         assert [each.split()[1] for each in found] == ([named] if named else [])
 
 
