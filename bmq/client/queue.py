@@ -905,10 +905,7 @@ class Queue(QueueBase):
         for buffer, some in seen.items():
             buffer.confirm_messages(list(some))
         if guids:
-            self._confirm_many(guids)
-            for guid in guids:
-                self._subscriptions.in_hand.pop(guid, None)
-            self._connection.confirming.add(self._counts, None, self._connection.turn, len(guids))
+            self._confirm_guids(guids)
 
     async def configure(self, **limits: Unpack[ConsumerLimits]) -> None:
         """Change the options of the queue and of its default subscription. Omitted options stay unchanged.
@@ -955,6 +952,13 @@ class Queue(QueueBase):
         self._counts.arrived(messages, size_of(messages))
         self._confirm_many([message[GUID] for message in messages])
         self._connection.confirming.add(self._counts, arrival, self._connection.turn, len(messages))
+
+    def _confirm_guids(self, guids: list[bytes]) -> None:
+        """Confirm messages by their GUIDs, including messages delivered to another session."""
+        self._confirm_many(guids)
+        for guid in guids:
+            self._subscriptions.in_hand.pop(guid, None)
+        self._connection.confirming.add(self._counts, None, self._connection.turn, len(guids))
 
     def _confirm_many(self, guids: list[bytes]) -> None:
         """Confirm several messages, without counting them."""

@@ -421,7 +421,7 @@ class Drain:
         """
         options = self._options
         await look_for_others(options, returns=options.confirm is not ReadConfirmation.ON_STORE)
-        await self._receiver.open()
+        await self._receiver.open(silence=options.idle_timeout)
         file = self._log.begin(0, self._receiver.schema)
         try:
             while file.rows < options.max_messages:

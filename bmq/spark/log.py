@@ -58,7 +58,6 @@ __all__ = [
     "raw_schema",
     "read_partition",
     "sizes_of",
-    "texts_of",
 ]
 
 #: Source of messages: URI of the queue, and name of the subscription (None for all messages).
@@ -163,11 +162,6 @@ def guid_array(rows: RecordBatch) -> Any:
 def sizes_of(rows: RecordBatch) -> Any:
     """Return the transmitted size of each message."""
     return np.diff(_offsets(rows.column(0)))
-
-
-def texts_of(keys: Sequence[bytes]) -> list[str]:
-    """Return GUIDs in the form of :attr:`bmq.Message.guid`."""
-    return [guid_to_text(key) for key in keys]
 
 
 def _offsets(data: Any) -> Any:

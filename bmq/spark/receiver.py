@@ -24,7 +24,7 @@ from bmq.errors import Error, StateError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.subscription import SubscriptionOptions
 from bmq.spark.connection import ConnectionOptions
-from bmq.spark.log import BatchLog, Source, raw_rows, raw_schema, texts_of
+from bmq.spark.log import BatchLog, Source, raw_rows, raw_schema
 from bmq.spark.options import SourceOptions
 from bmq.subscriptions import Expression, ExpressionInput
 from bmq.wire.printable import printable
@@ -185,8 +185,13 @@ class SourceReceiver:
         self._waiting: deque[ReceivedMessages] = deque()
         self._rows = 0
 
-    async def open(self) -> None:
+    async def open(self, *, silence: float | None = None) -> None:
         """Connect and subscribe.
+
+        Args:
+            silence: seconds without a message that end a run with the messages that are in the queues now;
+                None for a run without end. The messages are counted before the subscriptions, because a
+                delivering broker answers late.
 
         Raises:
             ConnectionFailed: the broker cannot be reached in time.
@@ -194,23 +199,30 @@ class SourceReceiver:
             RequestTimeout: the broker did not answer in time.
         """
         options = self._options
+        opened: list[list[Queue]] = []
         for _ in range(self._receivers):
             session = await options.open()
             self.sessions.append(session)
-            source = 0
-            for uri in options.queue:
-                queue = await session.open_queue(
-                    uri, read=True, priority=options.consumer_priority, default_subscription=False
-                )
-                for _, expression in options.expression:
-                    limits = SubscriptionOptions(
-                        options.max_unconfirmed, _MAX_UNCONFIRMED_BYTES, options.consumer_priority
+            opened.append(
+                [
+                    await session.open_queue(
+                        uri, read=True, priority=options.consumer_priority, default_subscription=False
                     )
-                    messages = ColumnConsumer(queue, _unwarned(expression), limits)
-                    messages.backlog = self._backlog
-                    await messages.open()
-                    self._consumers.append(_SourceConsumer(messages, queue, source))
-                    source += 1
+                    for uri in options.queue
+                ]
+            )
+        if silence is not None:
+            await self._backlog.ask(silence)
+        limits = SubscriptionOptions(
+            options.max_unconfirmed, _MAX_UNCONFIRMED_BYTES, options.consumer_priority
+        )
+        for queues in opened:
+            sources = [(queue, expression) for queue in queues for _, expression in options.expression]
+            for source, (queue, expression) in enumerate(sources):
+                messages = ColumnConsumer(queue, _unwarned(expression), limits)
+                messages.backlog = self._backlog
+                await messages.open()
+                self._consumers.append(_SourceConsumer(messages, queue, source))
         self._drained = Drained(*(each.queue for each in self._consumers))
 
     @property
@@ -301,7 +313,7 @@ class SourceReceiver:
     def confirm(self, queue: Queue, guids: Collection[bytes]) -> None:
         """Confirm messages of a queue."""
         if guids and not queue.closed:
-            queue.confirm(*texts_of(sorted(guids)))
+            queue._confirm_guids(list(guids))
             self._backlog.confirmed(queue.uri, len(guids))
 
     async def settle(self) -> bool:
@@ -339,7 +351,7 @@ async def confirm_guids(options: ConnectionOptions, guids: Mapping[str, Collecti
             queue = await session.open_queue(uri, read=True, default_subscription=False)
             every = list(keys)
             for first in range(0, len(every), _ROWS):
-                queue.confirm(*texts_of(every[first : first + _ROWS]))
+                queue._confirm_guids(every[first : first + _ROWS])
                 await asyncio.sleep(0)
             await queue.close()  # the broker answers after all confirmations
     finally:

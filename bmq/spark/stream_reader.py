@@ -17,11 +17,11 @@ import importlib
 import math
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -284,6 +284,20 @@ def note_state(log: BatchLog, options: StreamOptions) -> None:
 # receiving
 
 
+class ReceivedGuids(NamedTuple):
+    """GUIDs of messages in the order of arrival.
+
+    Attributes:
+        uri: URI of the messages' queue.
+        queue: queue of the session that has received the messages; None in an earlier run.
+        guids: GUIDs.
+    """
+
+    uri: str
+    queue: Queue | None
+    guids: list[bytes]
+
+
 class KnownMessages:
     """Messages by batch.
 
@@ -294,8 +308,10 @@ class KnownMessages:
 
     def __init__(self) -> None:
         self._known: dict[str, set[bytes]] = {}
-        self._open: deque[tuple[int, Guids]] = deque()
-        self._closed: deque[tuple[int, Guids]] = deque()
+        self._open: deque[tuple[int, list[ReceivedGuids]]] = deque()
+        self._closed: deque[tuple[int, list[ReceivedGuids]]] = deque()
+        # GUIDs of the closed batches, collected at the first repeated message.
+        self._committed: Guids | None = None
 
     @property
     def open(self) -> bool:
@@ -314,48 +330,45 @@ class KnownMessages:
         """Record a batch of an earlier run, as :meth:`hand_out` does."""
         for uri, each in guids.items():
             self._known.setdefault(uri, set()).update(each)
-        self.hand_out(end, guids)
+        self.hand_out(end, [ReceivedGuids(uri, None, list(each)) for uri, each in guids.items()])
 
-    def hand_out(self, end: int, guids: Guids) -> None:
+    def hand_out(self, end: int, messages: list[ReceivedGuids]) -> None:
         """Record a batch handed to Spark.
 
         Args:
             end: number of messages up to the end of the batch.
-            guids: messages of the batch.
+            messages: messages of the batch.
         """
-        self._open.append((end, guids))
+        self._open.append((end, messages))
 
-    def committed(self, uri: str, guids: set[bytes]) -> set[bytes]:
-        """Return the committed messages among the given messages."""
-        found: set[bytes] = set()
-        for _, batch in self._closed:
-            found |= guids.intersection(batch.get(uri, ()))
-        return found
-
-    def all_committed(self) -> Guids:
+    def committed(self) -> Guids:
         """Return all remembered committed messages."""
-        found: Guids = {}
-        for _, batch in self._closed:
-            for uri, guids in batch.items():
-                found.setdefault(uri, set()).update(guids)
-        return found
+        if self._committed is None:
+            self._committed = {}
+            for _, batch in self._closed:
+                for uri, _, guids in batch:
+                    self._committed.setdefault(uri, set()).update(guids)
+        return self._committed
 
-    def commit(self, end: int) -> list[Guids]:
-        """Record all messages before ``end`` as committed; return the newly committed batches."""
-        committed: list[Guids] = []
+    def commit(self, end: int) -> list[ReceivedGuids]:
+        """Record all messages before ``end`` as committed; return the newly committed messages."""
+        committed: list[ReceivedGuids] = []
         while self._open and self._open[0][0] <= end:
             batch = self._open.popleft()
             self._closed.append(batch)
-            committed.append(batch[1])
+            committed += batch[1]
+        if committed:
+            self._committed = None
         return committed
 
     def forget(self) -> int:
         """Forget the oldest committed batches; return the end of the last forgotten batch."""
         end = 0
         while len(self._closed) > _REMEMBERED_BATCHES:
-            end, guids = self._closed.popleft()
-            for uri, each in guids.items():
-                self._known[uri].difference_update(each)
+            end, batch = self._closed.popleft()
+            for uri, _, guids in batch:
+                self._known[uri].difference_update(guids)
+            self._committed = None
         return end
 
 
@@ -370,7 +383,7 @@ class _Batch:
         rows: number of messages.
         size: number of transmitted bytes.
         waiting: rows not yet written.
-        guids: GUIDs of the messages.
+        messages: GUIDs of the messages.
         logged: complete file.
     """
 
@@ -380,7 +393,7 @@ class _Batch:
     rows: int = 0
     size: int = 0
     waiting: list[RecordBatch] = field(default_factory=list[RecordBatch])
-    guids: Guids = field(default_factory=Guids)
+    messages: list[ReceivedGuids] = field(default_factory=list[ReceivedGuids])
     logged: LoggedBatch | None = None
 
 
@@ -422,8 +435,8 @@ class StreamReceiver:
         # Received messages not handed out.
         self._open: _Batch | None = None
         self._ready: deque[_Batch] = deque()
-        # Unconfirmed messages, by the queue that has received them.
-        self._held: dict[Queue, set[bytes]] = {}
+        # Messages delivered again before their commit, by the queue that has received them again.
+        self._again: defaultdict[Queue, set[bytes]] = defaultdict(set)
         self._received = 0
         self._written = 0
         # All messages before this number are committed.
@@ -508,14 +521,14 @@ class StreamReceiver:
         if batch is not None:
             assert batch.logged is not None
             self.end = end = batch.logged.end
-            self._ledger.hand_out(end, batch.guids)
+            self._ledger.hand_out(end, batch.messages)
         return end
 
     async def _begin(self) -> None:
         """Finish an earlier run's confirmations, check for other readers, and subscribe."""
         options, strict = self._options, self._options.fail_on_data_loss
         if self._unsettled:
-            guids = self._ledger.all_committed()
+            guids = self._ledger.committed()
             try:
                 await confirm_guids(options, guids)
             except OpenQueueError as error:
@@ -525,7 +538,7 @@ class StreamReceiver:
         note_state(self._log, options)
         await look_for_others(options)
         await self._count_dropped()
-        await self._receiver.open()
+        await self._receiver.open(silence=options.idle_timeout if self._available_now else None)
 
     async def _look(self) -> None:
         """Confirm messages committed by Spark while idle, and query the broker for dropped messages."""
@@ -631,16 +644,17 @@ class StreamReceiver:
     async def _add(self, arrived: ReceivedMessages) -> None:
         """Put messages into batches, except for known messages and messages put aside."""
         queue, uri, guids = arrived.queue, arrived.queue.uri, guid_keys(arrived.batch)
-        self._held.setdefault(queue, set()).update(guids)
         fresh = self._ledger.arrive(uri, guids)
         if fresh is not None:
             again = set(guids).difference(guids[place] for place in fresh)
-            self._confirm(queue, self._ledger.committed(uri, again))
+            committed = again & self._ledger.committed().get(uri, set())
+            self._receiver.confirm(queue, committed)
+            self._again[queue] |= again - committed
         bad = await self._aside.take(arrived, fresh)
         if bad:
             gone = {guids[place] for place in bad}
             self._ledger.drop(uri, gone)
-            self._confirm(queue, gone)
+            self._receiver.confirm(queue, gone)
             fresh = [place for place in (range(len(guids)) if fresh is None else fresh) if place not in bad]
         rows = arrived.batch
         if fresh is not None:
@@ -660,7 +674,7 @@ class StreamReceiver:
             batch.rows += stop - first
             batch.size += int(sizes[first:stop].sum())
             batch.waiting.append(rows.slice(first, stop - first))
-            batch.guids.setdefault(uri, set()).update(guids[first:stop])
+            batch.messages.append(ReceivedGuids(uri, queue, guids[first:stop]))
             first = stop
             if stop < len(guids) or self._full(batch):
                 await self._complete()
@@ -696,16 +710,19 @@ class StreamReceiver:
 
     # confirming
 
-    def _confirm(self, queue: Queue, guids: set[bytes]) -> None:
-        self._held[queue] -= guids
-        self._receiver.confirm(queue, guids)
-
     async def _commit(self, end: int) -> None:
         async with self._committing:
             self._committed = max(self._committed, end)
-            for guids in self._ledger.commit(end):
-                for queue, held in self._held.items():
-                    self._confirm(queue, held.intersection(guids.get(queue.uri, ())))
+            for uri, queue, guids in self._ledger.commit(end):
+                if queue is not None:
+                    self._receiver.confirm(queue, guids)
+                for other, again in self._again.items():
+                    # The window of another session has room again only after its own confirmation.
+                    if again and other.uri == uri:
+                        confirmed = again.intersection(guids)
+                        again -= confirmed
+                        if other is not queue:
+                            self._receiver.confirm(other, confirmed)
             done = self._ledger.forget()
             if done and self._log.local:
                 self._remove(done)  # faster than in another thread
