@@ -339,10 +339,10 @@ class Admin:
         clusters = await self.clusters()
         whole = whole or any(not alone(each) for each in clusters)
         views = [await cluster_view(self, each) for each in clusters] if whole else []
-        survey = self._survey = survey_of(self.broker, views)
+        survey = self._survey = survey_of(self, tuple(views))
         return survey
 
-    async def _look_elsewhere(self, address: Address) -> tuple[Admin, Survey] | None:
+    async def _look_elsewhere(self, address: Address) -> Survey | None:
         now = asyncio.get_running_loop().time()
         if now < self._silent.get(address, now):
             return None
@@ -352,36 +352,34 @@ class Admin:
             other = self._others[address] = Admin(access, self._timeout, self._process_name)
         try:
             async with asyncio.timeout(min(_OTHERS, self._timeout)):
-                return other, await other._look()
+                return await other._look()
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not answer, and is left out: %r", address, error)
             self._silent[address] = asyncio.get_running_loop().time() + _LEFT_ALONE
             return None
 
-    async def _nodes(self) -> list[tuple[Admin, Survey]]:
-        """Return the brokers of all addresses that answer, this client's first."""
+    async def _nodes(self) -> list[Survey]:
+        """Ask the brokers of all addresses; those that answer, this client's first."""
         mine = await self._look()
         if len(self._addresses) == 1 or not mine.views:
-            return [(self, mine)]
+            return [mine]
         elsewhere = [address for address in self._addresses if str(address) != self.broker]
         others = await asyncio.gather(*map(self._look_elsewhere, elsewhere))
-        return [(self, mine), *(each for each in others if each is not None)]
+        return [mine, *(each for each in others if each is not None)]
 
     async def _holder(self, uri: str) -> tuple[Admin, Standing]:
         """Return the primary of a queue with its standing; otherwise a node, and at last this broker."""
         mine = (await self._look()).standing(uri)
         if mine.is_primary or len(self._addresses) == 1:
             return self, mine
-        standings = [(node, survey.standing(uri)) for node, survey in await self._nodes()]
+        standings = [(each.admin, each.standing(uri)) for each in await self._nodes()]
         return min(
             standings, key=lambda each: (not each[1].is_primary, each[1].is_proxy, each[1].primary is None)
         )
 
-    async def _member(self) -> tuple[Admin, str]:
-        """Return this broker, or for a proxy a node of the cluster; without any, the proxy and its gap."""
-        nodes = await self._nodes()
-        node, survey = min(nodes, key=lambda each: each[1].only_proxy)
-        return node, survey.standing("").gap if survey.only_proxy else ""
+    async def _member(self) -> Survey:
+        """Return this broker, or for a proxy a node of the cluster, if there is one."""
+        return min(await self._nodes(), key=lambda each: each.only_proxy)
 
     async def gap(self) -> str:
         """Return why answers about *all* queues are incomplete, as text; empty if complete.
@@ -390,7 +388,7 @@ class Admin:
         answer.
         """
         clusters: dict[str, list[ClusterView]] = {}
-        for _, survey in await self._nodes():
+        for survey in await self._nodes():
             for view in survey.views:
                 clusters.setdefault(view.cluster, []).append(view)
         return "; ".join(filter(None, map(_gap, clusters.values())))
@@ -420,7 +418,7 @@ class Admin:
 
     async def domains(self) -> tuple[DomainSummary, ...]:
         """Return the domains with queues, of all clusters, by name."""
-        member, _ = await self._member()
+        member = (await self._member()).admin
         found = [
             domain
             for cluster in await member.clusters()
@@ -431,8 +429,8 @@ class Admin:
     async def domain(self, name: str) -> DomainInfo:
         """Return a domain's configuration, the use of its quota, and its queues."""
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
-        member, gap = await self._member()
-        return DomainInfo._read(await member._explained(command, "domainInfo", gap))
+        member = await self._member()
+        return DomainInfo._read(await member.admin._explained(command, "domainInfo", member.gap))
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew.
@@ -443,7 +441,7 @@ class Admin:
             AdminError: a broker refused, and keeps its configuration; the other brokers were asked too.
         """
         command = f"DOMAINS RECONFIGURE {_word(name, 'domain')}"
-        nodes = [node for node, _ in await self._nodes()] if len(self._addresses) > 1 else [self]
+        nodes = [each.admin for each in await self._nodes()] if len(self._addresses) > 1 else [self]
         refusals: list[AdminError] = []
         for node in nodes:
             try:
@@ -475,17 +473,17 @@ class Admin:
             purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
             return tuple([each for purge in purges for each in await purge])
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
-        member, gap = await self._member()
-        return _purged(command, await member._explained(command, "purgedQueues", gap))
+        member = await self._member()
+        return _purged(command, await member.admin._explained(command, "purgedQueues", member.gap))
 
     # queues
 
     async def queues(self) -> tuple[str, ...]:
         """Return the URIs of all queues, of all clusters, sorted."""
         found: set[str] = set()
-        for node, _ in await self._nodes():
-            for cluster in await node.clusters():
-                found.update((await node.topology(cluster.name)).queues)
+        for node in await self._nodes():
+            for cluster in await node.admin.clusters():
+                found.update((await node.admin.topology(cluster.name)).queues)
         return tuple(sorted(found))
 
     def queue(self, uri: str) -> QueueAdmin:
@@ -509,13 +507,13 @@ class Admin:
         nodes = await self._nodes()
         if len(nodes) == 1:
             return await self._statistics()
-        made = await asyncio.gather(*(node._statistics() for node, _ in nodes))
+        made = await asyncio.gather(*(node.admin._statistics() for node in nodes))
         chosen: dict[str, QueueStatistics] = {}
-        known = ((survey, uri) for _, survey in nodes for view in survey.views for uri in view.partitions)
-        reached = {uri for survey, uri in known if survey.standing(uri).is_primary}
-        for (_, survey), statistics in zip(nodes, made, strict=True):
+        known = ((node, uri) for node in nodes for view in node.views for uri in view.partitions)
+        reached = {uri for node, uri in known if node.standing(uri).is_primary}
+        for node, statistics in zip(nodes, made, strict=True):
             for each in statistics.queues:
-                if each.uri not in reached or survey.standing(each.uri).is_primary:
+                if each.uri not in reached or node.standing(each.uri).is_primary:
                     chosen.setdefault(each.uri, each)
         queues = sorted(chosen.values(), key=lambda each: each.uri)
         return Statistics(max(each.time for each in made), tuple(queues))
@@ -571,8 +569,8 @@ class QueueAdmin:
         """
         found = Internals._read(await self._ask_internals())
         holder, _ = await self._admin._holder(self.uri)
-        others = [(node, survey) for node, survey in await self._admin._nodes() if node is not holder]
-        nodes = {survey.standing(self.uri).node: node for node, survey in others}
+        surveys = await self._admin._nodes()
+        nodes = {each.standing(self.uri).node: each.admin for each in surveys if each.admin is not holder}
 
         async def with_clients(client: Client) -> Client:
             node = nodes.get(client.description)
@@ -598,10 +596,8 @@ class QueueAdmin:
 
     async def statistics(self) -> QueueStatistics | None:
         """Return the queue's statistics; None without statistics."""
-        for each in (await self._admin.statistics()).queues:
-            if each.uri == self.uri:
-                return each
-        return None
+        counted = await self._admin.statistics()
+        return next((each for each in counted.queues if each.uri == self.uri), None)
 
     async def messages(self, offset: int = 0, count: int = 100, *, app_id: str | None = None) -> MessagePage:
         """Return a page of the stored messages, without taking them.

@@ -25,21 +25,17 @@ from bmq.admin.results import (
     Window,
     ttl_of,
 )
-from bmq.conventions import BUCKET, DUE
+from bmq.conventions import DUE
 from bmq.errors import AdminError, ProtocolError
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.control import DEFAULT_APP_ID
-from bmq.wire.keys import key_bucket
 from bmq.wire.properties import PropertyInput
 
 if TYPE_CHECKING:
     from bmq.admin.client import QueueAdmin
 
-__all__ = ["BUCKET_FORM", "Explanation", "Obstacle", "QueueReader", "explain", "is_mover", "objection"]
+__all__ = ["Explanation", "Obstacle", "QueueReader", "explain", "is_mover", "objection"]
 
-#: The forms of the expressions of bmq.groups: ``bmq_bucket % 16 == 3``, ``(key - 3) % 16 == 0`` and
-#: ``key % 16 == 0``.
-BUCKET_FORM = re.compile(r"(?:(\w{1,100})|\((\w{1,100}) - (\d{1,9})\)) % (\d{1,9}) == (\d{1,9})(?: && |$)")
 # The name of a client ends with the number of its process, that of a node does not.
 _PROCESS = re.compile(r":\d+")
 # Clients named in a sentence.
@@ -275,46 +271,6 @@ class Explanation:
                 f"A consumer of {app.app_id} opens {self.internals.uri}?id={app.app_id}. Clients that "
                 f"read other applications: {', '.join(others[:_NAMED])}{more}."
             )
-
-    def of_key(self, app: AppDepth, key: str) -> Iterator[str]:
-        """Which member of a group holds a key, and what the key waits for.
-
-        Args:
-            app: the application.
-            key: the key: digits for a group with an integer property, or any text.
-        """
-        found: list[tuple[str, int, int, QueueReader]] = []
-        for reader in self.readers(app):
-            match = BUCKET_FORM.match(reader.subscription.expression)
-            if match is not None:
-                name, divisor = match[1] or match[2], int(match[4])
-                found.append((name, divisor, int(match[3] or match[5]), reader))
-        buckets = max((divisor for _, divisor, _, _ in found), default=0)
-        if not buckets:
-            yield "No group reads the queue: no client is subscribed to a bucket."
-            return
-        name = next(name for name, divisor, _, _ in found if divisor == buckets)
-        try:
-            bucket = (key_bucket(key) if name == BUCKET else int(key)) % buckets
-        except ValueError:
-            yield f"The group divides the messages by the integer property {name}, and {key!r} is no integer."
-            return
-        owners = [it for _, divisor, of, it in found if divisor == buckets and of == bucket]
-        yield f"Key {key} is in bucket {bucket} of {buckets}."
-        if not owners:
-            yield "No member is subscribed to the bucket: no leader has assigned it yet."
-            return
-        first, later = owners[0], owners[1:]
-        count = number(first.stream.unconfirmed or 0)
-        yield f"{first.client} holds the bucket, and has {count} unconfirmed messages of all its buckets."
-        for reader in later:
-            yield (
-                f"{reader.client} has the bucket next. It receives nothing before {first.client} has "
-                f"confirmed its messages of the bucket, or has lost its connection. If {first.client} hangs, "
-                "or its host is gone, end its process or its connection."
-            )
-        if not later and not first.subscription.max_messages:
-            yield "The bucket changes hands: its messages wait until the new owner may receive them."
 
     def outranked(self, app: AppDepth) -> Iterator[tuple[QueueReader, str]]:
         """Find the clients whose every subscription is below another one for the same messages with room.

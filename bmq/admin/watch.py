@@ -117,14 +117,14 @@ class Survey:
     """The views of the clusters of a broker.
 
     Attributes:
-        broker: the broker's address.
+        admin: the broker's client.
         clusters: all clusters; empty if not asked, because the broker is alone in each.
         views: the clusters with other nodes.
         own: the queues of a cluster of one broker, beside other clusters.
         time: the event loop's time of the view.
     """
 
-    broker: str
+    admin: Admin
     clusters: tuple[ClusterView, ...]
     views: tuple[ClusterView, ...]
     own: frozenset[str]
@@ -135,10 +135,15 @@ class Survey:
         """Whether the broker is only a proxy."""
         return bool(self.views) and not self.own and all(view.proxy for view in self.views)
 
+    @property
+    def gap(self) -> str:
+        """Why the broker does not know domains; empty for a broker with storage."""
+        return self.standing("").gap if self.only_proxy else ""
+
     def standing(self, uri: str) -> Standing:
         """Return the place of the broker in the cluster of a queue."""
         if not self.views or uri in self.own:
-            return Standing(self.broker, "", True, False, None, None)
+            return Standing(self.admin.broker, "", True, False, None, None)
         # A node that knows the queue, otherwise a proxy, otherwise any node.
         view = min(self.views, key=lambda view: (view.proxy or uri not in view.partitions, not view.proxy))
         return view.standing(uri)
@@ -164,12 +169,11 @@ async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
     )
 
 
-def survey_of(broker: str, clusters: Iterable[ClusterView]) -> Survey:
+def survey_of(admin: Admin, clusters: tuple[ClusterView, ...]) -> Survey:
     """Return the views of a broker's clusters as a survey."""
-    clusters = tuple(clusters)
     views = tuple(each for each in clusters if not each.alone)
     own = frozenset(uri for each in clusters if each.alone and views for uri in each.partitions)
-    return Survey(broker, clusters, views, own, asyncio.get_running_loop().time())
+    return Survey(admin, clusters, views, own, asyncio.get_running_loop().time())
 
 
 # ---- rates
@@ -311,32 +315,31 @@ class QueueFigures:
 
 
 async def explain_queues(
-    admin: Admin,
-    queues: Iterable[QueueFigures],
-    found: Callable[[QueueFigures, Explanation | None], None],
-    left_out: Callable[[str, ProtocolError], None],
-) -> None:
+    admin: Admin, queues: Iterable[QueueFigures], left_out: Callable[[str, ProtocolError], None]
+) -> dict[str, Explanation | None]:
     """Ask about queues of known domains in order, a few at once.
 
     Args:
         admin: the broker, or the nodes of a cluster.
         queues: the queues; the next one is taken when its turn has come.
-        found: called with each queue and its explanation; None for a queue that has gone or cannot be read.
         left_out: called with a queue whose answer cannot be read.
+
+    Returns:
+        The explanation of each queue; None for a queue that has gone or cannot be read.
     """
     turn = iter(queues)
+    found: dict[str, Explanation | None] = {}
 
     async def ask_in_turn() -> None:
         for queue in turn:
             assert queue.domain is not None
-            explanation = None
+            found[queue.uri] = None
             try:
-                explanation = await explain(admin.queue(queue.uri), queue.domain.info)
+                found[queue.uri] = await explain(admin.queue(queue.uri), queue.domain.info)
             except AdminError:
                 pass
             except ProtocolError as error:
                 left_out(queue.uri, error)
-            found(queue, explanation)
 
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -344,6 +347,7 @@ async def explain_queues(
                 tasks.create_task(ask_in_turn())
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
+    return found
 
 
 # ---- all about brokers
@@ -437,7 +441,7 @@ class BrokerWatch:
         """
         self._noted, self.unreadable = self.unreadable, {}
         await admin._look(whole=True)
-        surveys = [survey for _, survey in await admin._nodes()]
+        surveys = await admin._nodes()
         clusters = tuple(view for survey in surveys for view in survey.clusters)
         self._count("CLUSTERS LIST", len(surveys))
         self._count("CLUSTER STATUS", len(clusters))
@@ -468,18 +472,14 @@ class BrokerWatch:
         known = {queue.uri: before[queue.uri] for queue in waiting if queue.uri in before}
         waiting.sort(key=lambda queue: known[queue.uri].at if queue.uri in known else float("-inf"))
 
-        def found(queue: QueueFigures, explanation: Explanation | None) -> None:
-            self._count("QUEUE LIST")
-            self._count("QUEUE INTERNALS")
-            known.pop(queue.uri, None)
-            if explanation is not None:
-                known[queue.uri] = explanation
-
-        await explain_queues(admin, waiting[:most], found, self._note)
-        self._explanations = known
+        answers = await explain_queues(admin, waiting[:most], self._note)
+        self._count("QUEUE LIST", len(answers))
+        self._count("QUEUE INTERNALS", len(answers))
+        found = {uri: each for uri, each in (known | answers).items() if each is not None}
+        self._explanations = found
         now = asyncio.get_running_loop().time()
-        stale = max((now - each.at for each in known.values()), default=0.0)
-        return replace(view, explanations=known, stale=stale)
+        stale = max((now - each.at for each in found.values()), default=0.0)
+        return replace(view, explanations=found, stale=stale)
 
     def _note(self, name: str, error: ProtocolError) -> None:
         """Leave out one queue or domain: a client must not hide the other ones."""

@@ -19,6 +19,7 @@ from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
+from bmq.groups.buckets import words_of_key
 from bmq.subscriptions import Decision
 
 #: Fields of the record.
@@ -78,7 +79,7 @@ async def explain(
     explanation = Explanation(internals, domain, oldest, message, _HINT)
 
     def of_key(app: AppDepth) -> Iterator[str]:
-        return iter(()) if group_key is None else explanation.of_key(app, group_key)
+        return iter(()) if group_key is None else words_of_key(explanation.readers(app), group_key)
 
     head = [*explanation.head(counted), *_about(guid, found)]
     if output is not Form.TABLE:

@@ -29,13 +29,13 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import AppDepth
 from bmq.admin.explanation import Explanation, explain
-from bmq.console.buckets import group_of
 from bmq.console.door import Door
 from bmq.console.findings import DEAD, DeadLetters, QueueFinding, inside
 from bmq.console.guard import Guard, is_loopback
 from bmq.console.source import MOST_HELD, Contents, Embedded, NotNow, RemoteBroker
 from bmq.console.taking import cancel, post_again
 from bmq.console.watch import Watch
+from bmq.groups.buckets import group_of
 from bmq.wire.printable import printable
 from bmq.wire.properties import typed_value
 

@@ -311,11 +311,9 @@ class Watch:
                     if _world.monotonic() - started >= budget:
                         return
 
-            def found(queue: QueueFigures, explanation: Explanation | None) -> None:
+            for uri, explanation in (await explain_queues(admin, in_budget(), self._unreadable)).items():
                 if explanation is not None:
-                    seen[queue.uri].suspect(explanation, self._dead)
-
-            await explain_queues(admin, in_budget(), found, self._unreadable)
+                    seen[uri].suspect(explanation, self._dead)
 
         await ask(due)
         suspected = [each for uri, each in asked.items() if seen[uri].suspected and not seen[uri].found]

@@ -14,10 +14,10 @@ from bmq.admin.explanation import QueueReader
 from bmq.admin.watch import QueueFigures, use_of
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.console import Console
-from bmq.console.buckets import group_of
 from bmq.console.findings import DeadLetters, QueueFinding
 from bmq.console.source import RemoteBroker
 from bmq.console.watch import _Sight
+from bmq.groups.buckets import group_of
 from tests.console.conftest import Serve
 from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
 from tests.sweeps import sweep
