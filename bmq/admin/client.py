@@ -38,7 +38,7 @@ from bmq.admin.results import (
     StoredMessage,
     reading,
 )
-from bmq.admin.watch import ClusterView, Survey, alone, cluster_view, survey_of
+from bmq.admin.watch import ClusterView, Survey, alone, cluster_view
 from bmq.client.address import Address, BrokerAccess, find_broker, race
 from bmq.client.connect import check_clear_text, check_connecting
 from bmq.client.options import CredentialsSource
@@ -339,7 +339,7 @@ class Admin:
         clusters = await self.clusters()
         whole = whole or any(not alone(each) for each in clusters)
         views = [await cluster_view(self, each) for each in clusters] if whole else []
-        survey = self._survey = survey_of(self, tuple(views))
+        survey = self._survey = Survey(self, tuple(views), asyncio.get_running_loop().time())
         return survey
 
     async def _look_elsewhere(self, address: Address) -> Survey | None:
@@ -379,7 +379,7 @@ class Admin:
 
     async def _member(self) -> Survey:
         """Return this broker, or for a proxy a node of the cluster, if there is one."""
-        return min(await self._nodes(), key=lambda each: each.only_proxy)
+        return min(await self._nodes(), key=lambda each: bool(each.gap))
 
     async def gap(self) -> str:
         """Return why answers about *all* queues are incomplete, as text; empty if complete.

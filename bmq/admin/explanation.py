@@ -223,10 +223,12 @@ class Explanation:
                     f"{number(unconfirmed)} are still counted as delivered to clients that no longer "
                     "subscribe."
                 )
-        elif unconfirmed:
+            yield from self._returned(app)
+            return
+        if unconfirmed:
             whose = ", ".join(f"{client} ({number(count)})" for client, count in holders.items() if count)
-            yield (f"{number(unconfirmed)} of them {_are(unconfirmed)} delivered and not confirmed: {whose}.")
-        if readers and waiting <= 0:
+            yield f"{number(unconfirmed)} of them {_are(unconfirmed)} delivered and not confirmed: {whose}."
+        if waiting <= 0:
             yield "No message is held back: only confirmations are missing."
             if any(is_mover(reader.subscription) for reader in readers):
                 yield "A mover of delayed messages holds a message until the message is due."
@@ -237,19 +239,20 @@ class Explanation:
                 )
             return
         obstacle = _obstacle(readers)
-        if readers:
-            yield from _held_back(f"{number(waiting)} {_are(waiting)} not delivered", obstacle, readers)
-        if obstacle is Obstacle.FULL:
-            return
-        returned = sum(each.redelivery for each in self.internals.apps if each.app_id == app.app_id)
-        if returned:
+        yield from _held_back(f"{number(waiting)} {_are(waiting)} not delivered", obstacle, readers)
+        if obstacle is not Obstacle.FULL:
+            yield from self._returned(app)
+            if self.message is None and self.hint:
+                yield self.hint
+
+    def _returned(self, app: AppDepth) -> Iterator[str]:
+        count = sum(each.redelivery for each in self.internals.apps if each.app_id == app.app_id)
+        if count:
             yield (
-                f"{number(returned)} {_are(returned)} to be redelivered. While a returned message matches no "
+                f"{number(count)} {_are(count)} to be redelivered. While a returned message matches no "
                 "subscription, a broker does not deliver later messages either: a consumer has to take "
                 "the returned message."
             )
-        if readers and self.message is None and self.hint:
-            yield self.hint
 
     def _unread(self, app: AppDepth) -> Iterator[str]:
         if app.app_id == DEFAULT_APP_ID:
@@ -340,12 +343,7 @@ def _obstacle(readers: list[QueueReader]) -> Obstacle:
     return Obstacle.PARTLY_FULL if full else Obstacle.UNMATCHED
 
 
-async def explain(
-    queue: QueueAdmin,
-    domain: DomainInfo,
-    message: Mapping[str, PropertyInput] | None = None,
-    hint: str = "",
-) -> Explanation:
+async def explain(queue: QueueAdmin, domain: DomainInfo) -> Explanation:
     """Ask for the clients and subscriptions of a queue: two commands.
 
     Raises:
@@ -354,7 +352,7 @@ async def explain(
     """
     internals = await queue.internals()
     oldest = next(iter((await queue.messages(0, 1)).messages), None)
-    return Explanation(internals, domain, oldest, message, hint, asyncio.get_running_loop().time())
+    return Explanation(internals, domain, oldest, at=asyncio.get_running_loop().time())
 
 
 def _held_back(rest: str, obstacle: Obstacle, readers: list[QueueReader]) -> Iterator[str]:

@@ -101,6 +101,8 @@ class ClusterView:
 
     def standing(self, uri: str) -> Standing:
         """Return the place of the broker in the cluster, and the primary of a queue if known."""
+        if self.alone:
+            return Standing(self.broker, "", True, False, None, None)
         if self.proxy:
             return Standing(self.broker, "", False, True, None, node_name(self.status.active_node))
         primary = self.primary(uri)
@@ -118,35 +120,35 @@ class Survey:
 
     Attributes:
         admin: the broker's client.
-        clusters: all clusters; empty if not asked, because the broker is alone in each.
-        views: the clusters with other nodes.
-        own: the queues of a cluster of one broker, beside other clusters.
+        clusters: the clusters; empty if not asked, because the broker is alone in each.
         time: the event loop's time of the view.
     """
 
     admin: Admin
     clusters: tuple[ClusterView, ...]
-    views: tuple[ClusterView, ...]
-    own: frozenset[str]
     time: float
 
     @property
-    def only_proxy(self) -> bool:
-        """Whether the broker is only a proxy."""
-        return bool(self.views) and not self.own and all(view.proxy for view in self.views)
+    def views(self) -> list[ClusterView]:
+        """The clusters with other nodes."""
+        return [view for view in self.clusters if not view.alone]
 
     @property
     def gap(self) -> str:
-        """Why the broker does not know domains; empty for a broker with storage."""
-        return self.standing("").gap if self.only_proxy else ""
+        """Why the broker, only a proxy, knows no domains; empty for a broker with storage."""
+        stores = any(view.partitions if view.alone else not view.proxy for view in self.clusters)
+        return self.standing("").gap if self.views and not stores else ""
 
     def standing(self, uri: str) -> Standing:
         """Return the place of the broker in the cluster of a queue."""
-        if not self.views or uri in self.own:
+        if not self.clusters:
             return Standing(self.admin.broker, "", True, False, None, None)
-        # A node that knows the queue, otherwise a proxy, otherwise any node.
-        view = min(self.views, key=lambda view: (view.proxy or uri not in view.partitions, not view.proxy))
-        return view.standing(uri)
+
+        def rank(view: ClusterView) -> tuple[bool, bool, bool]:
+            """A node that knows the queue, otherwise a proxy, otherwise any node."""
+            return view.proxy or uri not in view.partitions, not view.proxy, view.alone
+
+        return min(self.clusters, key=rank).standing(uri)
 
 
 async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
@@ -167,13 +169,6 @@ async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
         tuple(each for each in storage if each.state != "closed"),
         alone(cluster),
     )
-
-
-def survey_of(admin: Admin, clusters: tuple[ClusterView, ...]) -> Survey:
-    """Return the views of a broker's clusters as a survey."""
-    views = tuple(each for each in clusters if not each.alone)
-    own = frozenset(uri for each in clusters if each.alone and views for uri in each.partitions)
-    return Survey(admin, clusters, views, own, asyncio.get_running_loop().time())
 
 
 # ---- rates
