@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import bmq
 from bmq.cli.consoles import out, table
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note
@@ -234,7 +235,6 @@ def _absolute(file: str | None) -> str | None:
 
 def _check(entry: Context) -> None:
     """Refuse a wrong address, domain or certificate now, and not at the first use."""
-    import bmq
     from bmq.client.address import parse_addresses
 
     parse_addresses(entry.uri)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
 
+import bmq
 from bmq._words import number, several, size
 from bmq.cli.consoles import out, table
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, to_json
@@ -17,9 +17,6 @@ from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
-
-if TYPE_CHECKING:
-    import bmq
 
 # Maximum number of letters to read: the command holds all letters until the end.
 _MOST = 100_000
@@ -85,8 +82,6 @@ async def dead(
 
 def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
     """Show a dead letter; report an unreadable letter, and continue."""
-    import bmq
-
     try:
         show(letter)
     except bmq.ProtocolError as error:
@@ -111,7 +106,6 @@ async def _put_back(
     session: bmq.Session, letters: AsyncIterator[bmq.Message], to: str | None, wanted: list[str]
 ) -> int:
     """Post dead letters in the original form, and confirm each accepted letter."""
-    import bmq
     from bmq.workers import original_of
 
     seen: list[str] = []
@@ -167,8 +161,6 @@ def _list(letters: list[bmq.Message]) -> None:
 
 def _text(letter: bmq.Message, name: str) -> str:
     """Return a property; "?" for a letter whose properties cannot be read."""
-    import bmq
-
     try:
         return printable(str("" if (value := letter.properties.get(name)) is None else value))
     except bmq.ProtocolError:

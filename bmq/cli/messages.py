@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+import bmq
 from bmq._json import orjson
 from bmq.cli.output import BadInput, note, printable
 
 if TYPE_CHECKING:
-    import bmq
     from bmq.wire.properties import PropertyInput
 
 #: Fields of a message as a record; a payload that is not UTF-8 is in ``base64``.
@@ -138,8 +138,6 @@ def from_json(line: bytes) -> bmq.PutMessage:
     Raises:
         BadInput: the line has another form.
     """
-    import bmq
-
     try:
         # Lone surrogates, for bytes of a property that are not UTF-8: json reads them, and orjson does not.
         decoded = json.loads(line) if _SURROGATE.search(line) else orjson.loads(line)

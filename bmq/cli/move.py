@@ -16,8 +16,8 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import bmq
 from bmq._words import number, several, size
 from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
@@ -26,9 +26,6 @@ from bmq.cli.taking import take
 from bmq.cli.target import BrokerTarget, target_of
 from bmq.cli.verb import verb
 from bmq.conventions import derived_guid
-
-if TYPE_CHECKING:
-    import bmq
 
 #: Fields of the record.
 FIELDS = ("source", "destination", "moved", "bytes", "failed", "seconds")
@@ -106,8 +103,6 @@ async def move(
     $ bmq move bmq://shop.orders/new bmq://shop.orders/new --to-broker tcp://other.example.com
     """
     _check_queues(source, destination, to_broker)
-    import bmq
-
     if where is not None:  # a broker would silently deliver all messages to a wrong expression
         bmq.subscriptions.plan(where)
     loop = asyncio.get_running_loop()
@@ -159,8 +154,6 @@ async def move(
 
 
 def _check_queues(source: str, destination: str, to_broker: str | None) -> None:
-    import bmq
-
     first, second = bmq.QueueUri.parse(source), bmq.QueueUri.parse(destination)
     if second.app_id:
         raise BadInput(
@@ -175,8 +168,6 @@ def _check_queues(source: str, destination: str, to_broker: str | None) -> None:
 
 async def _pass_on(messages: list[bmq.Message], written: bmq.Queue, result: _Result) -> list[bmq.Message]:
     """Post messages, and return the accepted messages."""
-    import bmq
-
     done: list[bmq.Message] = []
     held: list[bmq.Message] = []
     copies: list[bmq.PutMessage] = []
@@ -204,8 +195,6 @@ async def _pass_on(messages: list[bmq.Message], written: bmq.Queue, result: _Res
 
 async def _post(written: bmq.Queue, copies: list[bmq.PutMessage]) -> list[Exception | None]:
     """Post messages, and return the error of each."""
-    import bmq
-
     errors: list[Exception | None] = [None] * len(copies)
     try:
         report = await written.post_many(copies)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import bmq
 from bmq._words import number, size
 from bmq.cli import files
 from bmq.cli.messages import from_json, parse_properties
@@ -20,7 +21,6 @@ from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
 
 if TYPE_CHECKING:
-    import bmq
     from bmq.cli.template import Row
 
 #: Fields of the records of --guids: the GUID, and the origin of the message in the input.
@@ -44,8 +44,6 @@ class _Run:
 
     async def post(self, label: str, message: bmq.PutMessage) -> None:
         """Post a message; wait while too many posts have no outcome."""
-        import bmq
-
         while len(self._waiting) >= _WINDOW:
             await self.settle()
         while True:
@@ -65,8 +63,6 @@ class _Run:
 
     async def settle(self, *, all_of_them: bool = False) -> None:
         """Wait for the oldest outcome and take all finished outcomes, or wait for all outcomes."""
-        import bmq
-
         first = True
         while self._waiting and (all_of_them or first or self._waiting[0][1].done()):
             first = False
@@ -143,8 +139,6 @@ async def post(
     $ bmq post QUEUE --template '{"id": {{counter}}, "at": "{{now}}"}' --count 1000 --rate 50
     $ bmq post QUEUE --template @order.json --data orders.csv -p 'CustomerId={{row.customer}}'
     """
-    import bmq
-
     names = list(file or ())
     if output is not Form.TABLE and not guids:
         raise BadInput(f"--output {output} is the form of GUIDs: give --guids, too")
@@ -219,8 +213,6 @@ class _Made:
                 self._message(place, row)
 
     def _message(self, place: int, row: Row) -> bmq.PutMessage:
-        import bmq
-
         given = parse_properties([each.fill(place, row) for each in self._properties])
         return bmq.PutMessage(self._payload.fill(place, row).encode(), given or None)
 
@@ -234,8 +226,6 @@ async def _messages(
     payloads: list[str] | None, names: list[str], *, lines: bool, ndjson: bool, run: _Run
 ) -> AsyncIterator[tuple[str, bmq.PutMessage]]:
     """Iterate over the messages to post, with the origin of each message."""
-    import bmq
-
     for index, text in enumerate(payloads or (), 1):
         yield f"payload {index}", bmq.PutMessage(text.encode())
     for name in names:

@@ -38,12 +38,13 @@ from enum import Enum
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
+import bmq
 from bmq import _world
 from bmq._logging import Log
 from bmq._signals import on_signals
@@ -57,9 +58,6 @@ from bmq.workers.probe import (
     Page,
     PageServer,
 )
-
-if TYPE_CHECKING:
-    import bmq
 
 logger = Log("bmq.run")
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+import bmq
 from bmq import _world
 from bmq._words import number, several
 from bmq.cli.consoles import out
@@ -21,9 +22,6 @@ from bmq.cli.records import OUTPUT, Form, Records, cell
 from bmq.cli.taking import FORCE, refuse_to_take, take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
-
-if TYPE_CHECKING:
-    import bmq
 
 _IDLE = 1.0
 _BATCH = 1000
@@ -90,8 +88,6 @@ async def tail(
     $ bmq tail bmq://bmq.test.mem.priority/orders --since 10m
     $ bmq tail bmq://bmq.test.mem.fanout/orders?id=foo --json --count 10 | jq .properties
     """
-    import bmq
-
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
     wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
@@ -181,8 +177,6 @@ async def _arrived_before(target: BrokerTarget, queue: str, begin: datetime) -> 
     Raises:
         BadInput: there are too many, or another node than the queue's primary answers.
     """
-    import bmq
-
     found: set[str] = set()
     try:
         async with target.admin() as admin:
@@ -214,8 +208,6 @@ class _Printer:
 
     def show(self, message: bmq.Message) -> bool:
         """Print one message; report an undecodable message, and return False."""
-        import bmq
-
         try:
             values = _fields(message, self._fields) if self._fields else {}
             if self._records is not None:

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Final
 
+import bmq
 from bmq._words import several
 from bmq.cli.options import option
 from bmq.cli.output import BadInput, note
 
 if TYPE_CHECKING:
-    import bmq
     from bmq.cli.target import BrokerTarget
 
 # Matches no message.
@@ -44,7 +44,6 @@ async def refuse_to_take(target: BrokerTarget, queue: str, instead: str) -> None
         BadInput: the queue has readers, the broker does not say, or the application does not exist.
         ConnectionFailed: no broker.
     """
-    import bmq
     from bmq.admin.explanation import objection
 
     try:
@@ -100,8 +99,6 @@ async def take(
 
     Cancelling the call ends the delivery; the delivered messages are still handled.
     """
-    import bmq
-
     nothing = bmq.Expression(_NOTHING, strict=False)
     handling: asyncio.Task[None] | None = None
     held = 0

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import structs
 
+import bmq
 from bmq._version import install
 from bmq.cli.files import replace_file
 from bmq.cli.output import BadInput, has_terminal
 
 if TYPE_CHECKING:
-    import bmq
     from bmq.admin import connect as AdminConnect
 
 _DEFAULT_URI: Final = "tcp://localhost:30114"
@@ -300,8 +300,6 @@ class BrokerTarget:
 
     def connect(self, **options: Any) -> bmq.connect:
         """Return the connector of a session."""
-        import bmq
-
         timeouts = ("connect_timeout", "open_timeout", "configure_timeout", "close_timeout")
         chosen: dict[str, Any] = {
             "process_name": self.name,
@@ -340,8 +338,6 @@ def target_of(
     Raises:
         BadInput: no broker has this name, or the credentials cannot be read.
     """
-    import bmq
-
     broker, context = options.get("broker"), options.get("context")
     name, entry = _find(broker, context)
     if options.get("user") not in (None, entry.user):

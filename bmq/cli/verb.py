@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
+import bmq
 from bmq.cli.options import BROKER_OPTIONS, is_queue
 from bmq.cli.output import BadInput, ExitStatus, log_to_stderr, note, write_utf8
 from bmq.cli.records import JSON_FLAG, Form, form_of
@@ -142,8 +143,6 @@ def _listed(given: Any) -> list[Any]:
 
 def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
     """Run a verb. Ctrl-C and SIGTERM cancel the verb, so that the verb closes its connections."""
-    import bmq
-
     run = bmq.run  # imports the client
     _collect_garbage()
     return run(begin())
@@ -164,8 +163,6 @@ def _guarded(
     Raises:
         typer.Exit: always.
     """
-    import bmq
-
     if logs:
         log_to_stderr(logging.WARNING, f"bmq {name}: %(message)s")
     try:
@@ -193,8 +190,6 @@ def _guarded(
 
 def status_of(error: BaseException) -> ExitStatus:
     """Return the exit status of an error."""
-    import bmq
-
     match error:
         case (
             bmq.NegotiationError() | bmq.AuthenticationError() | bmq.RequestError() | bmq.errors.AdminError()
