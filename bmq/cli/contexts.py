@@ -26,6 +26,7 @@ from bmq.cli.target import (
     why_no_keyring,
 )
 from bmq.cli.verb import verb
+from bmq.client.address import parse_addresses
 
 #: Fields of the records of ``list`` and ``show``.
 FIELDS: Final = (
@@ -235,8 +236,6 @@ def _absolute(file: str | None) -> str | None:
 
 def _check(entry: Context) -> None:
     """Refuse a wrong address, domain or certificate now, and not at the first use."""
-    from bmq.client.address import parse_addresses
-
     parse_addresses(entry.uri)
     files = {"ca": entry.ca, "cert": entry.cert, "key": entry.key}
     target_of("contexts", {"broker": entry.uri, **files}, timeout=1)

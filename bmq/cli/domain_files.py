@@ -16,14 +16,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
+import bmq
 from bmq.broker.domain_config import DomainConfig, InvalidDomain, Mode, Redirect, parse_domain
 from bmq.cli.output import BadInput
 from bmq.subscriptions import Finding, check_domain
-
-if TYPE_CHECKING:
-    from bmq.admin import DomainInfo
 
 #: Values by path. The members that the schema does not know are below ``?``.
 Settings: TypeAlias = dict[str, Any]
@@ -101,7 +99,7 @@ def _settings(parameters: Mapping[str, Any]) -> Settings:
     return made
 
 
-def running_settings(domain: DomainInfo) -> Settings:
+def running_settings(domain: bmq.admin.DomainInfo) -> Settings:
     """Return the settings of a running domain; members of newer brokers are below ``?``."""
     return _settings(domain.configuration) | {"location": domain.cluster}
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,9 +16,7 @@ from msgspec import UNSET, UnsetType
 import bmq
 from bmq._json import orjson
 from bmq.cli.output import BadInput, note, printable
-
-if TYPE_CHECKING:
-    from bmq.wire.properties import PropertyInput
+from bmq.wire.properties import PropertyInput, typed_value
 
 #: Fields of a message as a record; a payload that is not UTF-8 is in ``base64``.
 MESSAGE_FIELDS = ("guid", "queue", "properties", "types", "data", "base64")
@@ -82,8 +80,6 @@ def _guessed(value: str) -> PropertyInput:
 
 
 def _typed(name: str, kind: str, value: object) -> PropertyInput:
-    from bmq.wire.properties import typed_value
-
     try:
         return typed_value(kind, str(value))
     except ValueError as error:

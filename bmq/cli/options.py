@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -227,23 +228,8 @@ def _join_words() -> str:
     """Join the words of COMP_WORDS cut by bash at colons and equals signs; return the current word."""
     words = os.environ.get("COMP_WORDS", "").split()
     cursor = int(os.environ.get("COMP_CWORD") or 0)
-    joined: list[str] = []
-    place = 0
-    glue = False
-    for index, word in enumerate(words):
-        separator = not word.strip(_BREAKS)
-        if joined and (separator or glue):
-            joined[-1] += word
-        else:
-            joined.append(word)
-        glue = separator
-        if index == cursor:
-            place = len(joined) - 1
-    current = ""
-    if cursor >= len(words):
-        place = len(joined)
-    else:
-        current = joined[place]
+    joined = re.sub(rf" ?([{_BREAKS}]+) ?", r"\1", " ".join(words[: cursor + 1])).split()
+    current = joined[-1] if cursor < len(words) else ""
     os.environ["COMP_WORDS"] = " ".join(joined)
-    os.environ["COMP_CWORD"] = str(place)
+    os.environ["COMP_CWORD"] = str(len(joined) - bool(current))
     return current

@@ -20,16 +20,14 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+import bmq
 from bmq._json import orjson
 from bmq.wire.printable import printable as printable_in_part
-
-if TYPE_CHECKING:
-    from bmq.admin import Standing
 
 # Failures of a verb with a line each.
 _MOST_LISTED = 20
@@ -176,7 +174,7 @@ def log_to_stderr(level: int, form: str) -> None:
 # ---- dialog
 
 
-def tell(standing: Standing) -> ExitStatus:
+def tell(standing: bmq.admin.Standing) -> ExitStatus:
     """Print which node answers, and return the exit status: FAILED unless the node is the queue's primary."""
     if not standing.gap and standing.node:
         note(f"{standing.node} at {standing.broker}, the primary of this queue, answers")

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import bmq
 from bmq._words import several
+from bmq.admin.explanation import objection
 from bmq.cli.options import option
 from bmq.cli.output import BadInput, note
-
-if TYPE_CHECKING:
-    from bmq.cli.target import BrokerTarget
+from bmq.cli.target import BrokerTarget
 
 # Matches no message.
 _NOTHING: Final = "exists(bmq) && !exists(bmq)"
@@ -44,8 +43,6 @@ async def refuse_to_take(target: BrokerTarget, queue: str, instead: str) -> None
         BadInput: the queue has readers, the broker does not say, or the application does not exist.
         ConnectionFailed: no broker.
     """
-    from bmq.admin.explanation import objection
-
     try:
         async with target.admin() as admin:
             asked = admin.queue(queue)

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import structs
@@ -25,9 +25,6 @@ import bmq
 from bmq._version import install
 from bmq.cli.files import replace_file
 from bmq.cli.output import BadInput, has_terminal
-
-if TYPE_CHECKING:
-    from bmq.admin import connect as AdminConnect
 
 _DEFAULT_URI: Final = "tcp://localhost:30114"
 _VERSION: Final = 1
@@ -317,10 +314,8 @@ class BrokerTarget:
             "server_hostname": self.server_hostname,
         }
 
-    def admin(self) -> AdminConnect:
+    def admin(self) -> bmq.admin.connect:
         """Return the connector of an admin client."""
-        import bmq.admin
-
         return bmq.admin.connect(self.uri, **self.access, timeout=self.timeout, process_name=self.name)
 
 
