@@ -43,7 +43,7 @@ _SOME_NAME = Annotated[
 
 
 @verb("contexts list", broker=False)
-def list_contexts(output: OUTPUT = Form.TABLE) -> int:
+def list_contexts(output: OUTPUT = Form.TABLE) -> None:
     """List the contexts. An asterisk marks the one in use.
 
     [bold]Examples[/]
@@ -57,7 +57,7 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
     if writer := Records.of(output, FIELDS):
         for record in records:
             writer.write(record)
-        return ExitStatus.OK
+        return
     # Spaces between the addresses: a narrow terminal breaks the line there, not within a name.
     shown = [each | {"address": each["address"].replace(",", ", ")} for each in records]
     rows = [["*" if each["current"] else "", *(each[name] or "" for name in _COLUMNS)] for each in shown]
@@ -69,7 +69,6 @@ def list_contexts(output: OUTPUT = Form.TABLE) -> int:
         note(f"BMQ_CONTEXT chooses {chosen!r}")
     elif os.environ.get("BMQ_BROKER_URI"):
         note(f"BMQ_BROKER_URI chooses {os.environ['BMQ_BROKER_URI']}, before a context")
-    return ExitStatus.OK
 
 
 def _record(name: str, entry: Context, current: str) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def _place(entry: Context) -> str | None:
 
 
 @verb("contexts show", broker=False)
-def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
+def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> None:
     """Show one context, without its password.
 
     [bold]Examples[/]
@@ -110,13 +109,12 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> int:
     record = _record(found, entry, current)
     if writer := Records.of(output, FIELDS):
         writer.write(record)
-        return ExitStatus.OK
+        return
     for field in FIELDS:
         value = record[field]
         if value not in (None, ""):
             shown = ("yes" if value else "no") if isinstance(value, bool) else value
             emit(f"{field.replace('_', ' '):<12} {shown}")
-    return ExitStatus.OK
 
 
 def _existing(name: str | None) -> tuple[str, Context, str]:
@@ -156,7 +154,7 @@ def add(
     server_name: str | None = option("--server-name NAME", "Name in the broker's certificate.", None),
     use: bool = option("--use", "Use the context from now on.", False),
     replace: bool = option("--replace", "Replace a context of the same name.", False),
-) -> int:
+) -> None:
     """Add a context: a name for a broker with its credentials.
 
     The password comes from a prompt, from BMQ_PASSWORD, or from --password-stdin, and goes into the keyring
@@ -226,7 +224,6 @@ def add(
     if before is not None and (before.user, before.password_store) != (entry.user, entry.password_store):
         _forget(name, before)
     note(f"context {name} added" + (", and in use from now on" if use else ""))
-    return ExitStatus.OK
 
 
 def _absolute(file: str | None) -> str | None:
@@ -265,7 +262,7 @@ def _password(user: str, *, stdin: bool) -> str:
 def use(
     name: str | None = argument("[NAME]", "Name of the context.", None, autocompletion=complete_contexts),
     none: bool = option("--none", "Use no context.", False),
-) -> int:
+) -> None:
     """Use a context for all commands without --context, --broker, BMQ_CONTEXT and BMQ_BROKER_URI.
 
     [bold]Examples[/]
@@ -284,7 +281,6 @@ def use(
         if os.environ.get(variable):
             note(f"bmq contexts: {variable} has precedence while it is set")
             break
-    return ExitStatus.OK
 
 
 @verb("contexts remove", broker=False)

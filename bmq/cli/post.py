@@ -44,15 +44,14 @@ class _Run:
 
     async def post(self, label: str, message: bmq.PutMessage) -> None:
         """Post a message; wait while too many posts have no outcome."""
-        while len(self._waiting) >= _WINDOW:
-            await self.settle()
+        await self.settle(_WINDOW - 1)
         while True:
             try:
                 future = self._queue.post_nowait(
                     message.data, properties=message.properties, tags=message.tags
                 )
             except bmq.BufferFull:
-                await self.settle()
+                await self.settle(len(self._waiting) - 1)
             except bmq.UsageError as error:
                 self.refuse(label, str(error))
                 return
@@ -61,12 +60,10 @@ class _Run:
                 self.bytes += len(message.data)
                 return
 
-    async def settle(self, *, all_of_them: bool = False) -> None:
-        """Wait for the oldest outcome and take all finished outcomes, or wait for all outcomes."""
-        first = True
-        while self._waiting and (all_of_them or first or self._waiting[0][1].done()):
-            first = False
-            label, future = self._waiting[0]
+    async def settle(self, left: int = 0) -> None:
+        """Wait for the oldest outcomes, until at most this number of posts has none."""
+        while len(self._waiting) > left:
+            label, future = self._waiting.popleft()
             try:
                 ack = await future
             except bmq.PostError as error:
@@ -77,7 +74,6 @@ class _Run:
                     self._writer.write({"guid": ack.guid, "message": label})
                 elif self._guids:
                     emit(ack.guid)
-            self._waiting.popleft()
 
     def refuse(self, label: str, why: str) -> None:
         """List the refused messages."""
@@ -183,7 +179,7 @@ async def post(
                     posted += 1
                     if not posted % 100 or rate is not None:
                         show(run.accepted + run.failures)
-            await run.settle(all_of_them=True)
+            await run.settle()
             show(run.accepted + run.failures)
         seconds = loop.time() - started
     if not quiet:

@@ -31,7 +31,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -400,13 +400,13 @@ class Supervisor:
         self._slots = [_Slot(number) for number in range(1, processes + 1)]
         self._served: set[int] = set() if health is None else {0}
         self._serving = AsyncExitStack()
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        # Restarts of all processes, one after another.
+        self._rolling: asyncio.Task[None] | None = None
         # Signals so far: with the first one the processes stop.
         self._signals = 0
         self._first: signal.Signals | None = None
         # Whether a process has started its app, in the supervisor's life.
         self._proven = False
-        self._rolling = False
         self._status: int = ExitStatus.OK
 
     def _stopping(self) -> bool:
@@ -428,15 +428,16 @@ class Supervisor:
                 try:
                     if self._health is not None:
                         await self._serve(0, self._health)
-                    if self._changes is not None:
-                        self._spawn(self._reload(self._changes))
-                    await asyncio.gather(*(self._keep(slot) for slot in self._slots))
+                    reloading = asyncio.create_task(self._reload())
+                    try:
+                        await asyncio.gather(*(self._keep(slot) for slot in self._slots))
+                    finally:
+                        beside = [task for task in (reloading, self._rolling) if task is not None]
+                        for task in beside:
+                            task.cancel()
+                        await asyncio.wait(beside)
                     return self._status
                 finally:
-                    for task in self._tasks:
-                        task.cancel()
-                    if self._tasks:
-                        await asyncio.wait(self._tasks)
                     self._kill()
 
     @contextmanager
@@ -453,11 +454,6 @@ class Supervisor:
         finally:
             for each in (*_SIGNALS, _HANG_UP):
                 loop.remove_signal_handler(each)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
 
     def _kill(self) -> None:
         for slot in self._slots:
@@ -579,27 +575,24 @@ class Supervisor:
 
     def _hang_up(self, number: int) -> None:
         """Restart the processes, each after the start of the previous process."""
-        if not self._stopping() and not self._rolling:
-            self._rolling = True
-            self._spawn(self._roll())
+        if not self._stopping() and (self._rolling is None or self._rolling.done()):
+            self._rolling = asyncio.create_task(self._roll())
 
     async def _roll(self) -> None:
         logger.info("SIGHUP: restarting the processes one after another")
-        try:
-            for slot in self._slots:
-                if slot.state is _State.FINISHED:
-                    continue
+        for slot in self._slots:
+            if slot.state is not _State.FINISHED:
                 self._end_process(slot, signal.SIGTERM)
                 await slot.settled.wait()
                 if slot.state is not _State.RUNNING:
                     logger.error("process %d does not start again; the other processes stay", slot.number)
                     return
-            logger.info("all processes have restarted")
-        finally:
-            self._rolling = False
+        logger.info("all processes have restarted")
 
-    async def _reload(self, changes: AsyncIterator[Path]) -> None:
-        async for path in changes:
+    async def _reload(self) -> None:
+        if self._changes is None:
+            return
+        async for path in self._changes:
             logger.info("%s has changed, restarting", path)
             for slot in self._slots:
                 slot.failures = 0
