@@ -105,7 +105,7 @@ class RemoteBroker:
         timeouts: dict[str, Any] = {f"{step}_timeout": self._timeout for step in steps}
         return bmq.connect(self.name, **self._access, **timeouts)
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise an error if the broker cannot answer.
 
         Raises:
@@ -187,7 +187,7 @@ class Embedded(RemoteBroker):
         super().__init__(broker.uri, credentials=credentials, ssl=context)
         self._broker = broker
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise an error if the broker was stopped.
 
         Raises:

@@ -250,7 +250,7 @@ class Watch:
 
     async def _look(self, admin: Admin) -> None:
         started = _world.monotonic()
-        self._source.check()
+        self._source._check()
         view = await self._watch.look(admin)
         gap = await admin.gap()
         figures = [queue for queue in view.queues if queue.domain is not None]

@@ -697,7 +697,6 @@ EXCLUDED: dict[str, str] = {
             *("bmq.testing.Recorder.on_operation", "bmq.testing.Recorder.on_operation_end"),
             *("bmq.Backoff.delay", "bmq.NoRetry.delay"),
             *("bmq.console.Embedded.contents", "bmq.console.RemoteBroker.contents"),
-            *("bmq.console.Embedded.figures", "bmq.console.RemoteBroker.figures"),
             *("bmq.inbox.Inbox.middleware", "bmq.inbox.SqlAlchemyInbox.middleware"),
             "bmq.inbox.AsyncpgInbox.middleware",
             *("bmq.workers.LoopClock.sleep", "bmq.taskiq.BmqBroker.kick"),
