@@ -104,43 +104,37 @@ def _show(
     evaluation = None
     if message is not None:
         evaluation = expression.evaluate(message) if expression else bmq.subscriptions.Evaluation(True)
+    checked = _Checked(
+        expression=expression.text if expression else "",
+        legal=True,
+        operators=expression.operators if expression else 0,
+        length=len(expression.text) if expression else 0,
+        properties=expression.properties if expression else (),
+        warnings=[
+            {"offset": doubt.offset, "message": doubt.message}
+            for doubt in (expression.doubts if expression else ())
+        ],
+        matches=None if evaluation is None else bool(evaluation),
+        error=evaluation.reason if evaluation is not None else "",
+    )
     if writer is not None:
-        writer.write(
-            _Checked(
-                expression=expression.text if expression else "",
-                legal=True,
-                operators=expression.operators if expression else 0,
-                length=len(expression.text) if expression else 0,
-                properties=expression.properties if expression else (),
-                warnings=[
-                    {"offset": doubt.offset, "message": doubt.message}
-                    for doubt in (expression.doubts if expression else ())
-                ],
-                matches=None if evaluation is None else bool(evaluation),
-                error=evaluation.reason if evaluation is not None else "",
-            )
-        )
+        writer.write(checked)
         return
     if expression is None:
         emit("(everything)\n  legal: without an expression, every message matches")
     else:
         emit(expression.text)
         emit(
-            f"  legal: {expression.operators} of {MAX_OPERATORS} operators, {len(expression.text)} of "
-            f"{MAX_LENGTH} characters; reads {', '.join(expression.properties)}"
+            f"  legal: {checked.operators} of {MAX_OPERATORS} operators, {checked.length} of "
+            f"{MAX_LENGTH} characters; reads {', '.join(checked.properties)}"
         )
         for doubt in expression.doubts:
             emit(f"  warning: {doubt.message}")
-            for line in point_at(expression.text, doubt.offset).splitlines():
-                emit(f"  {line}")
-    if evaluation is not None:
-        if evaluation:
-            verdict = "matches"
-        elif evaluation.error is None:
-            verdict = "does not match"
-        else:
-            verdict = f"does not match: {evaluation.error.name} error, {evaluation.reason}"
-        emit(f"  {verdict}")
+            emit(*(f"  {line}" for line in point_at(expression.text, doubt.offset).splitlines()))
+    if evaluation is not None and evaluation.error is not None:
+        emit(f"  does not match: {evaluation.error.name} error, {evaluation.reason}")
+    elif evaluation is not None:
+        emit("  matches" if evaluation else "  does not match")
 
 
 def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None) -> None:

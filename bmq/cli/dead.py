@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Callable
 
 import bmq
 from bmq._words import number, several, size
-from bmq.cli.consoles import out, table
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, to_json
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import OUTPUT, Form, Records, show
 from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import verb
@@ -80,10 +79,10 @@ async def dead(
     return _missing(wanted, [letter.guid for letter in found])
 
 
-def _each(letter: bmq.Message, show: Callable[[bmq.Message], None]) -> None:
+def _each(letter: bmq.Message, tell: Callable[[bmq.Message], None]) -> None:
     """Show a dead letter; report an unreadable letter, and continue."""
     try:
-        show(letter)
+        tell(letter)
     except bmq.ProtocolError as error:
         note(f"bmq dead: {letter.guid} cannot be read: {error}")
 
@@ -137,18 +136,14 @@ def _missing(wanted: list[str], found: list[str]) -> int:
 
 
 def _list(letters: list[bmq.Message]) -> None:
-    rows = [
-        (
-            letter.guid,
-            _text(letter, DEAD_QUEUE),
-            _text(letter, DEAD_ATTEMPTS),
-            _text(letter, DEAD_ERROR),
-            size(len(letter.raw)),
-        )
-        for letter in letters
-    ]
-    if rows:
-        out().print(table(["GUID", "came from", "attempts>", "error", "size>"], rows))
+    columns: dict[str, Callable[[bmq.Message], str]] = {
+        "GUID": lambda letter: letter.guid,
+        "came from": lambda letter: _text(letter, DEAD_QUEUE),
+        "attempts>": lambda letter: _text(letter, DEAD_ATTEMPTS),
+        "error": lambda letter: _text(letter, DEAD_ERROR),
+        "size>": lambda letter: size(len(letter.raw)),
+    }
+    show(Form.TABLE, (), letters, columns)
     dead = sum(_text(letter, DEAD_QUEUE) not in ("", "?") for letter in letters)
     if dead == len(letters):
         note(several(dead, "dead letter"))

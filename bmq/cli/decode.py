@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal
 
+import msgspec
+from msgspec import Struct
 from rich.text import Text
 
-from bmq._json import orjson
 from bmq.cli import files
 from bmq.cli.consoles import out
 from bmq.cli.options import argument, option
@@ -191,6 +192,13 @@ class Recorded:
     data: bytes
 
 
+class _Line(Struct):
+    conn: int
+    t: float
+    dir: Literal["c2b", "b2c"]
+    hex: str = ""
+
+
 def read_recording(path: str) -> tuple[list[Recorded], str]:
     """Return the events of a recording, and the error at its end, if any.
 
@@ -204,16 +212,10 @@ def read_recording(path: str) -> tuple[list[Recorded], str]:
         if not line.strip():
             continue
         try:
-            entry = cast("dict[str, Any]", orjson.loads(line))
-            event = Recorded(
-                int(entry["conn"]), float(entry["t"]), entry["dir"], bytes.fromhex(entry.get("hex", ""))
-            )
-            if event.direction not in (TO_BROKER, TO_CLIENT):
-                raise ValueError(f"dir is {event.direction!r}")
-        except (KeyError, TypeError, ValueError) as error:
+            entry = msgspec.json.decode(line, type=_Line)
+            events.append(Recorded(entry.conn, entry.t, entry.dir, bytes.fromhex(entry.hex)))
+        except (msgspec.DecodeError, ValueError) as error:
             if number == len(lines) and not line.endswith(b"\n") and events:
                 return events, f"{path} ends in the middle of line {number}, which is omitted"
-            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise BadInput(f"{path}, line {number}: not a line of a recording: {what}") from None
-        events.append(event)
+            raise BadInput(f"{path}, line {number}: not a line of a recording: {error}") from None
     return events, ""
