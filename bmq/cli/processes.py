@@ -95,7 +95,7 @@ class _Hello(Struct):
         grace: the app's grace in seconds.
     """
 
-    addresses: list[tuple[str, int] | None] = []
+    addresses: list[tuple[str, int]] = []
     uri: str | None = None
     grace: float = _GRACE
 
@@ -160,9 +160,8 @@ class Child:
         server = PageServer("127.0.0.1", 0, page)
         async with server.serving() if probes else nullcontext():
             self.grace = max(each._settings.grace for each in app._all())
-            self._write(
-                msgspec.json.encode(_Hello([each.address for each in probes], server.uri, self.grace))
-            )
+            addresses = [each.address for each in probes if each.address is not None]
+            self._write(msgspec.json.encode(_Hello(addresses, server.uri, self.grace)))
             for each in probes:
                 each.address = None  # the supervisor serves the address for all processes
             app._begun().add_done_callback(lambda _: self._write(b"started"))
@@ -398,7 +397,7 @@ class Supervisor:
         self._changes = changes
         self._pauses = pauses or Pauses()
         self._slots = [_Slot(number) for number in range(1, processes + 1)]
-        self._served: set[int] = set() if health is None else {0}
+        self._served: dict[int, tuple[str, int]] = {} if health is None else {0: health}
         self._serving = AsyncExitStack()
         # Restarts of all processes, one after another.
         self._rolling: asyncio.Task[None] | None = None
@@ -510,7 +509,7 @@ class Supervisor:
             return None
         if self._stopping():  # while the process was being started
             self._end_process(slot, signal.SIGTERM)
-        await self._serve_app(await asyncio.shield(process.hello))
+        await self._serve_app(slot, await asyncio.shield(process.hello))
         if await asyncio.shield(process.started):
             self._proven = True
             if slot.state is _State.STARTING:
@@ -600,17 +599,22 @@ class Supervisor:
 
     # ---- health and metrics
 
-    async def _serve_app(self, hello: _Hello) -> None:
-        """Serve the addresses of the app; the addresses of the first process count."""
+    async def _serve_app(self, slot: _Slot, hello: _Hello) -> None:
+        """Serve the addresses of the app."""
         for probe, address in enumerate(hello.addresses):
-            if address is not None and probe not in self._served:
-                self._served.add(probe)
+            if probe not in self._served:
+                self._served[probe] = address
                 try:
                     await self._serve(probe, address)
                 except HealthAddressError as error:
                     logger.error("%s", error)  # noqa: TRY400 - no traceback
                     if not self._stopping():
                         self._fail(ExitStatus.FAILED)
+            elif self._served[probe] != address:
+                logger.warning(
+                    "process %d names %s:%d for health, and another process %s:%d: the first counts",
+                    *(slot.number, *address, *self._served[probe]),
+                )
 
     async def _serve(self, probe: int, address: tuple[str, int]) -> None:
         server = PageServer(*address, partial(self._page, probe), patience=LONGEST_ANSWER + 5.0)

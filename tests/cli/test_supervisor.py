@@ -266,3 +266,15 @@ hello(grace=1000); started(); serve(); signal.pause()
     assert printed == "SIGTERM\nSIGINT\n"
     os.kill(os.getpid(), signal.SIGINT)
     assert await run == 130
+
+
+async def test_only_the_first_address_of_a_probe_is_served(log: Log) -> None:
+    code = 'hello(addresses=[["127.0.0.1", int(number)]]); started(); serve()'
+    async with running(log, code, health=("127.0.0.1", 0)) as uri:
+        await until_ready(uri)
+    assert log().count("http://") == 1
+    for number in (1, 2):
+        assert (
+            f"process {number} names 127.0.0.1:{number} for health, and another process 127.0.0.1:0: "
+            "the first counts"
+        ) in log()
