@@ -59,8 +59,6 @@ __all__ = ["Admin", "QueueAdmin", "connect"]
 logger = Log("bmq.admin")
 
 _JSON = "ENCODING JSON_COMPACT"
-_ALL = "*"
-_UNLIMITED = "UNLIMITED"
 # Longer commands are mistakes without a use at the broker, and longer names of processes too.
 _LONGEST_COMMAND = 10_000
 _LONGEST_NAME = 1000
@@ -202,13 +200,11 @@ class Admin:
 
         A silent address with an accepted connection delays the next address by a head start only.
         """
-        now = running_loop().time
-        deadline = now() + self._timeout
+        deadline = running_loop().time() + self._timeout
         opened: list[AdminConnection] = []
 
         async def open_one(address: Address) -> None:
-            left = max(0.0, deadline - now())
-            connection = await AdminConnection.open(address, self._access, self._process_name, left)
+            connection = await AdminConnection.open(address, self._access, self._process_name, deadline)
             if opened:
                 await connection.close()  # another connection was first
             else:
@@ -640,7 +636,7 @@ class QueueAdmin:
         Args:
             app_id: only messages of this application; None for the application in the URI, or all.
         """
-        command = f"{self._prefix} PURGE {self._app(app_id) or _ALL}"
+        command = f"{self._prefix} PURGE {self._app(app_id) or '*'}"
         return _purged(command, await self._ask(command, "purgedQueues"))
 
     def _app(self, app_id: str | None) -> str:

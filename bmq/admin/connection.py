@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import ssl as ssl_module
-from typing import Any, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq._loop import create_connection, running_loop
+from bmq._loop import running_loop
 from bmq.client.address import Address, BrokerAccess
+from bmq.client.channel import Channel
+from bmq.client.negotiation import Negotiation
 from bmq.client.options import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
 from bmq.protocol.client.handshake import Handshake, not_a_broker
+from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AdminCommand,
@@ -38,8 +39,8 @@ logger = Log("bmq.admin")
 _RENEW = 0.8
 
 
-class AdminConnection(asyncio.Protocol):
-    """A connection negotiated as an admin client.
+class AdminConnection:
+    """A connection negotiated as an admin client. Created by :meth:`open`.
 
     Attributes:
         address: the broker's address.
@@ -47,16 +48,12 @@ class AdminConnection(asyncio.Protocol):
         expires: time on the loop's clock at which to connect anew with credentials; None for never.
     """
 
-    def __init__(self, address: Address, process_name: str) -> None:
+    _channel: Channel
+    _framer: Framer
+
+    def __init__(self, address: Address) -> None:
         self.address = address
-        identity, _ = introduce(process_name)
         self._loop = running_loop()
-        self._handshake = Handshake(msgspec.structs.replace(identity, client_type=ClientType.E_TCPADMIN))
-        self._transport: asyncio.Transport | None = None
-        self._negotiated: asyncio.Future[None] = self._loop.create_future()
-        self._gone: asyncio.Future[None] = self._loop.create_future()
-        # After a cancelled connect, a loop may not report the loss to the protocol: uvloop does not.
-        self._established = False
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._lines = LogLimit(logger)
@@ -65,42 +62,29 @@ class AdminConnection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: Address, access: BrokerAccess, process_name: str, timeout: float
+        cls, address: Address, access: BrokerAccess, process_name: str, deadline: float
     ) -> AdminConnection:
-        """Connect and negotiate.
+        """Connect and negotiate, until a time of the loop's clock.
 
         Raises:
             ConnectionFailed: the address does not answer, does not answer in time, or is not a broker.
             NegotiationError, AuthenticationError: the broker refused the client.
         """
-        connection = cls(address, process_name)
-        ssl = access.ssl
-        if ssl is None and address.tls:
-            ssl = ssl_module.create_default_context()
-        try:
-            async with asyncio.timeout(timeout):
-                credentials = await access.get_credentials()
-                await create_connection(
-                    lambda: connection,
-                    address.host,
-                    address.port,
-                    ssl=ssl,
-                    server_hostname=(access.server_hostname or address.host) if ssl is not None else None,
-                )
-                connection._established = True
-                connection._send(connection._handshake.begin(credentials))
-                await connection._negotiated
-        except BaseException as error:
-            await connection.close()
-            if isinstance(error, ConnectionFailed):
-                raise type(error)(f"{address}: {error}") from error
-            if isinstance(error, TimeoutError):
-                raise ConnectionFailed(f"{address} did not answer within {timeout:.2g} s") from None
-            if isinstance(error, OSError):
-                reason = error.strerror or str(error) or type(error).__name__
-                raise ConnectionFailed(f"could not connect to {address}: {reason}") from error
-            raise
+        connection = cls(address)
+        identity, _ = introduce(process_name)
+        handshake = Handshake(replace(identity, client_type=ClientType.E_TCPADMIN))
+        await Negotiation(access, address, address.host, handshake, connection._adopt).run(deadline)
         return connection
+
+    def _adopt(self, channel: Channel, handshake: Handshake) -> bool:
+        self._channel, self._framer = channel, handshake.framer
+        channel.hand_over(self)
+        for what in handshake.skipped:
+            self._notice(what)
+        if handshake.lifetime is not None:
+            self.expires = self._loop.time() + handshake.lifetime * _RENEW
+        self._process(handshake.rest, self._framer.feed(b"")[1])
+        return True
 
     async def ask(self, command: str) -> str:
         """Send a command and return the broker's printed answer, without a timeout.
@@ -118,7 +102,7 @@ class AdminConnection(asyncio.Protocol):
         self._waiting[number] = answer
         try:
             body = AdminCommand(command=command)
-            self._send(encode_event(ControlMessage(r_id=number, body=body), Codec.JSON))
+            self._channel.write([encode_event(ControlMessage(r_id=number, body=body), Codec.JSON)])
             return await answer
         finally:
             self._waiting.pop(number, None)
@@ -126,52 +110,35 @@ class AdminConnection(asyncio.Protocol):
     async def close(self) -> None:
         """Close the connection; idempotent."""
         self._fail(ConnectionFailed("the admin connection was closed"))
-        if self._transport is not None:
-            self._transport.abort()
-            if self._established:
-                await self._gone
+        self._channel.abort()
+        await self._channel.wait_closed()
 
-    # called by the event loop
+    # the channel (see Receiver)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
-        self._transport = cast("asyncio.Transport", transport)
+    def channel_data(self, channel: Channel, data: bytes | memoryview) -> None:
+        """Process received bytes."""
+        self._process(*self._framer.feed(data))
 
-    def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
-        handshake = self._handshake
-        if handshake.done:
-            events, error = handshake.framer.feed(data)
-        else:
-            self._shake_hands(data)
-            events, error = handshake.rest, handshake.framer.feed(b"")[1]
-        for event in events:
-            self._take(event)
-        failure = handshake.error or (not_a_broker(error) if error is not None else None)
-        if failure is not None:
-            assert isinstance(failure, ConnectionFailed)
-            self._fail(failure)
-            if self._transport is not None:
-                self._transport.abort()
+    def channel_lost(self, channel: Channel, error: Exception | None) -> None:
+        """Fail the pending commands."""
+        why = f": {error}" if error else ""
+        self._fail(ConnectionFailed(f"the broker closed the admin connection{why}"))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
-        self._transport = None
-        why = f": {exc}" if exc else ""
-        what = "admin connection" if self._handshake.done else "connection during the handshake"
-        self._fail(ConnectionFailed(f"the broker closed the {what}{why}"))
-        if not self._gone.done():
-            self._gone.set_result(None)
+    def channel_writable(self, channel: Channel, writable: bool) -> None:
+        """Ignore the state of the transport's buffer: commands are short."""
 
     # inside
 
-    def _send(self, data: bytes) -> None:
-        if self._transport is not None and data:
-            self._transport.write(data)
+    def _process(self, events: list[Event], error: ProtocolError | None) -> None:
+        for event in events:
+            self._take(event)
+        if error is not None:
+            self._fail(not_a_broker(error))
+            self._channel.abort()
 
     def _take(self, event: Event) -> None:
         if event.type == EventType.HEARTBEAT_REQ:
-            self._send(HEARTBEAT_RSP)
+            self._channel.write([HEARTBEAT_RSP])
         elif event.type == EventType.CONTROL:
             self._answered(event)
         elif event.type not in (EventType.HEARTBEAT_RSP, EventType.AUTHENTICATION):
@@ -184,16 +151,6 @@ class AdminConnection(asyncio.Protocol):
             "the broker sent an element that this version of bmq does not know. bmq ignores the element: %s",
             what,
         )
-
-    def _shake_hands(self, data: bytes) -> None:
-        handshake = self._handshake
-        self._send(handshake.receive(data))
-        if handshake.done and not self._negotiated.done():
-            for what in handshake.skipped:
-                self._notice(what)
-            if handshake.lifetime is not None:
-                self.expires = self._loop.time() + handshake.lifetime * _RENEW
-            self._negotiated.set_result(None)
 
     def _answered(self, event: Event) -> None:
         unread: ProtocolError | None = None
@@ -219,8 +176,7 @@ class AdminConnection(asyncio.Protocol):
     def _fail(self, error: ConnectionFailed) -> None:
         if self.lost is None:
             self.lost = error
-        futures: list[asyncio.Future[Any]] = [self._negotiated, *self._waiting.values()]
-        for waiting in futures:
+        for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error)
                 # The waiting caller may be gone: without this line asyncio would log the error.

@@ -22,16 +22,15 @@ import asyncio
 import ipaddress
 import itertools
 import socket
-import ssl as ssl_module
 from collections import deque
 from collections.abc import Hashable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bmq._logging import Log
-from bmq._loop import create_connection
 from bmq.client.address import Address, BrokerAccess, race, violation_in
 from bmq.client.channel import Channel
+from bmq.client.negotiation import Negotiation
 from bmq.client.options import Trace
 from bmq.errors import ConnectionFailed, Error, SessionClosed
 from bmq.protocol.client.core import SessionState
@@ -371,8 +370,17 @@ class Dialer:
 
     async def _try(self, address: Address, host: str, deadline: float) -> None:
         """Try one IP address."""
+        negotiation = Negotiation(
+            self.broker,
+            address,
+            host,
+            self._connection.core.handshake(),
+            partial(self.adopt, address, host),
+            liveness=self._options.liveness,
+            tracer=self._tracer(address),
+        )
         try:
-            await _ConnectionAttempt(self, address, host).run(deadline)
+            await negotiation.run(deadline)
         except ConnectionFailed:
             self._put_last(address, host)
             raise
@@ -403,25 +411,6 @@ class Dialer:
         if host is not None:
             self._failed[address, host] = next(self._failures)
 
-    async def open_channel(self, attempt: _ConnectionAttempt) -> Channel:
-        """Open a TCP or TLS connection for an attempt."""
-        ssl, address = self.broker.ssl, attempt.address
-        if ssl is None and address.tls:
-            ssl = ssl_module.create_default_context()
-        tracer = self._tracer(address)
-        _, channel = await create_connection(
-            lambda: Channel(attempt, self._options.liveness, tracer),
-            attempt.host,
-            address.port,
-            ssl=ssl,
-            server_hostname=(self.broker.server_hostname or address.host) if ssl is not None else None,
-        )
-        return cast("Channel", channel)
-
-    def uses_tls(self, address: Address) -> bool:
-        """Whether connections to an address use TLS."""
-        return address.tls or self.broker.ssl is not None
-
     async def _resolve(self, address: Address) -> list[str]:
         try:
             ipaddress.ip_address(address.host)
@@ -440,118 +429,6 @@ class Dialer:
         if not hosts:
             raise ConnectionFailed(f"{address.host} has no address")
         return hosts
-
-
-class _ConnectionAttempt:
-    """A connection to one IP address during the handshake: receives the data until the end of the handshake.
-
-    Args:
-        dialer: the session's dialer.
-        address: address of the broker.
-        host: IP address of the broker.
-
-    Attributes:
-        address: address of the broker.
-        host: IP address of the broker.
-    """
-
-    def __init__(self, dialer: Dialer, address: Address, host: str) -> None:
-        self._dialer = dialer
-        self.address = address
-        self.host = host
-        self._loop = asyncio.get_running_loop()
-        self._handshake = dialer._connection.core.handshake()
-        self._done: asyncio.Future[None] = self._loop.create_future()
-        # True once the handshake has succeeded or failed.
-        self._over = False
-
-    def __str__(self) -> str:
-        address, host = self.address, self.host
-        return address.text if host == address.host else f"{address} ({host})"
-
-    async def run(self, deadline: float) -> None:
-        """Connect, negotiate, and hand the channel over to the session.
-
-        Args:
-            deadline: time of the timeout, by the loop's clock.
-
-        Raises:
-            ConnectionFailed: no broker answered, in time or at all, or the broker refused.
-
-        Cancelling the call closes the connection.
-        """
-        timeout = max(0.0, deadline - self._loop.time())
-        channel: Channel | None = None
-        try:
-            async with asyncio.timeout_at(deadline):
-                credentials = await self._dialer.broker.get_credentials()
-                channel = await self._dialer.open_channel(self)
-                channel.write([self._handshake.begin(credentials)])
-                channel.start()
-                await self._done
-        except BaseException as error:
-            self._over = True
-            self._done.cancel()
-            if channel is not None:
-                channel.abort()
-            if isinstance(error, ConnectionFailed):
-                raise type(error)(f"{self}: {error}") from error
-            if isinstance(error, TimeoutError):
-                raise ConnectionFailed(f"{self} did not answer within {timeout:.2g} s") from None
-            if isinstance(error, OSError):
-                reason = error.strerror or str(error) or type(error).__name__
-                if self._dialer.uses_tls(self.address) and channel is None and _ends_a_tls_handshake(error):
-                    reason += "; is this the broker's port for TLS?"
-                raise ConnectionFailed(f"could not connect to {self}: {reason}") from error
-            raise
-
-    # the channel (see Receiver)
-
-    def channel_data(self, channel: Channel, data: bytes | memoryview) -> None:
-        """Process received bytes."""
-        if self._over:
-            return  # the attempt failed, or another was faster: the channel is about to be closed
-        handshake = self._handshake
-        answer = handshake.receive(bytes(data))
-        if answer:
-            channel.write([answer])
-        self._over = handshake.done or handshake.error is not None
-        if handshake.error is not None:
-            self._fail(handshake.error)
-        elif handshake.done:
-            try:
-                first = self._dialer.adopt(self.address, self.host, channel, handshake)
-            except Error as error:
-                self._fail(error)
-            else:
-                if first and not self._done.done():
-                    self._done.set_result(None)
-
-    def _fail(self, error: Error) -> None:
-        if not self._done.done():
-            self._done.set_exception(error)
-
-    def channel_lost(self, channel: Channel, error: Exception | None) -> None:
-        """Handle the loss of the channel."""
-        if not self._over:
-            self._over = True
-            hint = (
-                ""
-                if self._dialer.uses_tls(self.address)
-                else "; if the broker expects TLS, use a tcps:// address"
-            )
-            why = f": {str(error) or type(error).__name__}" if error is not None else ""
-            self._fail(ConnectionFailed(f"the broker closed the connection during the handshake{why}{hint}"))
-
-    def channel_writable(self, channel: Channel, writable: bool) -> None:
-        """Ignore the state of the transport's buffer: a handshake is short."""
-
-
-def _ends_a_tls_handshake(error: OSError) -> bool:
-    """Whether an attempt may have failed with this error because the peer does not use TLS."""
-    if isinstance(error, ssl_module.SSLError):
-        return not isinstance(error, ssl_module.SSLCertVerificationError)
-    return isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError)
 
 
 def _head_start(timeout: float, count: int) -> float:
