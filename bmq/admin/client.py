@@ -7,7 +7,6 @@ import asyncio
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager
-from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
@@ -18,7 +17,6 @@ from bmq import _checks
 from bmq._json import orjson
 from bmq._live import live
 from bmq._logging import Log
-from bmq._loop import running_loop
 from bmq.admin.connection import AdminConnection
 from bmq.admin.results import (
     Client,
@@ -39,7 +37,7 @@ from bmq.admin.results import (
     reading,
 )
 from bmq.admin.watch import ClusterView, Survey, alone, cluster_view
-from bmq.client.address import Address, BrokerAccess, find_broker, race
+from bmq.client.address import Address, BrokerAccess, find_broker
 from bmq.client.connect import check_clear_text, check_connecting
 from bmq.client.options import CredentialsSource
 from bmq.errors import (
@@ -67,8 +65,6 @@ _TOO_OFTEN = "too often"
 _PAUSE = 0.1
 # Seconds for which a view of a cluster is used: a queue's primary changes when a node fails.
 _FRESH = 1.0
-# Seconds after which the next address is tried beside one that does not answer.
-_HEAD_START = 2.0
 # Seconds for the nodes other than the first to answer, and seconds for which an absent node is left alone.
 _OTHERS = 2.0
 _LEFT_ALONE = 5.0
@@ -192,35 +188,11 @@ class Admin:
                 if present.expires is None or now < present.expires:
                     return present
                 await present.close()
-            self._connection = await self._connect()
-            return self._connection
-
-    async def _connect(self) -> AdminConnection:
-        """Connect to the first address that answers; all addresses together have the time of one.
-
-        A silent address with an accepted connection delays the next address by a head start only.
-        """
-        deadline = running_loop().time() + self._timeout
-        opened: list[AdminConnection] = []
-
-        async def open_one(address: Address) -> None:
-            connection = await AdminConnection.open(address, self._access, self._process_name, deadline)
-            if opened:
-                await connection.close()  # another connection was first
-            else:
-                opened.append(connection)
-
-        runners = [partial(open_one, address) for address in self._addresses]
-        head_start = min(_HEAD_START, self._timeout / (len(runners) + 1))
-        try:
-            await race(runners, head_start, {})
-        except BaseException:
-            for connection in opened:
-                await connection.close()
-            raise
-        self.broker = str(opened[0].address)
-        self._survey = None
-        return opened[0]
+            present = await AdminConnection.open(self._access, self._process_name, self._timeout)
+            self._connection = present
+            self.broker = str(present.address)
+            self._survey = None
+            return present
 
     @asynccontextmanager
     async def _within(self, seconds: float, failed: str) -> AsyncGenerator[None]:

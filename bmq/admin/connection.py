@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 
 from msgspec.structs import replace
 
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import running_loop
-from bmq.client.address import Address, BrokerAccess
+from bmq.client.address import Address, BrokerAccess, race
 from bmq.client.channel import Channel
 from bmq.client.negotiation import Negotiation
 from bmq.client.options import introduce
@@ -37,6 +38,8 @@ logger = Log("bmq.admin")
 
 # Credentials are renewed when this part of their lifetime has passed.
 _RENEW = 0.8
+# Seconds after which the next address is tried beside one that does not answer.
+_HEAD_START = 2.0
 
 
 class AdminConnection:
@@ -48,12 +51,12 @@ class AdminConnection:
         expires: time on the loop's clock at which to connect anew with credentials; None for never.
     """
 
-    _channel: Channel
+    address: Address
     _framer: Framer
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
+    def __init__(self) -> None:
         self._loop = running_loop()
+        self._channel: Channel | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._lines = LogLimit(logger)
@@ -61,23 +64,37 @@ class AdminConnection:
         self.expires: float | None = None
 
     @classmethod
-    async def open(
-        cls, address: Address, access: BrokerAccess, process_name: str, deadline: float
-    ) -> AdminConnection:
-        """Connect and negotiate, until a time of the loop's clock.
+    async def open(cls, access: BrokerAccess, process_name: str, timeout: float) -> AdminConnection:
+        """Connect to the first address that answers; all addresses together have the time of one.
+
+        A silent address with an accepted connection delays the next address by a head start only.
 
         Raises:
-            ConnectionFailed: the address does not answer, does not answer in time, or is not a broker.
+            ConnectionFailed: no address answers, or none in time, or none is a broker.
             NegotiationError, AuthenticationError: the broker refused the client.
         """
-        connection = cls(address)
+        connection = cls()
+        deadline = connection._loop.time() + timeout
         identity, _ = introduce(process_name)
-        handshake = Handshake(replace(identity, client_type=ClientType.E_TCPADMIN))
-        await Negotiation(access, address, address.host, handshake, connection._adopt).run(deadline)
+        identity = replace(identity, client_type=ClientType.E_TCPADMIN)
+        runners = [
+            Negotiation(
+                access, address, address.host, Handshake(identity), partial(connection._adopt, address)
+            ).run
+            for address in access.addresses
+        ]
+        head_start = min(_HEAD_START, timeout / (len(runners) + 1))
+        try:
+            await race([partial(run, deadline) for run in runners], head_start, {})
+        except BaseException:
+            await connection.close()
+            raise
         return connection
 
-    def _adopt(self, channel: Channel, handshake: Handshake) -> bool:
-        self._channel, self._framer = channel, handshake.framer
+    def _adopt(self, address: Address, channel: Channel, handshake: Handshake) -> bool:
+        if self._channel is not None:
+            return False  # another address was faster
+        self.address, self._channel, self._framer = address, channel, handshake.framer
         channel.hand_over(self)
         for what in handshake.skipped:
             self._notice(what)
@@ -102,7 +119,7 @@ class AdminConnection:
         self._waiting[number] = answer
         try:
             body = AdminCommand(command=command)
-            self._channel.write([encode_event(ControlMessage(r_id=number, body=body), Codec.JSON)])
+            self._send(encode_event(ControlMessage(r_id=number, body=body), Codec.JSON))
             return await answer
         finally:
             self._waiting.pop(number, None)
@@ -110,8 +127,9 @@ class AdminConnection:
     async def close(self) -> None:
         """Close the connection; idempotent."""
         self._fail(ConnectionFailed("the admin connection was closed"))
-        self._channel.abort()
-        await self._channel.wait_closed()
+        if self._channel is not None:
+            self._channel.abort()
+            await self._channel.wait_closed()
 
     # the channel (see Receiver)
 
@@ -134,11 +152,16 @@ class AdminConnection:
             self._take(event)
         if error is not None:
             self._fail(not_a_broker(error))
-            self._channel.abort()
+            if self._channel is not None:
+                self._channel.abort()
+
+    def _send(self, data: bytes) -> None:
+        if self._channel is not None:
+            self._channel.write([data])
 
     def _take(self, event: Event) -> None:
         if event.type == EventType.HEARTBEAT_REQ:
-            self._channel.write([HEARTBEAT_RSP])
+            self._send(HEARTBEAT_RSP)
         elif event.type == EventType.CONTROL:
             self._answered(event)
         elif event.type not in (EventType.HEARTBEAT_RSP, EventType.AUTHENTICATION):

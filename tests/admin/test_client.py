@@ -95,7 +95,7 @@ async def test_a_peer_other_than_a_broker_is_reported() -> None:
 async def test_silent_address_does_not_delay_the_next(
     broker: bmq.broker.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bmq.admin.client._HEAD_START", 0.0)
+    monkeypatch.setattr("bmq.admin.connection._HEAD_START", 0.0)
     async with Peer() as hung:
         hung.hold = {"clientIdentity"}
         uri = ",".join([hung.uri, hung.uri, broker.uri])
