@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bmq import _world
 from bmq._json import orjson
-from bmq._version import __version__
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
 from bmq.broker._handle import QueueHandle, SubStream
@@ -40,7 +39,7 @@ _NODE = "[localhost, 0]"
 _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
-# A real broker's name for its role in a queue with local messages.
+#: A real broker's number for its role in a queue with local messages.
 _PRIMARY = 1
 _SUCCESS: Final[Result] = {"success": {}}
 
@@ -61,8 +60,10 @@ def run_command(node: BrokerNode, command: str, now: float) -> str:
         command: the command.
         now: the time.
     """
-    # No command is longer, and splitting a longer text would waste memory.
-    words = command.split() if len(command) <= _LONGEST_COMMAND else []
+    # No command is longer, and splitting a longer text would waste memory. Answers repeat parts of the
+    # command, and bytes outside of UTF-8 are lone surrogates, which JSON cannot have.
+    printed = command.encode("utf-8", "backslashreplace").decode()
+    words = printed.split() if len(command) <= _LONGEST_COMMAND else []
     encoding = "TEXT"
     if len(words) >= 2 and words[0].upper() == "ENCODING" and words[1].upper() in _ENCODINGS:
         encoding, words = words[1].upper(), words[2:]
@@ -73,23 +74,7 @@ def run_command(node: BrokerNode, command: str, now: float) -> str:
             return str(failure)
         result = {"error": {"message": str(failure)}}
     option = None if encoding == "JSON_COMPACT" else orjson.OPT_INDENT_2
-    try:
-        return orjson.dumps(result, option=option).decode()
-    except TypeError:
-        # The answer repeats parts of the command, with lone surrogates for bytes outside of UTF-8.
-        return orjson.dumps(_encodable(result), option=option).decode()
-
-
-def _encodable(value: Any) -> Any:
-    """Return a copy with escaped lone surrogates."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {name: _encodable(member) for name, member in members.items()}
-    if isinstance(value, list):
-        return [_encodable(item) for item in cast("Iterable[Any]", value)]
-    return value
+    return orjson.dumps(result, option=option).decode()
 
 
 def _run(commands: _AdminCommands, words: list[str]) -> Result:
@@ -457,19 +442,6 @@ class _AdminCommands:
 
     # ---- settings
 
-    @_command("BROKERCONFIG DUMP")
-    def configuration(self) -> Result:
-        """Show the broker's configuration."""
-        configuration = {
-            "brokerInstanceName": "embedded",
-            "brokerVersion": 999999,
-            "configVersion": 999999,
-            "etcDir": str(self._node.source.missing),
-            "hostName": "localhost",
-            "hostTags": f"bmq {__version__}",
-        }
-        return {"brokerConfig": {"asJSON": orjson.dumps(configuration, option=orjson.OPT_INDENT_2).decode()}}
-
     @_command(_ELECTOR + "LIST_TUNABLES", "ELECTOR")
     @_command(_REPLICATION + "LIST_TUNABLES", "REPLICATION")
     def list_quorum(self, _: str, scope: str) -> Result:
@@ -484,7 +456,10 @@ class _AdminCommands:
     def show_quorum(self, _: str, __: str, name: str, scope: str) -> Result:
         """Show a setting of the elector or the replication."""
         if name.upper() != "QUORUM":
-            raise _unsupported(name)
+            raise Refusal(
+                f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported "
+                "tunables."
+            )
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
 
@@ -510,21 +485,6 @@ class _AdminCommands:
         }
 
     # ---- statistics
-
-    @_command("STAT LIST_TUNABLES")
-    def list_statistics_settings(self) -> Result:
-        """Show all settings of the statistics; this broker has none."""
-        return {"tunables": {"tunables": []}}
-
-    @_command("STAT GET <parameter>")
-    def show_statistics_setting(self, name: str) -> Result:
-        """Show a setting of the statistics; this broker has none."""
-        raise Refusal(f"StatConsumer '{_stat_consumer(name)}' does not exist")
-
-    @_command("STAT SET <parameter> <value>")
-    def change_statistics_setting(self, name: str, _: str) -> Result:
-        """Change a setting of the statistics; this broker has none."""
-        raise Refusal(f"No configuration found for StatConsumer '{_stat_consumer(name)}'")
 
     @_command("STAT SHOW")
     def statistics(self) -> Result:
@@ -572,20 +532,6 @@ def _check_partition(text: str, *, lowest: int = 0) -> None:
 
 def _unknown_app(queue: BrokerQueue, app_id: str) -> str:
     return f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'."
-
-
-def _unsupported(name: str) -> Refusal:
-    return Refusal(
-        f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported tunables."
-    )
-
-
-def _stat_consumer(name: str) -> str:
-    """Return the consumer of statistics of a setting, as a real broker names it."""
-    consumer, dot, setting = name.rpartition(".")
-    if not consumer or not dot or setting.upper() != "PUBLISHINTERVAL":
-        raise _unsupported(name)
-    return consumer
 
 
 # ---- parts of answers
@@ -692,13 +638,12 @@ def _consumer_state(app: AppDelivery) -> Result:
 
 
 def _queue_values(queue: BrokerQueue) -> dict[str, int]:
-    streams = [stream for handle in queue.handles for stream in handle.streams.values()]
-    usage = queue.store.usage
+    stats, limits = queue.stats(), queue.store.usage.limits
     values = {
-        "queue_producers_count": sum(stream.writers for stream in streams),
-        "queue_consumers_count": sum(stream.readers for stream in streams),
-        "queue_cfg_msgs": usage.limits.messages,
-        "queue_cfg_bytes": usage.limits.bytes,
+        "queue_producers_count": stats.producers,
+        "queue_consumers_count": stats.consumers,
+        "queue_cfg_msgs": limits.messages,
+        "queue_cfg_bytes": limits.bytes,
         "queue_history_abs": len(queue.store.remembered),
         "queue_role": _PRIMARY,
         # Messages are acknowledged on arrival.
@@ -706,22 +651,22 @@ def _queue_values(queue: BrokerQueue) -> dict[str, int]:
         "queue_ack_time_max": 0,
     }
     totals = {
-        "queue_put_msgs": queue.posted,
-        "queue_put_bytes": queue.posted_bytes,
-        "queue_push_msgs": queue.pushed,
-        "queue_push_bytes": queue.pushed_bytes,
-        "queue_ack_msgs": queue.acknowledged,
-        "queue_nack_msgs": queue.refused,
+        "queue_put_msgs": stats.posted,
+        "queue_put_bytes": stats.posted_bytes,
+        "queue_push_msgs": stats.pushed,
+        "queue_push_bytes": stats.pushed_bytes,
+        "queue_ack_msgs": stats.acknowledged,
+        "queue_nack_msgs": stats.refused,
         "queue_nack_noquorum_msgs": 0,
-        "queue_confirm_msgs": queue.confirmed,
-        "queue_reject_msgs": queue.poisoned,
-        "queue_gc_msgs": queue.expired,
+        "queue_confirm_msgs": stats.confirmed,
+        "queue_reject_msgs": stats.poisoned,
+        "queue_gc_msgs": stats.expired,
     }
     # A real broker has each counter twice: since its start, and since the last printed statistics. The
     # embedded broker prints none.
     for name, value in totals.items():
         values[name] = values[f"{name}_abs"] = value
-    return values | _content(usage.messages, usage.bytes) | _times(queue.apps.values())
+    return values | _content(stats.messages, stats.bytes) | _times(queue.apps.values())
 
 
 def _app_values(app: AppDelivery) -> dict[str, int]:

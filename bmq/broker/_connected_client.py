@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from bmq._logging import Log
 from bmq.broker._domain import Unavailable
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._inflation import Exhausted
@@ -33,7 +32,9 @@ from bmq.wire.control import (
     StreamParameters,
     SubQueueIdInfo,
 )
+from bmq.wire.padding import padding
 from bmq.wire.printable import printable
+from bmq.wire.properties import properties_length
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
@@ -45,7 +46,6 @@ __all__ = ["ConnectedClient"]
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _DEFAULT = SubQueueIdInfo()
 _MAX_COUNT = 2**31 - 1
-_MAX_MENTIONED = 20
 _INVALID, _REFUSED, _UNKNOWN = (
     StatusCategory.E_INVALID_ARGUMENT,
     StatusCategory.E_REFUSED,
@@ -59,8 +59,6 @@ _ILLEGAL_IN_DOMAIN = re.compile(r"[^-a-zA-Z0-9._]")
 _ILLEGAL_IN_TIER = re.compile(r"[^-a-zA-Z0-9]")
 _ILLEGAL_IN_NAME = re.compile(r"[^-a-zA-Z0-9_.]")
 _LONGEST_QUEUE_NAME = 64
-
-_log = Log("bmq.broker")
 
 
 def _status(category: StatusCategory, message: str, code: int = 0) -> Status:
@@ -89,9 +87,10 @@ class ConnectedClient:
         self._streams: dict[tuple[int, int], SubStream] = {}
         # How many bytes were decompressed for a queue and not posted yet.
         self._ahead: dict[int, int] = {}
-        # Number of open streams; number of opens so far with an appId unknown to the domain.
-        self._opened = self._unknown = 0
+        # Number of open streams.
+        self._opened = 0
         output.flow = self._flow
+        node.clients[self] = None
 
     # ---- requests
 
@@ -187,16 +186,14 @@ class ConnectedClient:
             stream.app.readers += wanted.read_count
 
     def _mention_unknown(self, queue: BrokerQueue, app_id: str) -> None:
-        self._unknown += 1
-        if self._unknown <= _MAX_MENTIONED:
-            _log.warning(
-                "%s reads %s as '%s', an appId that the domain does not have. The client receives no "
-                "messages until the appId is added to the domain%s",
-                self.description,
-                queue.uri,
-                printable(app_id),
-                "; further appIds are not logged" if self._unknown == _MAX_MENTIONED else "",
-            )
+        self.node.limited.warning(
+            ("appId", self.description),
+            "%s reads %s as '%s', an appId that the domain does not have. The client receives no messages "
+            "until the appId is added to the domain",
+            self.description,
+            queue.uri,
+            printable(app_id),
+        )
 
     def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
         """Replace a stream's subscriptions; None means success.
@@ -312,22 +309,26 @@ class ConnectedClient:
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
 
-    def inflate(self, q_id: int, data: bytes, now: float) -> bytes | None:
-        """Decompress a message's data; None without room for the message, or if the data is too large.
+    def inflate(self, now: float, q_id: int, data: bytes) -> bytes | None:
+        """Decompress a message with properties in the old encoding; data includes the padding.
+
+        Returns:
+            The data, or None: without room for the message, or if the data becomes too large.
 
         Raises:
-            ProtocolError: the data cannot be decompressed.
+            ProtocolError: the data cannot be decompressed, or does not begin with properties.
         """
-        handle = self.handles.get(q_id)
-        if handle is None or not handle.queue.room(handle, self._ahead.get(q_id, 0)):
+        handle, ahead = self.handles.get(q_id), self._ahead.get(q_id, 0)
+        if handle is None or not handle.queue.room(handle, ahead):
             return None
         self.node.budget.tick(now)
         try:
-            plain = self.node.budget.inflate(data)
+            plain = self.node.budget.inflate(data[: -data[-1]])
         except Exhausted:
             return None
-        self._ahead[q_id] = self._ahead.get(q_id, 0) + len(plain)
-        return plain
+        self._ahead[q_id] = ahead + len(plain)
+        properties_length(plain)
+        return plain + padding(len(plain))
 
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
         """Acknowledge messages negatively (status 5), requested or not."""
@@ -363,6 +364,7 @@ class ConnectedClient:
             now: the time.
             lost: whether the connection broke; each unconfirmed message then loses a delivery attempt.
         """
+        del self.node.clients[self]
         self.output.accepting = False
         handles = list(self.handles.values())
         if lost:

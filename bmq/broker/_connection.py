@@ -184,11 +184,6 @@ class BrokerConnection(asyncio.Protocol):
         self._scheduler.update()
         self.output.discard()
 
-    @property
-    def waiting(self) -> bool:
-        """Whether the answer to the first message is delayed on purpose."""
-        return self._held is not None
-
     def read(self, reading: bool) -> None:
         """Start or stop reading from the client, for tests of failures."""
         self._reading = reading

@@ -66,17 +66,20 @@ class Faults:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._reset()
+
+    def _reset(self) -> None:
         self._ack_delay = 0.0
+        #: Seconds of the broker's clock until a client's first message is answered.
+        self.negotiation_delay = 0.0
         self._lost_acks = _Countdown(0)
-        self._nacks: tuple[_Countdown, int] = (_Countdown(0), 0)
         self._duplicates = _Countdown(0)
         self._lost_confirms = _Countdown(0)
+        self._nacks: tuple[_Countdown, int] = (_Countdown(0), 0)
         self._opens: tuple[_Countdown, Status, str] = (_Countdown(0), Status(), "")
         self._negotiations: tuple[_Countdown, Status] = (_Countdown(0), Status())
         self._events: int | None = None
         self._deaf = False
-        #: Seconds of the broker's clock until a client's first message is answered.
-        self.negotiation_delay = 0.0
 
     # ---- switched on by users
 
@@ -181,15 +184,7 @@ class Faults:
 
     def clear(self) -> None:
         """End all faults. Delayed acknowledgements are still sent late."""
-        self.negotiation_delay = self._ack_delay = 0.0
-        self._lost_acks = _Countdown(0)
-        self._duplicates = _Countdown(0)
-        self._lost_confirms = _Countdown(0)
-        self._nacks = _Countdown(0), 0
-        self._opens = _Countdown(0), Status(), ""
-        self._negotiations = _Countdown(0), Status()
-        self._events = None
-        self._deaf = False
+        self._reset()
         self.attach()
         self._apply()
 

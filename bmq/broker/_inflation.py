@@ -6,16 +6,15 @@ Decompression has a limit: a bounded multiple of the bytes received, from all cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from bmq.errors import Error
 from bmq.wire.compression import TooLarge, decompress
 from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
 from bmq.wire.padding import padding
-from bmq.wire.properties import encode_properties, properties_length, split_properties
+from bmq.wire.properties import encode_properties, split_properties
 
-__all__ = ["Exhausted", "InflationBudget", "for_old_client", "from_old_client"]
+__all__ = ["Exhausted", "InflationBudget", "for_old_client"]
 
 _MIB: Final = 2**20
 #: Growth by decompression allowed to every message; few honest messages shrink more.
@@ -74,26 +73,6 @@ class InflationBudget:
             # A failed attempt costs as much work as a success.
             self.reserve -= max(0, spent - allowance)
         return plain
-
-
-def from_old_client(
-    inflate: Callable[[int, bytes], bytes | None], queue_id: int, data: bytes
-) -> bytes | None:
-    """Decompress application data with properties in the old encoding; data includes the padding.
-
-    Args:
-        inflate: decompresses data for a qId. If the result is None, this function returns None, too.
-        queue_id: the qId.
-        data: the data.
-
-    Raises:
-        ProtocolError: the data cannot be decompressed, exceeds 64 MiB, or does not begin with properties.
-    """
-    plain = inflate(queue_id, data[: -data[-1]])
-    if plain is None:
-        return None
-    properties_length(plain)
-    return plain + padding(len(plain))
 
 
 def for_old_client(

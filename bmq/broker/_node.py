@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq._log_limit import LogLimit
+from bmq._logging import Log
 from bmq.broker._admin import run_command
-from bmq.broker._connected_client import ConnectedClient
 from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._inflation import InflationBudget
-from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.broker._views import PostedMessage
 from bmq.broker.domain_config import DomainConfig
@@ -23,8 +24,14 @@ from bmq.wire.control import QueueHandleParameters, Status
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
+if TYPE_CHECKING:
+    from bmq.broker._connected_client import ConnectedClient
+
 __all__ = ["Bounds", "BrokerNode"]
 
+_log = Log("bmq.broker")
+
+_MOST_COMPLAINTS = 20
 #: Seconds after which empty queues without clients are forgotten.
 QUEUE_KEEPALIVE = 1800.0
 _EFFORT_AT_ONCE = 50_000
@@ -91,6 +98,8 @@ class BrokerNode:
         self.queues: dict[str, BrokerQueue] = {}
         #: The negotiated sessions.
         self.clients: dict[ConnectedClient, None] = {}
+        #: The log of clients' mistakes, by client: a client must not flood the log.
+        self.limited = LogLimit(_log, most=_MOST_COMPLAINTS)
         self.stopping = False
         #: Settings of admin commands, remembered without effect: the state of the partition, and how many
         #: nodes must agree, by scope.
@@ -100,7 +109,7 @@ class BrokerNode:
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
         self.intercept_post: Callable[[QueueHandle, list[Put]], list[Put]] | None = None
-        #: The work done so far, and the deliveries that are paused.
+        #: The work done so far, in steps of some microseconds each, and the deliveries that are paused.
         self.work = Effort()
         #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.
         self.postpone: Callable[[], None] | None = None
@@ -113,24 +122,6 @@ class BrokerNode:
         self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
         #: Applications that wait before the next redelivery.
         self.waiting: Deadlines[AppDelivery] = Deadlines()
-
-    @property
-    def effort(self) -> int:
-        """The work done so far: a number of steps, each of some microseconds."""
-        return self.work.spent
-
-    # ---- clients
-
-    def connect(self, output: BrokerOutput, *, new_properties: bool, description: str) -> ConnectedClient:
-        """Make the broker's side of a negotiated session."""
-        client = ConnectedClient(self, output, new_properties=new_properties, description=description)
-        self.clients[client] = None
-        return client
-
-    def disconnect(self, client: ConnectedClient, now: float, *, lost: bool) -> None:
-        """Close all open queues of a client; see :meth:`ConnectedClient.drop`."""
-        del self.clients[client]
-        client.drop(now, lost=lost)
 
     def admin(self, command: str, now: float) -> str:
         """Carry out an admin command and return the answer."""

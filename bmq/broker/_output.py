@@ -29,20 +29,6 @@ class BrokerOutput:
         flow: called when PUSH messages are no longer accepted, and when they are accepted again.
     """
 
-    __slots__ = (
-        "_acks",
-        "_awake",
-        "_chunks",
-        "_pushes",
-        "_size",
-        "accepting",
-        "ack",
-        "flow",
-        "high_water",
-        "push",
-        "wake",
-    )
-
     def __init__(self, high_water: int, wake: Callable[[], None]) -> None:
         self.high_water = high_water
         self.wake = wake
@@ -54,20 +40,16 @@ class BrokerOutput:
         # Two pieces for each message: the bytes in front of the data, and the data.
         self._pushes: list[bytes] = []
         self._acks: list[bytes] = []
-        self._size = 0
+        #: The size of pending PUSH messages in bytes.
+        self.size = 0
         self._awake = False
         #: Whether PUSH messages are accepted: the client is connected and reads messages.
         self.accepting = True
 
-    @property
-    def size(self) -> int:
-        """The size of pending PUSH messages in bytes."""
-        return self._size
-
     def add_push(self, head: bytes, data: bytes) -> None:
         """Add a PUSH message: the bytes in front of the data, and the data."""
         self._pushes += head, data
-        size = self._size = self._size + len(head) + len(data)
+        size = self.size = self.size + len(head) + len(data)
         if not self._awake:
             self._awake = True
             self.wake()
@@ -100,7 +82,7 @@ class BrokerOutput:
         self._chunks.clear()
         self._pushes.clear()
         self._acks.clear()
-        self._size = 0
+        self.size = 0
         self.accepting = False
         # Break reference cycles, to free memory without the garbage collector.
         self.wake = self.flow = self.push = self.ack = _ignore
@@ -129,12 +111,12 @@ class BrokerOutput:
             self._acks.clear()
         pushes = self._pushes
         if pushes:
-            if self._size <= _FLUSH_AT:
-                self._close(pushes, self._size)
+            if self.size <= _FLUSH_AT:
+                self._close(pushes, self.size)
             else:
                 self._split(pushes)
             pushes.clear()
-            self._size = 0
+            self.size = 0
 
     def _split(self, pushes: list[bytes]) -> None:
         part: list[bytes] = []

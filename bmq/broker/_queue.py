@@ -11,7 +11,7 @@ from bmq.broker._delivery import AppDelivery
 from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
 from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
-from bmq.broker._views import PostedMessage
+from bmq.broker._views import BrokerQueueStats, PostedMessage
 from bmq.broker.domain_config import DomainConfig, Mode
 from bmq.subscriptions import Evaluator
 from bmq.wire.constants import PutFlags
@@ -74,15 +74,8 @@ class BrokerQueue:
         self.position: MessageRecord | None = None
         self.idle_since: float | None = None
         self.deadline = NEVER
-        self.posted: int = 0
-        self.posted_bytes: int = 0
-        self.acknowledged: int = 0
-        self.refused: int = 0
-        self.pushed: int = 0
-        self.pushed_bytes: int = 0
-        self.confirmed: int = 0
-        self.expired: int = 0
-        self.poisoned: int = 0
+        self.posted = self.posted_bytes = self.pushed = self.pushed_bytes = 0
+        self.acknowledged = self.refused = self.confirmed = self.expired = self.poisoned = 0
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
@@ -362,6 +355,27 @@ class BrokerQueue:
                 shrink(stream.unconfirmed)
 
     # ---- clients
+
+    def stats(self) -> BrokerQueueStats:
+        """Return a snapshot of the counts."""
+        apps, usage = self.apps.values(), self.store.usage
+        return BrokerQueueStats(
+            posted=self.posted,
+            posted_bytes=self.posted_bytes,
+            acknowledged=self.acknowledged,
+            refused=self.refused,
+            pushed=self.pushed,
+            pushed_bytes=self.pushed_bytes,
+            confirmed=self.confirmed,
+            expired=self.expired,
+            poisoned=self.poisoned,
+            queued_seconds=sum(app.queue_times.seconds for app in apps),
+            held_seconds=sum(app.confirm_times.seconds for app in apps),
+            messages=usage.messages,
+            bytes=usage.bytes,
+            producers=self.writers,
+            consumers=sum(app.readers for app in apps),
+        )
 
     def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
         """Remove readers: the unconfirmed messages go to the applications' remaining consumers."""

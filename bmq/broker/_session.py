@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bmq._logging import Log
-from bmq.broker._inflation import from_old_client
+from bmq.broker._connected_client import ConnectedClient
 from bmq.broker._output import BrokerOutput
 from bmq.broker._settings import Action, ActionKind, BrokerSettings, refused
 from bmq.errors import ProtocolError, StatusCategory
@@ -64,7 +64,6 @@ from bmq.wire.printable import printable
 from bmq.wire.put import CORRELATION_ID, PUT_GUID, Put, PutRun, decode_put_runs
 
 if TYPE_CHECKING:
-    from bmq.broker._connected_client import ConnectedClient
     from bmq.broker._node import BrokerNode
 
 __all__ = [
@@ -83,7 +82,6 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 # Java SDKs built from snapshots add this number to the version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
-_MAX_COMPLAINTS = 20
 #: Number of a client's requests answered before the next client is served. A long request counts as several.
 #: After an admin command, which may take long, the next client is served at once.
 _REQUESTS_AT_ONCE = 50
@@ -124,6 +122,9 @@ class BrokerInput(Enum):
 
 
 _S, _I = BrokerState, BrokerInput
+_MESSAGES = _I.STRANGER, _I.PUT, _I.CONFIRM, _I.HEARTBEAT_REQ, _I.OTHER
+_LATE = *_MESSAGES, _I.CREDENTIALS_ACCEPTED, _I.CREDENTIALS_REFUSED, _I.REQUEST, _I.DISCONNECT
+_ENDS = _I.TIMEOUT, _I.BAD_LENGTH, _I.CHANNEL_DOWN, _I.SHUTDOWN
 #: Answers to unauthorized clients. A real broker has the first; its requests are not authorized yet.
 _UNAUTHORIZED = Status(category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized")
 _UNAUTHORIZED_QUEUE = Status(category=StatusCategory.E_REFUSED, code=-1, message="Queue not authorized")
@@ -175,7 +176,6 @@ class BrokerSession(Machine):
         self._error: ProtocolError | None = None
         # Whether other clients are served next, even without postponed events.
         self._enough = False
-        self._complaints = 0
         self._guids = guids
         self._legacy = False
         self._heartbeat: Heartbeat | None = None
@@ -283,7 +283,7 @@ class BrokerSession(Machine):
         """Handle events until other clients must be served; return the number of handled events."""
         at, count, requests = 0, len(events), 0
         self._enough = False
-        enough = self.node.effort + _EFFORT_AT_ONCE
+        enough = self.node.work.spent + _EFFORT_AT_ONCE
         while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
             first, kind = at, event.type
@@ -296,7 +296,7 @@ class BrokerSession(Machine):
             else:
                 self._receive_event(event, now)
                 requests += 1 + len(event.data) // _REQUEST_SIZE
-                self._enough = requests >= _REQUESTS_AT_ONCE or self.node.effort > enough
+                self._enough = requests >= _REQUESTS_AT_ONCE or self.node.work.spent > enough
                 if self._enough or self.state is BrokerState.ADMINISTERED:
                     break
         return at
@@ -416,12 +416,7 @@ class BrokerSession(Machine):
         self.fire(kind, verdict, codec_of(event), principal, now)
 
     def _complain(self, what: object) -> None:
-        """Log a client's mistake, up to a limit: a client must not flood the log."""
-        self._complaints += 1
-        if self._complaints <= _MAX_COMPLAINTS:
-            _log.warning("%s: %s", self.peer, printable(what))
-            if self._complaints == _MAX_COMPLAINTS:
-                _log.warning("%s: further violations are not logged", self.peer)
+        self.node.limited.warning(self.peer, "%s: %s", self.peer, printable(what))
 
     # ---- actions: the handshake
 
@@ -448,7 +443,8 @@ class BrokerSession(Machine):
 
     def _serve(self, identity: ClientIdentity, result: Status, now: float) -> None:
         self._negotiate(identity, result, now)
-        self.client = self.node.connect(
+        self.client = ConnectedClient(
+            self.node,
             self.output,
             new_properties=parse_features(identity.features).has(*MESSAGE_PROPERTIES_EX),
             description=printable(f"{identity.process_name or 'client'}:{identity.pid}@{self.peer}"),
@@ -536,8 +532,8 @@ class BrokerSession(Machine):
     def _post(self, events: list[Event], now: float) -> None:
         client = self.client
         assert client is not None
+        inflate = partial(client.inflate, now)
         runs: list[PutRun] = []
-        inflate = partial(from_old_client, lambda q_id, data: client.inflate(q_id, data, now))
         for event in events:
             latest: list[PutRun] = []
             try:
@@ -594,7 +590,7 @@ class BrokerSession(Machine):
     def _end(self, now: float, *, lost: bool) -> None:
         client, self.client = self.client, None
         if client is not None:
-            self.node.disconnect(client, now, lost=lost)
+            client.drop(now, lost=lost)
 
     TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
         (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): Transition(_authenticate, _S.AUTHENTICATED),
@@ -627,42 +623,19 @@ class BrokerSession(Machine):
         (_S.ADMINISTERED, _I.CONFIRM): Transition(_ignore, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.HEARTBEAT_REQ): Transition(_pulse, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.OTHER): Transition(_ignore, _S.ADMINISTERED),
-        **dict.fromkeys(
-            [
-                (_S.DISCONNECTED, _I.CREDENTIALS_ACCEPTED),
-                (_S.DISCONNECTED, _I.CREDENTIALS_REFUSED),
-                (_S.DISCONNECTED, _I.STRANGER),
-                (_S.DISCONNECTED, _I.REQUEST),
-                (_S.DISCONNECTED, _I.DISCONNECT),
-                (_S.DISCONNECTED, _I.PUT),
-                (_S.DISCONNECTED, _I.CONFIRM),
-                (_S.DISCONNECTED, _I.HEARTBEAT_REQ),
-                (_S.DISCONNECTED, _I.OTHER),
-            ],
-            Transition(None, _S.DISCONNECTED),
-        ),
+        **{(_S.DISCONNECTED, event): Transition(None, _S.DISCONNECTED) for event in _LATE},
         # During the handshake, any unexpected input ends the connection without an answer.
-        **dict.fromkeys(
-            [
-                (_S.CONNECTED, _I.STRANGER),
-                (_S.CONNECTED, _I.PUT),
-                (_S.CONNECTED, _I.CONFIRM),
-                (_S.CONNECTED, _I.HEARTBEAT_REQ),
-                (_S.CONNECTED, _I.OTHER),
-                (_S.AUTHENTICATED, _I.STRANGER),
-                (_S.AUTHENTICATED, _I.PUT),
-                (_S.AUTHENTICATED, _I.CONFIRM),
-                (_S.AUTHENTICATED, _I.HEARTBEAT_REQ),
-                (_S.AUTHENTICATED, _I.OTHER),
-                (_S.AUTHENTICATED, _I.CREDENTIALS_ACCEPTED),
-                (_S.AUTHENTICATED, _I.CREDENTIALS_REFUSED),
-            ],
-            Transition(None, _S.CLOSED),
-        ),
+        **{
+            (state, event): Transition(None, _S.CLOSED)
+            for state in (_S.CONNECTED, _S.AUTHENTICATED)
+            for event in _MESSAGES
+        },
+        (_S.AUTHENTICATED, _I.CREDENTIALS_ACCEPTED): Transition(None, _S.CLOSED),
+        (_S.AUTHENTICATED, _I.CREDENTIALS_REFUSED): Transition(None, _S.CLOSED),
         **{
             (state, end): Transition(None, _S.CLOSED)
             for state in (_S.CONNECTED, _S.AUTHENTICATED, _S.ADMINISTERED, _S.DISCONNECTED)
-            for end in (_I.TIMEOUT, _I.BAD_LENGTH, _I.CHANNEL_DOWN, _I.SHUTDOWN)
+            for end in _ENDS
         },
         **{(_S.CLOSED, event): Transition(None, _S.CLOSED) for event in BrokerInput},
     }

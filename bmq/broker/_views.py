@@ -336,25 +336,7 @@ class QueueView:
 
     def stats(self) -> BrokerQueueStats:
         """Return a snapshot of the counts; the admin command STAT SHOW prints the same numbers."""
-        queue, apps = self._queue, self._queue.apps.values()
-        streams = [stream for handle in queue.handles for stream in handle.streams.values()]
-        return BrokerQueueStats(
-            posted=queue.posted,
-            posted_bytes=queue.posted_bytes,
-            acknowledged=queue.acknowledged,
-            refused=queue.refused,
-            pushed=queue.pushed,
-            pushed_bytes=queue.pushed_bytes,
-            confirmed=queue.confirmed,
-            expired=queue.expired,
-            poisoned=queue.poisoned,
-            queued_seconds=sum(app.queue_times.seconds for app in apps),
-            held_seconds=sum(app.confirm_times.seconds for app in apps),
-            messages=len(queue.store),
-            bytes=queue.store.usage.bytes,
-            producers=sum(stream.writers for stream in streams),
-            consumers=sum(stream.readers for stream in streams),
-        )
+        return self._queue.stats()
 
     def purge(self) -> int:
         """Delete all messages, and forget GUIDs; return the number of messages."""

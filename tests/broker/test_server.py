@@ -401,7 +401,7 @@ async def test_slow_negotiations_follow_the_clock_of_the_broker() -> None:
         broker.faults.delay_negotiation(30)
         peer = await connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await eventually(lambda: any(connection.waiting for connection in broker._connections))
+        await eventually(lambda: any(connection._held is not None for connection in broker._connections))
         assert not waiting.done()
         clock.advance(30)
         assert (await waiting).result == Status()
