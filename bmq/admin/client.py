@@ -512,6 +512,7 @@ class QueueAdmin:
         self._admin = admin
         domain = f"{uri.domain}.~{uri.tier}" if uri.tier else uri.domain
         self._prefix = f"DOMAINS DOMAIN {domain} QUEUE {uri.queue}"
+        self._internals = f"{self._prefix} INTERNALS"
         self.domain = domain
         self.uri = f"bmq://{domain}/{uri.queue}"
         self.app_id = uri.app_id
@@ -535,7 +536,7 @@ class QueueAdmin:
             ProtocolError: the answer cannot be understood. A client can cause this for a queue: brokers print
                 expressions without escapes, and a text that imitates the broker's is refused.
         """
-        found = Internals._read(await self._ask_internals())
+        found = Internals._read(await self._ask(self._internals, "queueInternals"))
         holder, _ = await self._admin._holder(self.uri)
         surveys = await self._admin._nodes()
         nodes = {each.standing(self.uri).node: each.admin for each in surveys if each.admin is not holder}
@@ -549,18 +550,14 @@ class QueueAdmin:
     async def _clients_of(self, node: Admin) -> tuple[Client, ...]:
         try:
             async with asyncio.timeout(_OTHERS):
-                answer = await node._ask(f"{self._prefix} INTERNALS", "queueInternals")
-                return Internals._read(answer).clients
+                return Internals._read(await node._ask(self._internals, "queueInternals")).clients
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not report its clients: %r", node, error)
             return ()
 
     async def depth(self) -> Depth:
         """Return how many messages and bytes the queue holds, by application too."""
-        return Depth._read(await self._ask_internals())
-
-    async def _ask_internals(self) -> Any:
-        return await self._ask(f"{self._prefix} INTERNALS", "queueInternals")
+        return Depth._read(await self._ask(self._internals, "queueInternals"))
 
     async def statistics(self) -> QueueStatistics | None:
         """Return the queue's statistics; None without statistics."""

@@ -18,7 +18,6 @@ from bmq.client.negotiation import Negotiation
 from bmq.client.options import introduce
 from bmq.errors import AdminError, ConnectionFailed, ProtocolError
 from bmq.protocol.client.handshake import Handshake, not_a_broker
-from bmq.protocol.framing import Framer
 from bmq.wire.constants import EventType
 from bmq.wire.control import (
     AdminCommand,
@@ -51,17 +50,22 @@ class AdminConnection:
         expires: time on the loop's clock at which to connect anew with credentials; None for never.
     """
 
-    address: Address
-    _framer: Framer
-
-    def __init__(self) -> None:
+    def __init__(self, address: Address, channel: Channel, handshake: Handshake) -> None:
+        self.address = address
+        self._channel = channel
+        self._framer = handshake.framer
         self._loop = running_loop()
-        self._channel: Channel | None = None
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._lines = LogLimit(logger)
         self.lost: ConnectionFailed | None = None
         self.expires: float | None = None
+        if handshake.lifetime is not None:
+            self.expires = self._loop.time() + handshake.lifetime * _RENEW
+        channel.hand_over(self)
+        for what in handshake.skipped:
+            self._notice(what)
+        self._process(handshake.rest, self._framer.feed(b"")[1])
 
     @classmethod
     async def open(cls, access: BrokerAccess, process_name: str, timeout: float) -> AdminConnection:
@@ -73,35 +77,29 @@ class AdminConnection:
             ConnectionFailed: no address answers, or none in time, or none is a broker.
             NegotiationError, AuthenticationError: the broker refused the client.
         """
-        connection = cls()
-        deadline = connection._loop.time() + timeout
+        deadline = running_loop().time() + timeout
         identity, _ = introduce(process_name)
         identity = replace(identity, client_type=ClientType.E_TCPADMIN)
+        opened: list[AdminConnection] = []
+
+        def adopt(address: Address, channel: Channel, handshake: Handshake) -> bool:
+            if opened:
+                return False  # another address was faster
+            opened.append(cls(address, channel, handshake))
+            return True
+
         runners = [
-            Negotiation(
-                access, address, address.host, Handshake(identity), partial(connection._adopt, address)
-            ).run
+            Negotiation(access, address, address.host, Handshake(identity), partial(adopt, address)).run
             for address in access.addresses
         ]
         head_start = min(_HEAD_START, timeout / (len(runners) + 1))
         try:
             await race([partial(run, deadline) for run in runners], head_start, {})
         except BaseException:
-            await connection.close()
+            for connection in opened:
+                await connection.close()
             raise
-        return connection
-
-    def _adopt(self, address: Address, channel: Channel, handshake: Handshake) -> bool:
-        if self._channel is not None:
-            return False  # another address was faster
-        self.address, self._channel, self._framer = address, channel, handshake.framer
-        channel.hand_over(self)
-        for what in handshake.skipped:
-            self._notice(what)
-        if handshake.lifetime is not None:
-            self.expires = self._loop.time() + handshake.lifetime * _RENEW
-        self._process(handshake.rest, self._framer.feed(b"")[1])
-        return True
+        return opened[0]
 
     async def ask(self, command: str) -> str:
         """Send a command and return the broker's printed answer, without a timeout.
@@ -119,7 +117,7 @@ class AdminConnection:
         self._waiting[number] = answer
         try:
             body = AdminCommand(command=command)
-            self._send(encode_event(ControlMessage(r_id=number, body=body), Codec.JSON))
+            self._channel.write([encode_event(ControlMessage(r_id=number, body=body), Codec.JSON)])
             return await answer
         finally:
             self._waiting.pop(number, None)
@@ -127,9 +125,8 @@ class AdminConnection:
     async def close(self) -> None:
         """Close the connection; idempotent."""
         self._fail(ConnectionFailed("the admin connection was closed"))
-        if self._channel is not None:
-            self._channel.abort()
-            await self._channel.wait_closed()
+        self._channel.abort()
+        await self._channel.wait_closed()
 
     # the channel (see Receiver)
 
@@ -152,16 +149,11 @@ class AdminConnection:
             self._take(event)
         if error is not None:
             self._fail(not_a_broker(error))
-            if self._channel is not None:
-                self._channel.abort()
-
-    def _send(self, data: bytes) -> None:
-        if self._channel is not None:
-            self._channel.write([data])
+            self._channel.abort()
 
     def _take(self, event: Event) -> None:
         if event.type == EventType.HEARTBEAT_REQ:
-            self._send(HEARTBEAT_RSP)
+            self._channel.write([HEARTBEAT_RSP])
         elif event.type == EventType.CONTROL:
             self._answered(event)
         elif event.type not in (EventType.HEARTBEAT_RSP, EventType.AUTHENTICATION):

@@ -407,10 +407,7 @@ def _name(client: Client, stream: Stream, subscription: ReaderSubscription) -> s
 
 
 def _over(usage: Usage) -> bool:
-    return any(
-        limit and used > limit
-        for used, limit in ((usage.messages, usage.message_limit), (usage.bytes, usage.byte_limit))
-    )
+    return usage.messages > usage.message_limit > 0 or usage.bytes > usage.byte_limit > 0
 
 
 def is_mover(subscription: ReaderSubscription) -> bool:
