@@ -265,13 +265,11 @@ class _AdminCommands:
         }
 
     @_command("DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <offset> <count>")
-    def list_all(self, domain: str, name: str, offset: str, count: str) -> Result:
-        """List messages, from the end for a negative offset, backwards for a negative count, or UNLIMITED."""
-        return self.list_for(domain, name, "", offset, count)
-
     @_command("DOMAINS DOMAIN <name> QUEUE <queue_name> LIST <appId> <offset> <count>")
-    def list_for(self, domain: str, name: str, app_id: str, offset: str, count: str) -> Result:
-        """List messages that an application has not confirmed."""
+    def list_messages(self, domain: str, name: str, *wanted: str) -> Result:
+        """List messages, from the end for a negative offset, backwards for a negative count, or UNLIMITED."""
+        *named, offset, count = wanted
+        app_id = named[0] if named else ""
         queue = self._queue(domain, name)
         app = queue.apps.get(app_id)
         if app_id and app is None:

@@ -129,10 +129,9 @@ class BrokerQueue:
 
     def post(self, handle: QueueHandle, puts: Iterable[Put], now: float) -> None:
         """Store and acknowledge messages of one client. :meth:`deliver` delivers the messages."""
-        take = self._broadcast if self.broadcast else self._store
         writable, output = handle.writable, handle.output
         for put in puts:
-            status = take(handle, put, now) if writable else _REFUSED
+            status = self._take(handle, put, now) if writable else _REFUSED
             flags, correlation_id, guid = put[:3]
             if status:
                 self.refused += 1
@@ -141,8 +140,8 @@ class BrokerQueue:
                 self.acknowledged += 1
                 output.ack(0, correlation_id, guid, handle.q_id)
 
-    def _store(self, handle: QueueHandle, put: Put, now: float) -> int:
-        """Store a message unless its GUID is known; return the status of its acknowledgement."""
+    def _take(self, handle: QueueHandle, put: Put, now: float) -> int:
+        """Store or broadcast a message unless its GUID is known; return the status of its acknowledgement."""
         store = self.store
         flags, _, guid, schema_id, compression, _, size, data = put
         if guid in store.messages or guid in store.remembered:
@@ -164,37 +163,25 @@ class BrokerQueue:
             if schema_id > 1:
                 schema_id = self._schema(handle, schema_id)
             message = MessageRecord(guid, data, size, properties, schema_id, compression, now, pending)
-            store.append(message)
-            if self.position is None:
-                self.position = message
-        self._count_post(put)
+            if self.broadcast:
+                self._broadcast(message)
+            else:
+                store.append(message)
+                if self.position is None:
+                    self.position = message
+        self.posted += 1
+        self.posted_bytes += size
+        if self.posts is not None:
+            self.posts.append(PostedMessage._read(self.uri, guid, data, size, flags, put[3], compression))
         return 0
 
-    def _broadcast(self, handle: QueueHandle, put: Put, now: float) -> int:
-        """Push a message to the present consumers; return the status of its acknowledgement."""
-        flags, _, guid, schema_id, compression, _, size, data = put
-        properties = flags & _PROPERTIES
-        if compression and properties and not schema_id:
-            return _LIMIT_BYTES
-        self._count_post(put)
-        if schema_id > 1:
-            schema_id = self._schema(handle, schema_id)
+    def _broadcast(self, message: MessageRecord) -> None:
+        """Push a message to the present consumers."""
         app = self.apps[DEFAULT_APP_ID]
-        message = MessageRecord(guid, data, size, properties, schema_id, compression, now, 0)
-        if app.matcher is not None and app.matcher(message.lookup) is not True:
-            return 0
         for subscriber in app.routing.candidates(message):
             if self.consumer_filter is None or passes(self.consumer_filter, subscriber, message):
                 self.count_push(app, message, 0.0)
                 subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
-        return 0
-
-    def _count_post(self, put: Put) -> None:
-        flags, _, guid, schema_id, compression, _, size, data = put
-        self.posted += 1
-        self.posted_bytes += size
-        if self.posts is not None:
-            self.posts.append(PostedMessage._read(self.uri, guid, data, size, flags, schema_id, compression))
 
     def _schema(self, handle: QueueHandle, schema_id: int) -> int:
         """Return the queue's own schema id for a client's schema id.

@@ -121,10 +121,7 @@ class Scheduler:
 
     def note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
         """Note the next deadline of a connection, instead of the earlier deadline; None for no deadline."""
-        if deadline is None:
-            self._timeouts.discard(connection)
-        else:
-            self._timeouts.set(connection, deadline)
+        self._timeouts.set(connection, deadline)
 
     def update(self) -> None:
         """Set the timer to the earliest deadline; call after every change."""

@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -167,12 +168,11 @@ class Broker:
         self._all_gone = asyncio.Event()
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
-        self._authorize = authorize
         self._refusals = LogLimit(_log)
         self.faults = Faults(self)
-        self._settings = replace(
-            settings, admit=self.faults.admit, authorize=None if authorize is None else self._authorizes
-        )
+        self._settings = replace(settings, admit=self.faults.admit)
+        if authorize is not None:
+            self._settings = replace(self._settings, authorize=partial(self._authorizes, authorize))
         self._node = self._new_node()
         self._scheduler = Scheduler(self.clock, self._node)
 
@@ -503,11 +503,10 @@ class Broker:
         if not self._connections:
             self._all_gone.set()
 
-    def _authorizes(self, action: Action) -> bool:
+    def _authorizes(self, authorize: Callable[[Action], bool], action: Action) -> bool:
         """Return whether a client may perform an action. Without a clear yes, the answer is no."""
-        assert self._authorize is not None
         try:
-            answer = cast("object", self._authorize(action))
+            answer = cast("object", authorize(action))
         except Exception as error:
             self._refusals.log(
                 logging.ERROR,

@@ -129,6 +129,10 @@ _ENDS = _I.TIMEOUT, _I.BAD_LENGTH, _I.CHANNEL_DOWN, _I.SHUTDOWN
 _UNAUTHORIZED = Status(category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized")
 _UNAUTHORIZED_QUEUE = Status(category=StatusCategory.E_REFUSED, code=-1, message="Queue not authorized")
 _UNAUTHORIZED_COMMAND = "Command not authorized"
+_CONNECTIONS = {
+    ClientType.E_TCPCLIENT: ActionKind.CONNECT_CLIENT,
+    ClientType.E_TCPADMIN: ActionKind.CONNECT_ADMIN,
+}
 _REQUESTS = OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, AdminCommand
 
 
@@ -333,7 +337,7 @@ class BrokerSession(Machine):
             self.fire(_I.OTHER, [event], now)
 
     def _receive_known_request(self, message: ControlMessage, now: float) -> None:
-        if self.settings.authorize is None or all(map(self.settings.authorize, self._actions(message))):
+        if all(map(self.settings.authorize, self._actions(message))):
             self.fire(_I.REQUEST, message, now)
         elif isinstance(message.body, AdminCommand):
             self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
@@ -371,22 +375,16 @@ class BrokerSession(Machine):
         elif self.state is _S.CONNECTED and not self.settings.authentication.allows_anonymous:
             _log.info("%s: sent no credentials; closing", self.peer)
             self.fire(_I.STRANGER, now)
-        elif identity.client_type not in (ClientType.E_TCPCLIENT, ClientType.E_TCPADMIN):
+        elif identity.client_type not in _CONNECTIONS:
             self.fire(_I.STRANGER, now)
-        elif self.settings.admit is not None and (refusal := self.settings.admit(identity)) is not None:
+        elif (refusal := self.settings.admit(identity)) is not None:
             self.fire(_I.UNWANTED_CLIENT, identity, refusal, now)
-        elif not self._may_connect(identity):
+        elif not self.settings.authorize(Action(_CONNECTIONS[identity.client_type], self._user)):
             self.fire(_I.UNWANTED_CLIENT, identity, _UNAUTHORIZED, now)
         elif identity.client_type is ClientType.E_TCPADMIN:
             self.fire(_I.ADMIN_CLIENT, identity, Status(), now)
         else:
             self.fire(_I.CLIENT, identity, _support(identity), now)
-
-    def _may_connect(self, identity: ClientIdentity) -> bool:
-        admin = identity.client_type is ClientType.E_TCPADMIN
-        kind = ActionKind.CONNECT_ADMIN if admin else ActionKind.CONNECT_CLIENT
-        authorize = self.settings.authorize
-        return authorize is None or authorize(Action(kind, self._user))
 
     def _receive_credentials(self, event: Event, now: float) -> None:
         # A negotiated, but never authenticated client has no credentials to renew.
@@ -535,17 +533,11 @@ class BrokerSession(Machine):
         inflate = partial(client.inflate, now)
         runs: list[PutRun] = []
         for event in events:
-            latest: list[PutRun] = []
             try:
-                decode_put_runs(event.data, event.body, latest, inflate, checks_area=True)
+                decode_put_runs(event.data, event.body, runs, inflate, checks_area=True)
             except ProtocolError as error:
                 # A real broker also stops here without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")
-            for queue_id, puts in latest:
-                if runs and runs[-1][0] == queue_id:
-                    runs[-1][1].extend(puts)
-                else:
-                    runs.append((queue_id, puts))
         for queue_id, puts in runs:
             if self._legacy:
                 puts = [self._named(put, now) for put in puts]

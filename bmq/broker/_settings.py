@@ -156,8 +156,8 @@ class BrokerSettings:
         max_handshake_size: largest event accepted before the end of the negotiation, in bytes.
         high_water: pending bytes of PUSH messages at which a client receives no more.
         authentication: the rules for credentials.
-        authorize: called with each action that needs a permission; returns whether it is allowed. None allows
-            all actions. The function never raises.
+        authorize: called with each action that needs a permission; returns whether it is allowed. The
+            function never raises.
         admit: called with each client's identity; returns the reason for a refusal, or None.
     """
 
@@ -175,5 +175,5 @@ class BrokerSettings:
     max_handshake_size: int = 64 * 1024
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
-    authorize: Callable[[Action], bool] | None = None
-    admit: Callable[[ClientIdentity], Status | None] | None = None
+    authorize: Callable[[Action], bool] = lambda _: True
+    admit: Callable[[ClientIdentity], Status | None] = lambda _: None

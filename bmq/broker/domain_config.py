@@ -9,13 +9,13 @@ type are errors that name the file and the member.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from functools import cache
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from bmq import _checks
+from bmq._checks import INT32_MAX, INT64_MAX
 from bmq._json import orjson
 from bmq.broker._consumer_filter import CONSUMER_FILTERS, ConsumerFilter
 from bmq.errors import UsageError
@@ -34,11 +34,19 @@ __all__ = [
 
 #: Name of the only expression language, as in domain files.
 EXPRESSION_VERSION = "E_VERSION_1"
-_INT64_MAX = 2**63 - 1
-_INT32_MAX = 2**31 - 1
 #: How long messages of the built-in domains live, in seconds.
 DEFAULT_TTL = 300
-_MOST_ATTEMPTS = 63
+#: The numbers of a domain: the value if a domain file has none, and the maximum.
+_NUMBERS: Final = {
+    "max_consumers": (0, INT32_MAX),
+    "max_producers": (0, INT32_MAX),
+    "max_queues": (0, INT32_MAX),
+    "max_idle_time": (0, INT32_MAX),
+    "message_ttl": (0, INT64_MAX),
+    "max_delivery_attempts": (0, 63),
+    "deduplication_time_ms": (300_000, INT32_MAX),
+}
+_Value = TypeVar("_Value", str, list[Any])
 _NAME = re.compile(r"[-a-zA-Z0-9._~]*")
 
 
@@ -81,8 +89,8 @@ class Limits:
         UsageError: a limit is no integer from 0 to 2**63 - 1, or a ratio no number from 0 to 1.
     """
 
-    messages: int = _INT64_MAX
-    bytes: int = _INT64_MAX
+    messages: int = INT64_MAX
+    bytes: int = INT64_MAX
     messages_watermark_ratio: float = 0.8
     bytes_watermark_ratio: float = 0.8
 
@@ -173,16 +181,11 @@ class DomainConfig:
             "domain_limits": _checks.choice("domain_limits", self.domain_limits, Limits),
             "queue_limits": _checks.choice("queue_limits", self.queue_limits, Limits),
             "file_backed": _checks.boolean("file_backed", self.file_backed),
-            "message_ttl": _checks.integer("message_ttl", self.message_ttl),
-            "max_delivery_attempts": _checks.integer(
-                "max_delivery_attempts", self.max_delivery_attempts, 0, _MOST_ATTEMPTS
-            ),
             "consistency": _checks.one_of("consistency", self.consistency, ("eventual", "strong")),
             "subscriptions": tuple(subscriptions),
         }
-        counts = ("max_consumers", "max_producers", "max_queues", "max_idle_time", "deduplication_time_ms")
-        for each in counts:
-            checked[each] = _checks.integer(each, getattr(self, each), 0, _checks.INT32_MAX)
+        for each, (_, most) in _NUMBERS.items():
+            checked[each] = _checks.integer(each, getattr(self, each), 0, most)
         if self.consumer_filter is not None:
             _checks.function("consumer_filter", self.consumer_filter, 2, plain=True)
         for each, value in checked.items():
@@ -190,37 +193,32 @@ class DomainConfig:
 
     def parameters(self) -> dict[str, Any]:
         """Return the same configuration as ``parameters`` of a domain file."""
-        mode: dict[str, Any] = {"appIDs": list(self.app_ids)} if self.mode is Mode.FANOUT else {}
-
-        def limits(value: Limits) -> dict[str, Any]:
-            return {
-                "messages": value.messages,
-                "messagesWatermarkRatio": value.messages_watermark_ratio,
-                "bytes": value.bytes,
-                "bytesWatermarkRatio": value.bytes_watermark_ratio,
-            }
-
+        mode = {"appIDs": list(self.app_ids)} if self.mode is Mode.FANOUT else {}
         return {
             "name": self.name,
             "mode": {self.mode.value: mode},
             "storage": {
-                "domainLimits": limits(self.domain_limits),
-                "queueLimits": limits(self.queue_limits),
+                "domainLimits": _members(asdict(self.domain_limits)),
+                "queueLimits": _members(asdict(self.queue_limits)),
                 "config": {"fileBacked" if self.file_backed else "inMemory": {}},
             },
-            "maxConsumers": self.max_consumers,
-            "maxProducers": self.max_producers,
-            "maxQueues": self.max_queues,
-            "maxIdleTime": self.max_idle_time,
-            "messageTtl": self.message_ttl,
-            "maxDeliveryAttempts": self.max_delivery_attempts,
-            "deduplicationTimeMs": self.deduplication_time_ms,
+            **_members({each: getattr(self, each) for each in _NUMBERS}),
             "consistency": {self.consistency: {}},
             "subscriptions": [
                 {"appId": s.app_id, "expression": {"version": EXPRESSION_VERSION, "text": s.text}}
                 for s in self.subscriptions
             ],
         }
+
+
+def _member(attribute: str) -> str:
+    """Return the name of an attribute in domain files."""
+    first, *rest = attribute.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _members(values: dict[str, Any]) -> dict[str, Any]:
+    return {_member(name): value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +239,7 @@ class _Object:
         self.path = path
         if not isinstance(value, dict):
             self.fields: dict[str, Any] = {}
-            self.wrong("", f"must be an object, not {_kind(value)}")
+            self.wrong("", f"must be an object, not {_checks.shown(value)}")
         self.fields = cast("dict[str, Any]", value)
 
     def wrong(self, name: str, message: str, *, decodes: bool = False) -> NoReturn:
@@ -266,10 +264,10 @@ class _Object:
             self.wrong(name, f"must have exactly one of {', '.join(options)}; it has {got}")
         return chosen[0], inner.child(chosen[0])
 
-    def integer(self, name: str, default: int, *, low: int = 0, high: int = _INT32_MAX) -> int:
+    def integer(self, name: str, default: int, most: int) -> int:
         value = self.fields.get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            self.wrong(name, f"must be an integer from {low} to {high}, not {_checks.shown(value)}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            self.wrong(name, f"must be an integer from 0 to {most}, not {_checks.shown(value)}")
         return value
 
     def ratio(self, name: str) -> float:
@@ -280,22 +278,17 @@ class _Object:
             self.wrong(name, f"must be from 0 to 1, not {_checks.shown(value)}", decodes=True)
         return float(value)
 
-    def text(self, name: str, default: str) -> str:
-        value = self.fields.get(name, default)
-        if not isinstance(value, str):
-            self.wrong(name, f"must be a string, not {_kind(value)}")
-        return value
+    def text(self, name: str) -> str:
+        return self._value(name, "", "a string")
 
     def array(self, name: str) -> list[Any]:
-        value: object = self.fields.get(name, [])
-        if not isinstance(value, list):
-            self.wrong(name, f"must be an array, not {_kind(value)}")
-        return [*cast("Iterable[Any]", value)]
+        return self._value(name, [], "an array")
 
-
-def _kind(value: object) -> str:
-    names: dict[type, str] = {dict: "an object", list: "an array", str: "a string", type(None): "null"}
-    return names.get(type(value)) or _checks.shown(value)
+    def _value(self, name: str, default: _Value, what: str) -> _Value:
+        value: object = self.fields.get(name, default)
+        if not isinstance(value, type(default)):
+            self.wrong(name, f"must be {what}, not {_checks.shown(value)}")
+        return value
 
 
 def parse_domain(
@@ -319,7 +312,7 @@ def parse_domain(
             raise InvalidDomain(source, "", f"must be JSON: {error}") from error
     top = _Object(source, "", document)
     if "redirect" in top.fields:
-        target = top.text("redirect", "")
+        target = top.text("redirect")
         if not target or "definition" in top.fields:
             top.wrong("redirect", "must be a domain's name, without a definition beside it")
         return Redirect(name, target)
@@ -348,23 +341,17 @@ def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
         domain_limits=_parse_limits(storage.child("domainLimits")),
         queue_limits=_parse_limits(storage.child("queueLimits")),
         file_backed=kept is not None and kept[0] == "fileBacked",
-        max_consumers=parameters.integer("maxConsumers", 0),
-        max_producers=parameters.integer("maxProducers", 0),
-        max_queues=parameters.integer("maxQueues", 0),
-        max_idle_time=parameters.integer("maxIdleTime", 0),
-        message_ttl=parameters.integer("messageTtl", 0, high=_INT64_MAX),
-        max_delivery_attempts=parameters.integer("maxDeliveryAttempts", 0, high=_MOST_ATTEMPTS),
-        deduplication_time_ms=parameters.integer("deduplicationTimeMs", 300_000),
         consistency=consistency[0] if consistency else "eventual",
         subscriptions=_parse_subscriptions(parameters, mode),
         consumer_filter=_parse_consumer_filter(parameters, mode),
+        **{name: parameters.integer(_member(name), *bounds) for name, bounds in _NUMBERS.items()},
     )
 
 
 def _parse_limits(limits: _Object) -> Limits:
     return Limits(
-        messages=limits.integer("messages", 0, high=_INT64_MAX),
-        bytes=limits.integer("bytes", 0, high=_INT64_MAX),
+        messages=limits.integer("messages", 0, INT64_MAX),
+        bytes=limits.integer("bytes", 0, INT64_MAX),
         messages_watermark_ratio=limits.ratio("messagesWatermarkRatio"),
         bytes_watermark_ratio=limits.ratio("bytesWatermarkRatio"),
     )
@@ -378,7 +365,7 @@ def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscripti
         version = expression.fields.get("version", "E_UNDEFINED")
         if version not in (EXPRESSION_VERSION, 1):
             expression.wrong("version", f"Unsupported version: {version}", decodes=True)
-        found.append(AppSubscription(entry.text("appId", ""), expression.text("text", "")))
+        found.append(AppSubscription(entry.text("appId"), expression.text("text")))
     if mode is not Mode.FANOUT and len(found) > 1:
         parameters.wrong(
             "subscriptions", f"a {mode.value} domain must have at most one, not {len(found)}", decodes=True
@@ -390,7 +377,7 @@ def _parse_consumer_filter(parameters: _Object, mode: Mode) -> ConsumerFilter | 
     if "consumerFilter" not in parameters.fields:
         return None
     given = parameters.child("consumerFilter")
-    name = given.text("name", "")
+    name = given.text("name")
     if name not in CONSUMER_FILTERS:
         given.wrong("name", f"must be one of {', '.join(CONSUMER_FILTERS)}, not {name!r}")
     consumers = given.child("consumers", required=True)
@@ -399,7 +386,7 @@ def _parse_consumer_filter(parameters: _Object, mode: Mode) -> ConsumerFilter | 
         if bool(app_id) is not (mode is Mode.FANOUT):
             consumers.wrong(app_id, "must be an appId in a fanout domain, and empty in any other domain")
         metadata = consumers.child(app_id)
-        found[app_id] = {key: metadata.text(key, "") for key in metadata.fields}
+        found[app_id] = {key: metadata.text(key) for key in metadata.fields}
     return CONSUMER_FILTERS[name](found)
 
 
