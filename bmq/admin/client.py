@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager
@@ -36,7 +37,7 @@ from bmq.admin.results import (
     StoredMessage,
     reading,
 )
-from bmq.admin.watch import ClusterView, Survey, alone, cluster_view
+from bmq.admin.watch import ClusterView, alone, cluster_view
 from bmq.client.address import Address, BrokerAccess, find_broker
 from bmq.client.connect import check_clear_text, check_connecting
 from bmq.client.options import CredentialsSource
@@ -147,7 +148,9 @@ class Admin:
         self._connection: AdminConnection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
-        self._survey: Survey | None = None
+        # The clusters at the time of the latest look; empty if not asked, because the broker is alone.
+        self._clusters: list[ClusterView] = []
+        self._looked = -math.inf
         self._others: dict[Address, Admin] = {}
         self._silent: dict[Address, float] = {}
         #: The address of the broker that this client is connected to.
@@ -191,7 +194,7 @@ class Admin:
             present = await AdminConnection.open(self._access, self._process_name, self._timeout)
             self._connection = present
             self.broker = str(present.address)
-            self._survey = None
+            self._looked = -math.inf
             return present
 
     @asynccontextmanager
@@ -294,25 +297,45 @@ class Admin:
 
     # the other nodes
 
-    async def _look(self, *, whole: bool = False) -> Survey:
-        """Return this broker's view of its clusters: a single command without other nodes.
+    async def _look(self, *, whole: bool = False) -> None:
+        """Look at this broker's clusters: a single command without other nodes.
 
         Args:
             whole: whether to ask for the view of a cluster also without other nodes.
         """
-        now = asyncio.get_running_loop().time()
-        survey = self._survey
-        if survey is not None and now - survey.time < _FRESH and (survey.clusters or not whole):
-            return survey
+        now = asyncio.get_running_loop().time
+        if now() - self._looked < _FRESH and (self._clusters or not whole):
+            return
         clusters = await self.clusters()
         whole = whole or any(not alone(each) for each in clusters)
-        views = [await cluster_view(self, each) for each in clusters] if whole else []
-        survey = self._survey = Survey(self, tuple(views), asyncio.get_running_loop().time())
-        return survey
+        self._clusters = [await cluster_view(self, each) for each in clusters] if whole else []
+        self._looked = now()
 
-    async def _look_elsewhere(self, address: Address) -> Survey | None:
-        now = asyncio.get_running_loop().time()
-        if now < self._silent.get(address, now):
+    @property
+    def _views(self) -> list[ClusterView]:
+        """The clusters with other nodes."""
+        return [view for view in self._clusters if not view.alone]
+
+    def _standing(self, uri: str) -> Standing:
+        """Return the place of this broker in the cluster of a queue."""
+        if not self._clusters:
+            return Standing(self.broker, "", True, False, None, None)
+
+        def rank(view: ClusterView) -> tuple[bool, bool, bool]:
+            """A node that knows the queue, otherwise a proxy, otherwise any node."""
+            return view.proxy or uri not in view.partitions, not view.proxy, view.alone
+
+        return min(self._clusters, key=rank).standing(uri)
+
+    @property
+    def _proxy_gap(self) -> str:
+        """Why this broker, only a proxy, knows no domains; empty for a broker with storage."""
+        stores = any(view.partitions if view.alone else not view.proxy for view in self._clusters)
+        return self._standing("").gap if self._views and not stores else ""
+
+    async def _look_elsewhere(self, address: Address) -> Admin | None:
+        now = asyncio.get_running_loop().time
+        if now() < self._silent.get(address, 0.0):
             return None
         other = self._others.get(address)
         if other is None:
@@ -320,34 +343,36 @@ class Admin:
             other = self._others[address] = Admin(access, self._timeout, self._process_name)
         try:
             async with asyncio.timeout(min(_OTHERS, self._timeout)):
-                return await other._look()
+                await other._look()
         except (TimeoutError, ConnectionFailed, AdminError, ProtocolError) as error:
             logger.info("%s does not answer, and is left out: %r", address, error)
-            self._silent[address] = asyncio.get_running_loop().time() + _LEFT_ALONE
+            self._silent[address] = now() + _LEFT_ALONE
             return None
+        return other
 
-    async def _nodes(self) -> list[Survey]:
-        """Ask the brokers of all addresses; those that answer, this client's first."""
-        mine = await self._look()
-        if len(self._addresses) == 1 or not mine.views:
-            return [mine]
+    async def _nodes(self) -> list[Admin]:
+        """Look at the brokers of all addresses; return those that answer, this one first."""
+        await self._look()
+        if len(self._addresses) == 1 or not self._views:
+            return [self]
         elsewhere = [address for address in self._addresses if str(address) != self.broker]
         others = await asyncio.gather(*map(self._look_elsewhere, elsewhere))
-        return [mine, *(each for each in others if each is not None)]
+        return [self, *(each for each in others if each is not None)]
 
     async def _holder(self, uri: str) -> tuple[Admin, Standing]:
         """Return the primary of a queue with its standing; otherwise a node, and at last this broker."""
-        mine = (await self._look()).standing(uri)
+        await self._look()
+        mine = self._standing(uri)
         if mine.is_primary or len(self._addresses) == 1:
             return self, mine
-        standings = [(each.admin, each.standing(uri)) for each in await self._nodes()]
+        standings = [(node, node._standing(uri)) for node in await self._nodes()]
         return min(
             standings, key=lambda each: (not each[1].is_primary, each[1].is_proxy, each[1].primary is None)
         )
 
-    async def _member(self) -> Survey:
+    async def _member(self) -> Admin:
         """Return this broker, or for a proxy a node of the cluster, if there is one."""
-        return min(await self._nodes(), key=lambda each: bool(each.gap))
+        return min(await self._nodes(), key=lambda node: bool(node._proxy_gap))
 
     async def gap(self) -> str:
         """Return why answers about *all* queues are incomplete, as text; empty if complete.
@@ -356,8 +381,8 @@ class Admin:
         answer.
         """
         clusters: dict[str, list[ClusterView]] = {}
-        for survey in await self._nodes():
-            for view in survey.views:
+        for node in await self._nodes():
+            for view in node._views:
                 clusters.setdefault(view.cluster, []).append(view)
         return "; ".join(filter(None, map(_gap, clusters.values())))
 
@@ -386,7 +411,7 @@ class Admin:
 
     async def domains(self) -> tuple[DomainSummary, ...]:
         """Return the domains with queues, of all clusters, by name."""
-        member = (await self._member()).admin
+        member = await self._member()
         found = [
             domain
             for cluster in await member.clusters()
@@ -398,7 +423,7 @@ class Admin:
         """Return a domain's configuration, the use of its quota, and its queues."""
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
         member = await self._member()
-        return DomainInfo._read(await member.admin._explained(command, "domainInfo", member.gap))
+        return DomainInfo._read(await member._explained(command, "domainInfo", member._proxy_gap))
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew.
@@ -409,7 +434,7 @@ class Admin:
             AdminError: a broker refused, and keeps its configuration; the other brokers were asked too.
         """
         command = f"DOMAINS RECONFIGURE {_word(name, 'domain')}"
-        nodes = [each.admin for each in await self._nodes()] if len(self._addresses) > 1 else [self]
+        nodes = await self._nodes() if len(self._addresses) > 1 else [self]
         refusals: list[AdminError] = []
         for node in nodes:
             try:
@@ -442,7 +467,7 @@ class Admin:
             return tuple([each for purge in purges for each in await purge])
         command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
         member = await self._member()
-        return _purged(command, await member.admin._explained(command, "purgedQueues", member.gap))
+        return _purged(command, await member._explained(command, "purgedQueues", member._proxy_gap))
 
     # queues
 
@@ -450,8 +475,8 @@ class Admin:
         """Return the URIs of all queues, of all clusters, sorted."""
         found: set[str] = set()
         for node in await self._nodes():
-            for cluster in await node.admin.clusters():
-                found.update((await node.admin.topology(cluster.name)).queues)
+            for cluster in await node.clusters():
+                found.update((await node.topology(cluster.name)).queues)
         return tuple(sorted(found))
 
     def queue(self, uri: str) -> QueueAdmin:
@@ -475,13 +500,13 @@ class Admin:
         nodes = await self._nodes()
         if len(nodes) == 1:
             return await self._statistics()
-        made = await asyncio.gather(*(node.admin._statistics() for node in nodes))
+        made = await asyncio.gather(*(node._statistics() for node in nodes))
         chosen: dict[str, QueueStatistics] = {}
-        known = ((node, uri) for node in nodes for view in node.views for uri in view.partitions)
-        reached = {uri for node, uri in known if node.standing(uri).is_primary}
+        known = ((node, uri) for node in nodes for view in node._views for uri in view.partitions)
+        reached = {uri for node, uri in known if node._standing(uri).is_primary}
         for node, statistics in zip(nodes, made, strict=True):
             for each in statistics.queues:
-                if each.uri not in reached or node.standing(each.uri).is_primary:
+                if each.uri not in reached or node._standing(each.uri).is_primary:
                     chosen.setdefault(each.uri, each)
         queues = sorted(chosen.values(), key=lambda each: each.uri)
         return Statistics(max(each.time for each in made), tuple(queues))
@@ -538,8 +563,8 @@ class QueueAdmin:
         """
         found = Internals._read(await self._ask(self._internals, "queueInternals"))
         holder, _ = await self._admin._holder(self.uri)
-        surveys = await self._admin._nodes()
-        nodes = {each.standing(self.uri).node: each.admin for each in surveys if each.admin is not holder}
+        others = [node for node in await self._admin._nodes() if node is not holder]
+        nodes = {node._standing(self.uri).node: node for node in others}
 
         async def with_clients(client: Client) -> Client:
             node = nodes.get(client.description)

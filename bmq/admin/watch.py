@@ -114,43 +114,6 @@ class ClusterView:
         return {node_name(each.primary) for each in self.status.partitions if each.queues}
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """The views of the clusters of a broker.
-
-    Attributes:
-        admin: the broker's client.
-        clusters: the clusters; empty if not asked, because the broker is alone in each.
-        time: the event loop's time of the view.
-    """
-
-    admin: Admin
-    clusters: tuple[ClusterView, ...]
-    time: float
-
-    @property
-    def views(self) -> list[ClusterView]:
-        """The clusters with other nodes."""
-        return [view for view in self.clusters if not view.alone]
-
-    @property
-    def gap(self) -> str:
-        """Why the broker, only a proxy, knows no domains; empty for a broker with storage."""
-        stores = any(view.partitions if view.alone else not view.proxy for view in self.clusters)
-        return self.standing("").gap if self.views and not stores else ""
-
-    def standing(self, uri: str) -> Standing:
-        """Return the place of the broker in the cluster of a queue."""
-        if not self.clusters:
-            return Standing(self.admin.broker, "", True, False, None, None)
-
-        def rank(view: ClusterView) -> tuple[bool, bool, bool]:
-            """A node that knows the queue, otherwise a proxy, otherwise any node."""
-            return view.proxy or uri not in view.partitions, not view.proxy, view.alone
-
-        return min(self.clusters, key=rank).standing(uri)
-
-
 async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
     """Return a broker's view of a cluster: one command."""
     proxy = cluster.locality == "remote"
@@ -436,11 +399,11 @@ class BrokerWatch:
         """
         self._noted, self.unreadable = self.unreadable, {}
         await admin._look(whole=True)
-        surveys = await admin._nodes()
-        clusters = tuple(view for survey in surveys for view in survey.clusters)
-        self._count("CLUSTERS LIST", len(surveys))
+        nodes = await admin._nodes()
+        clusters = tuple(view for node in nodes for view in node._clusters)
+        self._count("CLUSTERS LIST", len(nodes))
         self._count("CLUSTER STATUS", len(clusters))
-        self._count("STAT SHOW", len(surveys))
+        self._count("STAT SHOW", len(nodes))
         statistics = {each.uri: each for each in (await admin.statistics()).queues}
         places = self._places(clusters, statistics)
         domains = await self._domains(admin, places)

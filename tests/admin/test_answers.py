@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -113,7 +114,7 @@ async def test_only_errors_of_bmq_leave_a_call_and_the_next_call_works(command: 
     admin = Recorded()
     right = await CALLS[command](admin)
     for answer in changed(ANSWERS[command], lambda: ODD):
-        admin._survey = None
+        admin._looked = -math.inf
         admin.answers = ANSWERS | {command: answer}
         try:
             found = await CALLS[command](admin)
@@ -121,7 +122,7 @@ async def test_only_errors_of_bmq_leave_a_call_and_the_next_call_works(command: 
             continue
         for each in found if isinstance(found, tuple) else (found,):
             msgspec.convert(msgspec.to_builtins(each), type(each))  # it has the declared types
-    admin.answers, admin._survey = ANSWERS, None
+    admin.answers, admin._looked = ANSWERS, -math.inf
     assert await CALLS[command](admin) == right
 
 
@@ -153,7 +154,7 @@ class Surroundings:
 
     async def round(self, answers: dict[str, Any]) -> tuple[bool, bool]:
         """Ask once; return whether exporter and console could read the answers."""
-        self.admin.answers, self.admin._survey, self.admin._closed = answers, None, False
+        self.admin.answers, self.admin._looked, self.admin._closed = answers, -math.inf, False
         self.broker._admin = self.admin
         self.watch._at = 0.0
         for sight in self.watch._queues.values():
