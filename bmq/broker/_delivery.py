@@ -373,11 +373,11 @@ class AppDelivery:
 
     def readmit(self, subscriber: Subscriber, now: float) -> None:
         """Let a full subscriber take part again if enough messages are confirmed."""
-        if subscriber.messages <= subscriber.low_messages and subscriber.size <= subscriber.low_bytes:
-            subscriber.full = False
-            # If the consumers have changed, all groups are rebuilt before the next use.
-            if self.changed or (subscriber.group is not None and subscriber.group.admit(subscriber)):
-                self.queue.serve(self, now)
+        # If the consumers have changed, all groups are rebuilt before the next use.
+        if subscriber.recover() and (
+            self.changed or (subscriber.group is not None and subscriber.group.admit(subscriber))
+        ):
+            self.queue.serve(self, now)
 
     def drop(self, message: MessageRecord) -> None:
         """Stop delivering a message to this application; delete the message if no application needs it."""

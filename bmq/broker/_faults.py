@@ -8,6 +8,7 @@ faults inside the broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bmq import _checks
@@ -206,8 +207,8 @@ class Faults:
         """Apply the faults of acknowledgements, pushes, events and reading to a connection."""
         output = connection.output
         quiet = self._ack_delay or self._lost_acks.left != 0
-        output.ack = self._ack_through(connection) if quiet else output.add_ack
-        output.push = self._push_through(connection) if self._duplicates.left != 0 else output.add_push
+        output.ack = partial(self._ack, output.add_ack) if quiet else output.add_ack
+        output.push = partial(self._push, output.add_push) if self._duplicates.left != 0 else output.add_push
         if connection.session is not None:
             connection.session.events_left = self._events
         connection.read(not self._deaf)
@@ -216,30 +217,18 @@ class Faults:
         for connection in list(self._broker._connections):
             self.apply_to(connection)
 
-    def _ack_through(self, connection: BrokerConnection) -> Callable[[int, int, bytes, int], None]:
-        add = connection.output.add_ack
+    def _ack(self, add: Callable[..., None], *ack: int | bytes) -> None:
+        if self._lost_acks:
+            return
+        if self._ack_delay:
+            self._broker._scheduler.do_later(self._ack_delay, partial(add, *ack))
+        else:
+            add(*ack)
 
-        def ack(status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
-            if self._lost_acks:
-                return
-            if self._ack_delay:
-                self._broker._scheduler.do_later(
-                    self._ack_delay, lambda: add(status, correlation_id, guid, queue_id)
-                )
-            else:
-                add(status, correlation_id, guid, queue_id)
-
-        return ack
-
-    def _push_through(self, connection: BrokerConnection) -> Callable[[bytes, bytes], None]:
-        add = connection.output.add_push
-
-        def push(head: bytes, data: bytes) -> None:
+    def _push(self, add: Callable[[bytes, bytes], None], head: bytes, data: bytes) -> None:
+        add(head, data)
+        if self._duplicates:
             add(head, data)
-            if self._duplicates:
-                add(head, data)
-
-        return push
 
     def _intercept_open(self, wanted: QueueHandleParameters) -> Status | None:
         happens, status, uri = self._opens

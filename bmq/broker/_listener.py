@@ -86,12 +86,9 @@ class Listener:
             if tasks:
                 await asyncio.wait(tasks)
         finally:
-            self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        for each in self._sockets:
-            each.close()
-        self._sockets.clear()
+            for each in self._sockets:
+                each.close()
+            self._sockets.clear()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -108,8 +108,6 @@ class Subscriber:
     turns: int = 1
     max_messages: int = 0
     max_bytes: int = 0
-    low_messages: int = 0
-    low_bytes: int = 0
     group: ExpressionGroup | None = None
     after: Subscriber | None = None
     before: Subscriber | None = None
@@ -139,13 +137,19 @@ class Subscriber:
         """
         self.max_messages = self.consumer.max_unconfirmed_messages
         self.max_bytes = self.consumer.max_unconfirmed_bytes
-        self.low_messages = math.ceil(self.max_messages * _LOW_WATERMARK)
-        self.low_bytes = math.ceil(self.max_bytes * _LOW_WATERMARK)
         self.turns = self.count
         self.full = self.messages >= self.max_messages or self.size >= self.max_bytes
         self.group = group
         group.members.append(self)
         group.admit(self)
+
+    def recover(self) -> bool:
+        """End the state of being full if enough messages are confirmed."""
+        if self.messages <= math.ceil(self.max_messages * _LOW_WATERMARK) and self.size <= math.ceil(
+            self.max_bytes * _LOW_WATERMARK
+        ):
+            self.full = False
+        return not self.full
 
     def leave(self) -> None:
         """Leave the group, when all groups are about to be rebuilt."""

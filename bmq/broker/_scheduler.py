@@ -48,7 +48,7 @@ class Scheduler:
         # Set for the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at: float | None = None
-        self._changes: dict[asyncio.Future[None], None] = {}
+        self._change: asyncio.Event | None = None
 
     # ---- life
 
@@ -77,7 +77,7 @@ class Scheduler:
         self._working = False
         self._loop = self._timer = self._wake_at = None
         self._timeouts.clear()
-        self._changes.clear()
+        self._change = None
         self._dirty.clear()
 
     # ---- turns of the event loop
@@ -125,10 +125,9 @@ class Scheduler:
 
     def update(self) -> None:
         """Set the timer to the earliest deadline; call after every change."""
-        if self._changes:
-            for change in self._changes:
-                if not change.done():
-                    change.set_result(None)
+        if self._change is not None:
+            self._change.set()
+            self._change = None
         deadline = self._next_deadline() if self._working else None
         if deadline == self._wake_at:
             return
@@ -143,12 +142,9 @@ class Scheduler:
 
     async def change(self) -> None:
         """Wait until the state of the broker may have changed."""
-        change = asyncio.get_running_loop().create_future()
-        self._changes[change] = None
-        try:
-            await change
-        finally:
-            self._changes.pop(change, None)
+        if self._change is None:
+            self._change = asyncio.Event()
+        await self._change.wait()
 
     def _next_deadline(self) -> float | None:
         deadlines = self.node.next_deadline(), self._timeouts.first, self._actions.first

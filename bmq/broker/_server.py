@@ -286,12 +286,9 @@ class Broker:
                     f"the broker has no queue {name} after {timeout:g} s; its queues: {known}"
                 ) from None
             left = self.queues[name]
-            messages = [
-                PostedMessage(name, each.guid, each.payload, each.properties) for each in left.messages
-            ]
             raise AssertionError(
                 f"{name} has {len(left)} messages left after {timeout:g} s, {left.unconfirmed} of them "
-                f"delivered and unconfirmed:\n{listed(messages)}"
+                f"delivered and unconfirmed:\n{listed(left.messages)}"
             ) from None
 
     # ---- life

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
@@ -80,7 +80,7 @@ class PostedMessage:
         )
 
 
-def listed(messages: list[PostedMessage]) -> str:
+def listed(messages: Sequence[PostedMessage]) -> str:
     """Describe messages, a line each, for the text of a failure."""
     lines = [f"    {each}" for each in messages[:_SHOWN]]
     if len(messages) > _SHOWN:
@@ -89,21 +89,15 @@ def listed(messages: list[PostedMessage]) -> str:
 
 
 @dataclass(frozen=True)
-class MessageView:
+class MessageView(PostedMessage):
     """A stored message.
 
     Attributes:
-        guid: 32 upper-case hexadecimal digits.
-        payload: the payload, decompressed.
-        properties: the properties.
         size: bytes that count against quotas: properties and payload as received.
         arrival: time of arrival, by the broker's clock.
         waiting_for: applications without a confirmation.
     """
 
-    guid: str
-    payload: bytes
-    properties: Properties
     size: int
     arrival: float
     waiting_for: tuple[str, ...]
@@ -281,6 +275,7 @@ class QueueView:
         data = message.data[: -message.data[-1]]
         properties, payload = _decoded(data, message.flags, message.schema_id, message.compression)
         return MessageView(
+            self.uri,
             guid_to_text(message.guid),
             payload,
             properties,
