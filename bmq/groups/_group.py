@@ -39,6 +39,7 @@ from bmq.groups._lanes import (
     Lane,
     StrayLane,
     Strays,
+    cancelled,
 )
 from bmq.groups._protocol import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT
 from bmq.subscriptions import Expression
@@ -174,7 +175,6 @@ class Group:
             )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
         self._control_uri = _control_uri(queue.uri, control_queue)
-        self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
         else:
@@ -192,8 +192,8 @@ class Group:
             on_assigned,
             on_revoked,
             on_event,
+            strays,
             self._ended_without_leaving,
-            held=not callable(strays),
         )
         self._turn = turn_of(asyncio.get_running_loop())
         self._lanes: list[Lane] = []
@@ -204,7 +204,15 @@ class Group:
         consumers = [lane.consumer for lane in self._bucket_lanes]
         bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
-            queue, self._control_uri, self.member, weight, lease, self._bucket_lanes, bundles, take_over_after
+            self._dispatcher,
+            queue,
+            self._control_uri,
+            self.member,
+            weight,
+            lease,
+            self._bucket_lanes,
+            bundles,
+            take_over_after,
         )
         self._own = [lane.consumer for lane in self._all_lanes()]
         self._own.append(self._coordinator.ceiling)
@@ -238,9 +246,9 @@ class Group:
             self._bucket_of[consumer] = bucket
 
         def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
-            if self._strays != "leave":
+            if self._dispatcher.strays != "leave":
                 consumer = queue.subscribe(expression, priority=priority, **WIDEST)
-                self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind, self._strays))
+                self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind))
 
         for bucket in range(self.buckets):
             lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket)
@@ -305,7 +313,7 @@ class Group:
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
             behind=coordinator.behind,
-            silent=coordinator.silent,
+            silent=len(coordinator._leader.silent()),
             granted=coordinator.granted,
         )
 
@@ -445,7 +453,7 @@ class Group:
             try:
                 await self._join()
             except asyncio.CancelledError:
-                if not self._joiners and not self._dispatcher.awaited:
+                if not self._joiners and not self._dispatcher.waiting:
                     self._undo_join()
                 raise
         return self
@@ -506,7 +514,6 @@ class Group:
         logger.info(what, self.member, self.queue.uri, self.buckets, self.weight)
         serving = [lane.run() for lane in self._all_lanes()]
         serving.append(self._watch(watching))
-        serving += [lane.serve() for lane in self._bucket_lanes]
         self._running = [self._dispatcher.spawn(work) for work in serving]
 
     def _undo_join(self) -> None:
@@ -543,12 +550,9 @@ class Group:
             Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
-        self._dispatcher.withdraw_all()
+        self._dispatcher.ready.clear()
         self._lose_all(Reason.LEFT)
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await cancelled(running)
         for lane in self._bucket_lanes:
             await lane.finish()
 
@@ -584,7 +588,7 @@ class Group:
         """
         if self._closing is None:
             self._over = True
-            self._dispatcher.withdraw_all()
+            self._dispatcher.ready.clear()
             self._dispatcher.wake()
             if self._joining is not None:
                 self._joining.cancel()

@@ -16,11 +16,10 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import WaitingLine
@@ -45,6 +44,7 @@ __all__ = [
     "Lane",
     "StrayLane",
     "Strays",
+    "cancelled",
     "ignoring_errors",
     "repeated",
 ]
@@ -80,9 +80,6 @@ _SOME: Final = 64
 _NEARLY: Final = 0.8
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
-# Strays received together, and seconds that they may take of a turn of the event loop.
-_AT_ONCE: Final = 256
-_SHARE: Final = 0.005
 
 
 class Dispatcher:
@@ -95,15 +92,18 @@ class Dispatcher:
         on_assigned: called with a gained bucket.
         on_revoked: called with a lost bucket.
         on_event: called with every event; errors of the function are logged.
+        strays: the policy for strays.
         ended: called with the error when a lane ends because the queue or the session was closed.
-        held: whether strays are held, not passed to a function.
 
     Attributes:
         on_assigned: see above.
         on_revoked: see above.
+        strays: see above.
         ended: see above.
         error: the error that ended the group.
         unusable: messages handed out with a key in no bucket, by the kind of key.
+        ready: lanes that may have a message, the next one first.
+        waiting: receivers that wait for a message.
     """
 
     def __init__(
@@ -114,52 +114,42 @@ class Dispatcher:
         on_assigned: Hook | None,
         on_revoked: Hook | None,
         on_event: Callable[[GroupEvent], None] | None,
+        strays: Strays,
         ended: Callable[[Error], None],
-        *,
-        held: bool,
     ) -> None:
         self.on_assigned = on_assigned
         self.on_revoked = on_revoked
+        self.strays = strays
         self.ended = ended
         self.error: BaseException | None = None
         self.unusable: Counter[str] = Counter()
+        self.ready: deque[Lane] = deque()
+        self.waiting = WaitingLine()
         self._name = name
         self._uri = uri
         self._key = key
         self._on_event = on_event
-        self._held = held
         self._log = LogLimit(logger)
         self._warned = False
-        self._ready: deque[Lane] = deque()
         self._left_of_turn = _TURN
-        self._waiters = WaitingLine()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # ready lanes
 
-    @property
-    def ready(self) -> bool:
-        """Whether a lane may have a message."""
-        return bool(self._ready)
-
     def offer(self, lane: Lane) -> None:
         """Hand out the messages of a lane, until the lane has none."""
-        self._ready.append(lane)
+        self.ready.append(lane)
         self.wake()
 
     def withdraw(self, lane: Lane) -> None:
         """Stop handing out the lane's messages until the lane is ready again."""
-        if lane in self._ready:
-            self._ready.remove(lane)
+        if lane in self.ready:
+            self.ready.remove(lane)
             self._left_of_turn = _TURN
-
-    def withdraw_all(self) -> None:
-        """Stop handing out messages."""
-        self._ready.clear()
 
     def take(self) -> Message | None:
         """Return the next message: of one bucket in order, of all buckets in turn."""
-        ready = self._ready
+        ready = self.ready
         while ready:
             message = ready[0].take()
             if message is None:
@@ -175,23 +165,18 @@ class Dispatcher:
 
     # receivers
 
-    @property
-    def awaited(self) -> bool:
-        """Whether a receiver waits."""
-        return len(self._waiters) > 0
-
     async def wait(self) -> None:
         """Wait until :meth:`wake` is called."""
-        waiter = self._waiters.join()
+        waiter = self.waiting.join()
         try:
             await waiter
         finally:
-            if self._waiters.leave(waiter) and self._ready:
+            if self.waiting.leave(waiter) and self.ready:
                 self.wake()  # the wake-up may be for the next caller
 
     def wake(self) -> None:
         """Wake all receivers."""
-        self._waiters.wake(len(self._waiters))
+        self.waiting.wake(len(self.waiting))
 
     # tasks
 
@@ -257,9 +242,9 @@ class Dispatcher:
             "keyless; bmq explain shows their subscriptions",
             self._uri,
             kind,
-            "This member holds the message until it leaves"
-            if self._held
-            else "The function strays receives it",
+            "The function strays receives it"
+            if callable(self.strays)
+            else "This member holds the message until it leaves",
         )
 
     def note_stray_failed(self, error: Exception) -> None:
@@ -375,11 +360,11 @@ class BucketLane(Lane):
         self._window = consumer.options.max_unconfirmed_messages
         self._full = False
         self._loaded = False
-        # Messages received before the window was opened: only later messages count as arrivals.
+        # Messages received before the window was opened, until a later message has arrived.
         self._before = math.inf
         self._allowed = asyncio.Event()
-        self._effects: asyncio.Queue[Effect] = asyncio.Queue()
-        self._acting: asyncio.Task[None] | None = None
+        # The actions that have not ended, in turn.
+        self._acting: list[asyncio.Task[None]] = []
 
     @property
     def owned(self) -> bool:
@@ -387,7 +372,8 @@ class BucketLane(Lane):
         return self._loaded and self.coordinator.hands_out(self.bucket)
 
     async def _may_hand_out(self) -> bool:
-        if not self.coordinator.alone(self.bucket) and self.consumer.stats().received > self._before:
+        if self._before < math.inf and self.consumer.stats().received > self._before:
+            self._before = math.inf
             self.coordinator.arrived(self.bucket)
         if not self.owned:
             self._allowed.clear()
@@ -420,10 +406,6 @@ class BucketLane(Lane):
         if self.owned:
             self._allowed.set()
 
-    def fail(self, error: BaseException) -> None:
-        """End the group with an error."""
-        self._dispatcher.fail(error)
-
     def lose(self, reason: Reason) -> None:
         """Forget the messages at the end of the connection or the membership."""
         in_hand = self.in_hand
@@ -435,26 +417,15 @@ class BucketLane(Lane):
 
     def act(self, effect: Effect) -> None:
         """Perform an action after the earlier ones."""
-        if effect.do is Action.FORGET and self._acting is not None:
-            self._acting.cancel()  # no answer comes any more
-        self._effects.put_nowait(effect)
+        earlier = [task for task in self._acting if not task.done()]
+        if effect.do is Action.FORGET:
+            for task in earlier:
+                task.cancel()  # no answer comes any more
+        self._acting = [*earlier, self._dispatcher.spawn(self._perform(effect, earlier))]
 
-    async def serve(self) -> None:
-        """Perform the actions in turn."""
-        while True:
-            effect = await self._effects.get()
-            self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
-            try:
-                await asyncio.wait((self._acting,))
-            except asyncio.CancelledError:
-                self._acting.cancel()
-                await asyncio.wait((self._acting,))
-                raise
-            acting, self._acting = self._acting, None
-            if not acting.cancelled():
-                acting.result()
-
-    async def _perform(self, effect: Effect) -> None:
+    async def _perform(self, effect: Effect, earlier: list[asyncio.Task[None]]) -> None:
+        if earlier:
+            await asyncio.wait(earlier)
         if effect.do is Action.SUBSCRIBE:
             self._before = math.inf
             priority = effect.fence if effect.raised else -effect.fence
@@ -513,13 +484,12 @@ class BucketLane(Lane):
             raise asyncio.CancelledError from None
 
     async def finish(self) -> None:
-        """Drop the bucket if loaded, after the actions have ended.
+        """Cancel the actions, and drop the bucket if loaded.
 
         Raises:
             Exception: raised by ``on_revoked``.
         """
-        while not self._effects.empty():
-            self._effects.get_nowait()
+        await cancelled(self._acting)
         await self._put_down(Reason.LEFT)
 
 
@@ -541,7 +511,6 @@ class StrayLane:
         dispatcher: reports strays.
         consumer: the subscription.
         kind: the reason why the messages are strays, for people.
-        policy: the policy for strays.
 
     Attributes:
         consumer: see above.
@@ -549,36 +518,29 @@ class StrayLane:
         handled: strays that the application's function has handled.
     """
 
-    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str, policy: Strays) -> None:
+    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str) -> None:
         self.consumer = consumer
         self.held = 0
         self.handled = 0
         self._dispatcher = dispatcher
         self._kind = kind
-        self._policy = policy
 
     async def run(self) -> None:
         """Take strays until the consumer is closed."""
-        clock = _world.current().monotonic
-        until = clock() + _SHARE
         while True:
             try:
-                batch = await self.consumer.receive_many(_AT_ONCE)
+                message = await self.consumer.receive()
             except Error as error:
                 self._dispatcher.ended(error)
                 return
-            for message in batch:
-                if clock() >= until:
-                    await asyncio.sleep(0)
-                    until = clock() + _SHARE
-                await self._take(message)
-            await asyncio.sleep(0)
+            await self._take(message)
 
     async def _take(self, message: Message) -> None:
+        policy = self._dispatcher.strays
         self._dispatcher.note_stray(self._kind)
-        if callable(self._policy):
+        if callable(policy):
             try:
-                done = self._policy(message)
+                done = policy(message)
                 if done is not None:
                     await done
             except Exception as error:
@@ -622,6 +584,14 @@ async def repeated(
             logger.warning("%s: the request to %s failed, and is repeated: %s", where, what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, 5.0)
+
+
+async def cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 async def ignoring_errors(work: Awaitable[object]) -> None:

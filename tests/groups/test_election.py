@@ -102,12 +102,13 @@ class Node(Coordinator):
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
-        self._early, self._unsent, self._gathered = {}, {}, []
+        self._reports = {}
+        self._spawn: Any = self._run
         self._candidate: Any = _Subscription(self)
         self.sent: list[tuple[str, Any]] = []
         self.claiming: Coroutine[Any, Any, None] | None = None
 
-    def _start(self, work: object) -> Any:
+    def _run(self, work: object) -> Any:
         assert work is None
 
     def _ask(self, ask: Request) -> Any:
