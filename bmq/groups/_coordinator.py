@@ -156,13 +156,11 @@ class Coordinator:
 
     Args:
         dispatcher: runs the tasks of the member.
-        queue: the data queue.
-        control_uri: URI of the control queue.
-        name: name of the member.
-        weight: share relative to the other members.
-        lease: seconds until the buckets of a silent member are assigned again.
         lanes: the buckets.
         bundles: the bundles of the buckets.
+        control_uri: URI of the control queue.
+        weight: share relative to the other members.
+        lease: seconds until the buckets of a silent member are assigned again.
         take_over: seconds until the buckets of a silent member are taken over, although it may be connected;
             None for never.
 
@@ -171,23 +169,24 @@ class Coordinator:
         ceiling: a subscription to nothing, with the highest priority.
     """
 
+    # Receives the messages for a candidate or a leader, in the present life.
+    _candidate: Consumer
+
     def __init__(
         self,
         dispatcher: Dispatcher,
-        queue: Queue,
-        control_uri: str,
-        name: str,
-        weight: float,
-        lease: float,
         lanes: list[BucketLane],
         bundles: Bundles,
-        take_over: float | None = None,
+        control_uri: str,
+        weight: float,
+        lease: float,
+        take_over: float | None,
     ) -> None:
         self._dispatcher = dispatcher
         self._spawn = dispatcher.spawn
-        self._queue = queue
+        self._queue = dispatcher.queue
+        self._name = dispatcher.name
         self._control_uri = control_uri
-        self._name = name
         # Equal in all members with the same key, number of buckets and expression.
         self._text = lanes[0].consumer.expressions[0]
         self._lease = lease
@@ -237,8 +236,7 @@ class Coordinator:
         self._session: Session | None = None
         self._watching: asyncio.Task[None] | None = None
         self._control: Queue | None = None
-        self._candidate: Consumer | None = None
-        self.ceiling = queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
+        self.ceiling = self._queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
         for lane in lanes:
             lane.coordinator = self
 
@@ -341,16 +339,13 @@ class Coordinator:
         self._control = await session.open_queue(self._control_uri, read=True, write=True)
 
     async def join(self) -> None:
-        """Begin the first life: the data queue is in service, and the control queue open.
+        """Begin a life: the data queue is in service, and the control queue open.
 
         Raises:
             Error: the subscriptions of the control queue were refused.
         """
-        assert self._control is not None
-        await self._begin(self._control)
-
-    async def _begin(self, control: Queue) -> None:
-        """Subscribe for the present connection."""
+        control = self._control
+        assert control is not None
         if node_of(self._member.who) != node_of(who := self._new_name()):
             self._member.who = who  # the connection is at another node than the former one
         who = self._member.who
@@ -408,9 +403,10 @@ class Coordinator:
             await self._in_service.wait()
             try:
                 if control.closed:  # the broker refused to open the queue again
-                    control = await session.open_queue(self._control_uri, read=True, write=True)
-                    self._control = control
-                await self._begin(control)
+                    self._control = control = await session.open_queue(
+                        self._control_uri, read=True, write=True
+                    )
+                await self.join()
             except SessionClosed:
                 return
             except Error as error:
@@ -611,7 +607,6 @@ class Coordinator:
     async def _ask_for(self, crown: Crown) -> None:
         """Receive reports and crowns before the leader, and post a crown; at once, or not at all."""
         candidate, priority = self._candidate, min(_LEADER + 2 * crown.term + 1, _MAILBOX - 1)
-        assert candidate is not None
         with contextlib.suppress(Error):
             await candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
             # The broker keeps one of the crowns of members that do so at the same time.
@@ -691,7 +686,6 @@ class Coordinator:
     async def _ask(self, ask: Request) -> None:
         """Change the candidate's subscription, however often the broker refuses."""
         candidate, who = self._candidate, self._member.who
-        assert candidate is not None
         expression = {
             Request.OPEN: f'{FROM} != "{who}"',
             Request.NARROW: f'{FROM} != "{who}" && {FROM} != ""',
@@ -714,7 +708,7 @@ class Coordinator:
 
     async def _catch_up(self) -> None:
         """Handle what the candidate has received so far: a crown may be among the messages."""
-        while self._candidacy.state is not CandidateState.HOLDING and self._candidate is not None:
+        while self._candidacy.state is not CandidateState.HOLDING:
             message = self._candidate.receive_nowait()
             if message is None:
                 return
@@ -768,7 +762,6 @@ class Coordinator:
             if not crown.who and crown.term and crown.members is None:
                 self._leader.deposed = self._member.leader or "a former leader"
                 self._leader.deposed_at = self._silent_at or self._loop.time()
-            assert self._candidate is not None
             self._step(CandidateInput.CROWN)
             self._ask_no_more()
             with contextlib.suppress(Error):
@@ -780,7 +773,7 @@ class Coordinator:
         if former is not None and former.guid != message.guid:
             former.confirm()
         if self._leads:
-            self._send(self._answers(self._taken()))
+            self._answer()
 
     def _answers(self, reports: list[Report]) -> list[Order]:
         """Process reports; return the last order for each member, which has its full state."""
@@ -790,8 +783,8 @@ class Coordinator:
 
     def _answer(self) -> None:
         """Process the collected reports, as late as messages may be."""
-        self._gathering = None
         if not self._leads:
+            self._gathering = None
             return  # another crown arrived meanwhile
         own = self._reports.get(self._member.who)
         orders = self._answers(self._taken())

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
-from bmq._loop import timeout
+from bmq._loop import timeout, within
 from bmq._turn import ended, look_at, turn_of
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
@@ -46,7 +46,7 @@ from bmq.subscriptions import Expression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.consumer import Consumer
+    from bmq.client.keywords import ConsumerLimits
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -95,7 +95,8 @@ class GroupOptions(TypedDict, total=False):
         max_unconfirmed_bytes: unconfirmed bytes of messages in no bucket, at most (1 GiB).
         control_queue: URI of the control queue, in a domain of priority mode; by default the name of the
             queue with ".group" appended, in the same domain. A queue with an appId has no default. Members
-            read and write the control queue, on a further connection with the options of the session.
+            read and write the control queue, on a further connection with the options of the session, except
+            for the limits of unacknowledged posts.
         lease: time after which the buckets of a silent member go to other members, and after which a member
             without an answer hands out nothing (5).
         take_over_after: time after which the remaining members go on without a silent member whose connection
@@ -184,35 +185,21 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
-        self._window = max_unconfirmed_messages
+        ended = self._ended_without_leaving
         self._dispatcher = Dispatcher(
-            self.member,
-            queue.uri,
-            key,
-            on_assigned,
-            on_revoked,
-            on_event,
-            strays,
-            self._ended_without_leaving,
+            queue, self.member, key, on_assigned, on_revoked, on_event, strays, ended
         )
         self._turn = turn_of(asyncio.get_running_loop())
-        self._lanes: list[Lane] = []
         self._bucket_lanes: list[BucketLane] = []
+        # The lanes of the buckets, and of messages in no bucket.
+        self._lanes: list[Lane] = []
         self._stray_lanes: list[StrayLane] = []
-        self._bucket_of: dict[Consumer, int | None] = {}
-        self._subscribe(expression, keyless, max_unconfirmed_bytes)
+        self._subscribe(expression, keyless, max_unconfirmed_messages, max_unconfirmed_bytes)
+        self._bucket_of = {lane.consumer: lane.bucket for lane in self._lanes}
         consumers = [lane.consumer for lane in self._bucket_lanes]
         bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
-            self._dispatcher,
-            queue,
-            self._control_uri,
-            self.member,
-            weight,
-            lease,
-            self._bucket_lanes,
-            bundles,
-            take_over_after,
+            self._dispatcher, self._bucket_lanes, bundles, self._control_uri, weight, lease, take_over_after
         )
         self._own = [lane.consumer for lane in self._all_lanes()]
         self._own.append(self._coordinator.ceiling)
@@ -226,45 +213,34 @@ class Group:
         self._closing: asyncio.Task[None] | None = None
         self._over = False
 
-    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_bytes: int) -> None:
+    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_messages: int, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
-        queue, key = self.queue, self.key
-
-        def lane(expression: str | Expression, bucket: int | None, kind: str = "") -> None:
-            consumer = queue.subscribe(
-                expression,
-                priority=LOWEST + 2,  # a bucket has another one once it is here
-                max_unconfirmed_messages=self._window,
-                max_unconfirmed_bytes=max_bytes,
-            )
-            if bucket is not None:
-                owned = BucketLane(self._dispatcher, bucket, consumer)
-                self._bucket_lanes.append(owned)
-                self._lanes.append(owned)
-            else:
-                self._lanes.append(Lane(self._dispatcher, consumer, kind))
-            self._bucket_of[consumer] = bucket
-
-        def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
-            if self._dispatcher.strays != "leave":
-                consumer = queue.subscribe(expression, priority=priority, **WIDEST)
-                self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind))
-
+        queue, key, dispatcher = self.queue, self.key, self._dispatcher
+        limits: ConsumerLimits = {
+            "priority": LOWEST + 2,  # a bucket has another one once it is here
+            "max_unconfirmed_messages": max_messages,
+            "max_unconfirmed_bytes": max_bytes,
+        }
         for bucket in range(self.buckets):
-            lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket)
-        name = key or BUCKET
+            text = compiled(bucket_expression(key, self.buckets, bucket, wanted))
+            self._bucket_lanes.append(BucketLane(dispatcher, bucket, queue.subscribe(text, **limits)))
+        self._lanes += self._bucket_lanes
+        strays: list[tuple[str | Expression | None, str, int]] = []
         in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
         in_no_bucket |= unusable_expressions(key, self.buckets, wanted)
         for kind, expression in in_no_bucket.items():
             if keyless:
-                lane(expression, None, kind)
+                self._lanes.append(Lane(dispatcher, queue.subscribe(expression, **limits), kind))
             else:
-                why = f"property {name} is {kind}" if kind else f"property {name} is missing"
-                stray(expression, f"{why}, and keyless is False", LOWEST + 1)
+                why = f"property {key or BUCKET} is {kind or 'missing'}, and keyless is False"
+                strays.append((expression, why, LOWEST + 1))
         rest, exact = unselected_expressions(wanted)
-        # An inexact subscription would take messages of buckets that change hands.
-        for each in rest if exact else ():
-            stray(each, f"expression {str(wanted)!r} does not match", LOWEST)
+        if exact:  # otherwise the subscription would take messages of buckets that change hands
+            strays += [(each, f"expression {str(wanted)!r} does not match", LOWEST) for each in rest]
+        if dispatcher.strays != "leave":
+            for each, why, priority in strays:
+                consumer = queue.subscribe(each, priority=priority, **WIDEST)
+                self._stray_lanes.append(StrayLane(dispatcher, consumer, why))
 
     def _all_lanes(self) -> list[Lane | StrayLane]:
         return [*self._lanes, *self._stray_lanes]
@@ -385,29 +361,18 @@ class Group:
             message = self.receive_nowait()
             if message is not None:
                 return message
-        deadline = asyncio.timeout(timeout)
         try:
-            async with deadline:
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while message is None:
                     await self._arrival()
                     if turn.clock() >= turn.until:
-                        await self._give_way()
+                        await turn.wait()
                     message = self.receive_nowait()
-        except TimeoutError:
-            if not deadline.expired():
-                raise  # raised by a hook
+        except TimedOut:
             message = self.receive_nowait()
             if message is None:
-                raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
+                raise
         return message
-
-    async def _give_way(self) -> None:
-        """Yield to the event loop before another message is handed out."""
-        try:
-            await self._turn.wait()
-        except asyncio.CancelledError:
-            self._dispatcher.wake()  # leave the message of this caller to the next caller
-            raise
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None without waiting. The call does not join the group.

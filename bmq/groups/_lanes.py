@@ -32,6 +32,7 @@ from bmq.protocol.client.queue import QueueState
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
+    from bmq.client.queue import Queue
     from bmq.groups._coordinator import Coordinator
 
 __all__ = [
@@ -86,8 +87,8 @@ class Dispatcher:
     """Hands out the messages of a member's lanes, and reports to the application and the log.
 
     Args:
+        queue: the queue of the group.
         name: name of the member.
-        uri: the queue's URI.
         key: the property with the key; None for the property ``bmq_bucket``.
         on_assigned: called with a gained bucket.
         on_revoked: called with a lost bucket.
@@ -96,6 +97,8 @@ class Dispatcher:
         ended: called with the error when a lane ends because the queue or the session was closed.
 
     Attributes:
+        queue: see above.
+        name: see above.
         on_assigned: see above.
         on_revoked: see above.
         strays: see above.
@@ -108,8 +111,8 @@ class Dispatcher:
 
     def __init__(
         self,
+        queue: Queue,
         name: str,
-        uri: str,
         key: str | None,
         on_assigned: Hook | None,
         on_revoked: Hook | None,
@@ -117,6 +120,8 @@ class Dispatcher:
         strays: Strays,
         ended: Callable[[Error], None],
     ) -> None:
+        self.queue = queue
+        self.name = name
         self.on_assigned = on_assigned
         self.on_revoked = on_revoked
         self.strays = strays
@@ -125,8 +130,6 @@ class Dispatcher:
         self.unusable: Counter[str] = Counter()
         self.ready: deque[Lane] = deque()
         self.waiting = WaitingLine()
-        self._name = name
-        self._uri = uri
         self._key = key
         self._on_event = on_event
         self._log = LogLimit(logger)
@@ -138,8 +141,9 @@ class Dispatcher:
 
     def offer(self, lane: Lane) -> None:
         """Hand out the messages of a lane, until the lane has none."""
-        self.ready.append(lane)
-        self.wake()
+        if lane not in self.ready:
+            self.ready.append(lane)
+            self.wake()
 
     def withdraw(self, lane: Lane) -> None:
         """Stop handing out the lane's messages until the lane is ready again."""
@@ -171,8 +175,7 @@ class Dispatcher:
         try:
             await waiter
         finally:
-            if self.waiting.leave(waiter) and self.ready:
-                self.wake()  # the wake-up may be for the next caller
+            self.waiting.leave(waiter)
 
     def wake(self) -> None:
         """Wake all receivers."""
@@ -208,12 +211,12 @@ class Dispatcher:
                 "bucket %d of %s has %d messages unconfirmed, beside max_unconfirmed_messages=%d: handle "
                 "them faster, or raise max_unconfirmed_messages. This is logged once",
                 event.bucket,
-                self._uri,
+                self.queue.uri,
                 event.unconfirmed,
                 event.window,
             )
         elif isinstance(event, Lost):
-            logger.debug("%s has lost bucket %d: %s", self._name, event.bucket, event.reason.value)
+            logger.debug("%s has lost bucket %d: %s", self.name, event.bucket, event.reason.value)
         if self._on_event is not None:
             try:
                 self._on_event(event)
@@ -227,7 +230,7 @@ class Dispatcher:
             ("unusable", kind),
             "a message of %s has a key without a bucket: property %s is %s, and keys are integers%s. The "
             "message is delivered without a bucket; check its producer",
-            self._uri,
+            self.queue.uri,
             self._key or BUCKET,
             kind,
             " from 0 on, set by post(..., key=...)" if self._key is None else "",
@@ -240,7 +243,7 @@ class Dispatcher:
             "a message of %s is not delivered by this member of the group: %s. %s. Either the producer is "
             "wrong, or the members differ: all members need the same key, buckets, expression and "
             "keyless; bmq explain shows their subscriptions",
-            self._uri,
+            self.queue.uri,
             kind,
             "The function strays receives it"
             if callable(self.strays)
@@ -254,7 +257,7 @@ class Dispatcher:
             ("failed", type(error)),
             "the function strays of the group of %s failed, and the message is held until this member "
             "leaves: %r",
-            self._uri,
+            self.queue.uri,
             error,
         )
 
@@ -272,17 +275,21 @@ class Lane:
 
     Attributes:
         consumer: see above.
+        bucket: number of the bucket; None for messages in no bucket.
         handed_out: messages taken by the application.
         done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
         given_back: messages handed out and unconfirmed at the end of the connection or the membership.
     """
+
+    bucket: int | None = None
 
     def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str = "") -> None:
         self.consumer = consumer
         self.handed_out = self.done = self.given_back = 0
         self._dispatcher = dispatcher
         self._kind = kind
-        self._emptied = asyncio.Event()
+        # Set if the lane has no message, or if its messages may be handed out again.
+        self._changed = asyncio.Event()
         # Messages handed out, also confirmed ones until the next look.
         self._taken: list[Message] = []
         self._sweep_at = _SOME
@@ -308,20 +315,20 @@ class Lane:
             except Error as error:
                 self._dispatcher.ended(error)
                 return
-            if await self._may_hand_out():
-                self._emptied.clear()
+            self._changed.clear()
+            if self._may_hand_out():
                 self._dispatcher.offer(self)
-                await self._emptied.wait()
+            await self._changed.wait()
 
-    async def _may_hand_out(self) -> bool:
-        """Whether the waiting messages may be handed out; otherwise wait for a change first."""
+    def _may_hand_out(self) -> bool:
+        """Whether the waiting messages may be handed out."""
         return True
 
     def take(self) -> Message | None:
         """Return the next message; None if no message waits, and the lane is no longer ready."""
         message = self.consumer.receive_nowait()
         if message is None:
-            self._emptied.set()
+            self._changed.set()
             return None
         self.handed_out += 1
         self._taken.append(message)
@@ -338,7 +345,7 @@ class Lane:
             reason: the reason, for reports.
         """
         self._dispatcher.withdraw(self)
-        self._emptied.set()
+        self._changed.set()
         self.given_back += self.in_hand
         self._taken = []
         self._sweep_at = _SOME
@@ -352,6 +359,7 @@ class BucketLane(Lane):
         coordinator: the member's coordinator, set before the lane runs.
     """
 
+    bucket: int
     coordinator: Coordinator
 
     def __init__(self, dispatcher: Dispatcher, bucket: int, consumer: Consumer) -> None:
@@ -359,10 +367,10 @@ class BucketLane(Lane):
         self.bucket = bucket
         self._window = consumer.options.max_unconfirmed_messages
         self._full = False
-        self._loaded = False
+        # Whether on_assigned has ended and on_revoked has not begun, and whether the application was told.
+        self._loaded = self._gained = False
         # Messages received before the window was opened, until a later message has arrived.
         self._before = math.inf
-        self._allowed = asyncio.Event()
         # The actions that have not ended, in turn.
         self._acting: list[asyncio.Task[None]] = []
 
@@ -371,16 +379,13 @@ class BucketLane(Lane):
         """Whether messages of the bucket are handed out."""
         return self._loaded and self.coordinator.hands_out(self.bucket)
 
-    async def _may_hand_out(self) -> bool:
+    def _may_hand_out(self) -> bool:
         if self._before < math.inf and self.consumer.stats().received > self._before:
             self._before = math.inf
             self.coordinator.arrived(self.bucket)
-        if not self.owned:
-            self._allowed.clear()
-            await self._allowed.wait()
-            return False
-        self._look()
-        return True
+        if self.owned:
+            self._look()
+        return self.owned
 
     def _look(self) -> None:
         """Tell when the window is nearly full."""
@@ -397,21 +402,24 @@ class BucketLane(Lane):
     def take(self) -> Message | None:
         """Return the next message; None if no message may be handed out."""
         if not self.owned:
-            self._emptied.set()
+            self._changed.set()
             return None
         return super().take()
 
     def allow(self) -> None:
         """Look again: the lease was renewed."""
-        if self.owned:
-            self._allowed.set()
+        self._changed.set()
 
     def lose(self, reason: Reason) -> None:
         """Forget the messages at the end of the connection or the membership."""
-        in_hand = self.in_hand
+        self._tell_lost(reason)
         super().lose(reason)
-        if self._loaded:
-            self._dispatcher.tell(Lost(self.bucket, reason, in_hand))
+
+    def _tell_lost(self, reason: Reason) -> None:
+        """Tell once that the bucket was lost, if it was gained."""
+        if self._gained:
+            self._gained = False
+            self._dispatcher.tell(Lost(self.bucket, reason, self.in_hand))
 
     # actions
 
@@ -455,6 +463,7 @@ class BucketLane(Lane):
         finally:
             self._loaded = True
         if self.coordinator.state(self.bucket, effect.fence) is AssignmentState.OPEN:
+            self._gained = True
             self._dispatcher.tell(Gained(self.bucket))
             self._before = self.consumer.stats().received
             # A real broker passes over the messages behind a full window, and continues with newer ones: a
@@ -467,8 +476,7 @@ class BucketLane(Lane):
         if not self._loaded:
             return
         self._loaded = False
-        if reason is Reason.MOVED:
-            self._dispatcher.tell(Lost(self.bucket, reason, 0))
+        self._tell_lost(reason)
         await _called(self._dispatcher.on_revoked, self.bucket)
 
     async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:

@@ -98,7 +98,7 @@ class Node(Coordinator):
         self._alive = False
         self._silent_at = None
         self._skipped = self._clocks_differ = False
-        self._reported_time = 0.0
+        self._reported_time = self._returned = 0.0
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
@@ -121,6 +121,8 @@ class Node(Coordinator):
     def _report(self) -> None: ...
 
     def _report_soon(self) -> None: ...
+
+    def _tick(self) -> None: ...
 
     def _reported(self, report: Report) -> None: ...
 
