@@ -113,7 +113,7 @@ class SubStream:
         if not subscriber.turns:
             subscriber.turns = subscriber.count
             if group is not None and group.first is subscriber:
-                group.first = subscriber.after
+                group.ready.move_to_end(subscriber)
         return True
 
 

@@ -24,6 +24,7 @@ lookup (:class:`bmq.subscriptions.Equalities`).
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -90,9 +91,6 @@ class Subscriber:
         count: number of consumers with this priority: the messages in a turn.
         turns: messages left in the present turn.
         group: the group, while the subscriber takes part in routing.
-        after: the next member in the round robin, while the subscriber has room; otherwise None. With links
-            in both directions, joining and leaving take the same time with any number of members.
-        before: the previous member in the round robin.
     """
 
     stream: SubStream
@@ -109,8 +107,6 @@ class Subscriber:
     max_messages: int = 0
     max_bytes: int = 0
     group: ExpressionGroup | None = None
-    after: Subscriber | None = None
-    before: Subscriber | None = None
 
     def __post_init__(self) -> None:
         self.option = encode_sub_queue_ids((self.s_id,))
@@ -153,7 +149,7 @@ class Subscriber:
 
     def leave(self) -> None:
         """Leave the group, when all groups are about to be rebuilt."""
-        self.group = self.after = self.before = None
+        self.group = None
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +161,7 @@ class ExpressionGroup:
         matcher: evaluator of the expression; None if every message matches.
         priority: the priority.
         members: all subscribers that take part.
-        first: the next member with room; None if no member has room.
+        ready: the members with room, in the order of their turns.
         full: whether a message matched while no member had room, and no member has had room since.
     """
 
@@ -173,34 +169,25 @@ class ExpressionGroup:
     matcher: Evaluator | None
     priority: int
     members: list[Subscriber] = field(default_factory=list["Subscriber"])
-    first: Subscriber | None = None
+    ready: OrderedDict[Subscriber, None] = field(default_factory=OrderedDict["Subscriber", None])
     full: bool = False
+
+    @property
+    def first(self) -> Subscriber | None:
+        """The next member with room; None if no member has room."""
+        return next(iter(self.ready), None)
 
     def admit(self, subscriber: Subscriber) -> bool:
         """Add a subscriber to the round robin; return False without room, or if already a member."""
-        if subscriber.full or not subscriber.stream.open or subscriber.after is not None:
+        if subscriber.full or not subscriber.stream.open or subscriber in self.ready:
             return False
-        first = self.first
-        if first is None or first.before is None:
-            self.first = subscriber.after = subscriber.before = subscriber
-        else:
-            subscriber.before, subscriber.after = first.before, first
-            first.before.after = first.before = subscriber
+        self.ready[subscriber] = None
         self.full = False
         return True
 
     def withdraw(self, subscriber: Subscriber) -> None:
         """Remove a subscriber from the round robin."""
-        after, before = subscriber.after, subscriber.before
-        if after is None or before is None:
-            return
-        if after is subscriber:
-            self.first = None
-        else:
-            before.after, after.before = after, before
-            if self.first is subscriber:
-                self.first = after
-        subscriber.after = subscriber.before = None
+        self.ready.pop(subscriber, None)
 
 
 class Routing:
