@@ -12,9 +12,8 @@ group takes the message:
 * If no group on the way has room, the application stops until a group has room, even if lower priorities have
   room.
 
-Invariants: a member with room is in the round robin of its group exactly once (:attr:`Subscriber.after`);
-``first`` is None exactly if no member has room; a full subscriber rejoins at 80 % of its limits, or with new
-limits.
+Invariants: a member with room is in the round robin of its group exactly once; a full subscriber rejoins at
+80 % of its limits, or with new limits.
 
 Costs decide the structure, because routing runs for every message. Joining and leaving a round robin take the
 same time with any number of members. Many equalities of one property, as in consumer groups, become one
