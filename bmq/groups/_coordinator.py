@@ -169,7 +169,9 @@ class Coordinator:
         ceiling: a subscription to nothing, with the highest priority.
     """
 
-    # Receives the messages for a candidate or a leader, in the present life.
+    # The control queue, and the consumer of the messages for a candidate or a leader. Set by :meth:`connect`
+    # and :meth:`join`.
+    _control: Queue
     _candidate: Consumer
 
     def __init__(
@@ -235,7 +237,6 @@ class Coordinator:
         # The session of the control queue, and the task that watches it.
         self._session: Session | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._control: Queue | None = None
         self.ceiling = self._queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
         for lane in lanes:
             lane.coordinator = self
@@ -345,7 +346,6 @@ class Coordinator:
             Error: the subscriptions of the control queue were refused.
         """
         control = self._control
-        assert control is not None
         if node_of(self._member.who) != node_of(who := self._new_name()):
             self._member.who = who  # the connection is at another node than the former one
         who = self._member.who
@@ -389,23 +389,20 @@ class Coordinator:
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
-            session, control = self._session, self._control
+            session = self._session
             assert session is not None
-            assert control is not None
             _drop_connection(session, f"{self._queue.uri} is out of service")
-            for consumer in control.consumers:
+            for consumer in self._control.consumers:
                 self._spawn(ignoring_errors(consumer.close()))
-            self._life = self._spawn(self._again(session, control))
+            self._life = self._spawn(self._again(session))
 
-    async def _again(self, session: Session, control: Queue) -> None:
+    async def _again(self, session: Session) -> None:
         """Begin the next life, as soon as the data queue is in service and the broker answers."""
         while True:
             await self._in_service.wait()
             try:
-                if control.closed:  # the broker refused to open the queue again
-                    self._control = control = await session.open_queue(
-                        self._control_uri, read=True, write=True
-                    )
+                if self._control.closed:  # the broker refused to open the queue again
+                    self._control = await session.open_queue(self._control_uri, read=True, write=True)
                 await self.join()
             except SessionClosed:
                 return
@@ -615,8 +612,8 @@ class Coordinator:
 
     async def close(self) -> None:
         """Report the departure, and close the control queue. The data queue is closed already."""
-        session, watching, control, life = self._session, self._watching, self._control, self._life
-        self._session = self._watching = self._control = self._life = None
+        session, watching, life = self._session, self._watching, self._life
+        self._session = self._watching = self._life = None
         self._alive = False
         self._ask_no_more()
         self._reporting = _cancelled(self._reporting)
@@ -629,8 +626,8 @@ class Coordinator:
                 # After a lease, the other members need no report.
                 async with asyncio.timeout(max(self._lease, _LEAVE_WITHIN)):
                     if session.state is SessionState.STARTED:
-                        if life is not None and control is not None:
-                            await self._leave(control)
+                        if life is not None:
+                            await self._leave()
                         await session.close()
         finally:
             session._connection.give_up()
@@ -638,7 +635,7 @@ class Coordinator:
         self._bundle()
         self._resign()
 
-    async def _leave(self, control: Queue) -> None:
+    async def _leave(self) -> None:
         left = self._member.report(self._loop.time(), leaving=True)
         orders = self._answers([*self._taken(), left])
         # The leader itself cannot rely on reading its own report.
@@ -646,10 +643,10 @@ class Coordinator:
         messages: list[Report | Order | Crown] = [left, *orders, *([] if crown is None else [crown])]
         for what in messages:
             properties = self._properties(what, what.who if isinstance(what, Order) else "")
-            await control.post(encoded(what, self._text), properties=properties)
+            await self._control.post(encoded(what, self._text), properties=properties)
         if crown is not None and self._crown is not None:
             self._crown.confirm()
-        await control.close(at_once=True)
+        await self._control.close(at_once=True)
 
     # the candidate
 
@@ -834,8 +831,6 @@ class Coordinator:
         return {TO: to, FROM: "" if isinstance(what, Crown) else self._member.who}
 
     def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
-        if self._control is None:
-            return
         data, properties = encoded(what, self._text), self._properties(what, to)
         try:
             acked = self._control.post_nowait(data, properties=properties, guid=guid)

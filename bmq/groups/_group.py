@@ -30,7 +30,7 @@ from bmq.groups._expressions import (
     unusable_expressions,
 )
 from bmq.groups._lanes import (
-    DISCONNECTED,
+    IN_SERVICE,
     LOWEST,
     WIDEST,
     BucketLane,
@@ -234,9 +234,8 @@ class Group:
             else:
                 why = f"property {key or BUCKET} is {kind or 'missing'}, and keyless is False"
                 strays.append((expression, why, LOWEST + 1))
-        rest, exact = unselected_expressions(wanted)
-        if exact:  # otherwise the subscription would take messages of buckets that change hands
-            strays += [(each, f"expression {str(wanted)!r} does not match", LOWEST) for each in rest]
+        unmatched = f"expression {str(wanted)!r} does not match"
+        strays += [(each, unmatched, LOWEST) for each in unselected_expressions(wanted)]
         if dispatcher.strays != "leave":
             for each, why, priority in strays:
                 consumer = queue.subscribe(each, priority=priority, **WIDEST)
@@ -250,7 +249,7 @@ class Group:
     @property
     def owned(self) -> frozenset[int]:
         """The buckets of this member."""
-        if self.queue.state in DISCONNECTED:
+        if self.queue.state not in IN_SERVICE:
             return frozenset()
         return frozenset(lane.bucket for lane in self._bucket_lanes if lane.owned)
 
@@ -279,7 +278,7 @@ class Group:
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
-            settled=self._joined and self.queue.state not in DISCONNECTED and coordinator.settled,
+            settled=self._joined and self.queue.state in IN_SERVICE and coordinator.settled,
             waiting=sum(lane.waiting for lane in lanes),
             in_hand=in_hand,
             handed_out=sum(lane.handed_out for lane in lanes),
@@ -320,7 +319,7 @@ class Group:
             UsageError: the message does not come from this group.
         """
         bucket = self.bucket_of(message)
-        if message.stale or self.queue.state in DISCONNECTED:
+        if message.stale or self.queue.state not in IN_SERVICE:
             return False
         return bucket is None or self._coordinator.hands_out(bucket)
 
@@ -469,8 +468,7 @@ class Group:
             results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
-            await self._pause_all()
-            await coordinator.close()
+            await self._end()
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
@@ -496,20 +494,14 @@ class Group:
         if joining is not None:
             await asyncio.wait((joining,))
             self._joined = False
-        await self._stop_serving()
-        await self._pause_all()
-        await self._coordinator.close()
+        await self._end()
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
         look_at(undoing)  # the next join gets the error
 
-    async def _pause_all(self) -> None:
-        """Withdraw the subscriptions; waiting messages return to the queue."""
-        await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
-
-    async def _stop_serving(self) -> None:
-        """End the member's tasks; ``on_revoked`` is called for each loaded bucket.
+    async def _end(self) -> None:
+        """End the membership; ``on_revoked`` is called for each loaded bucket.
 
         Raises:
             Exception: raised by ``on_revoked``.
@@ -517,9 +509,14 @@ class Group:
         running, self._running = self._running, []
         self._dispatcher.ready.clear()
         self._lose_all(Reason.LEFT)
-        await cancelled(running)
-        for lane in self._bucket_lanes:
-            await lane.finish()
+        try:
+            await cancelled(running)
+            for lane in self._bucket_lanes:
+                await lane.finish()
+        finally:
+            # Waiting messages return to the queue. A member without subscriptions must not lead the others.
+            await asyncio.gather(*(each.pause() for each in self._own), return_exceptions=True)
+            await self._coordinator.close()
 
     def _ended_without_leaving(self, error: Error) -> None:
         """End the membership after the queue or the session was closed."""
@@ -530,13 +527,6 @@ class Group:
         self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(look_at)
         self._dispatcher.wake()
-
-    async def _end(self) -> None:
-        """End the membership; a member without its queue must not lead the others."""
-        try:
-            await self._stop_serving()
-        finally:
-            await self._coordinator.close()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
@@ -572,7 +562,7 @@ class Group:
         The subscriptions stay until then, without room: a replica or proxy keeps the messages that the
         primary is sending when the queue is closed, and delivers them to nobody.
         """
-        if self.queue.state not in DISCONNECTED:
+        if self.queue.state in IN_SERVICE:
             full = [each.configure(max_unconfirmed_messages=0) for each in self._own if not each.closed]
             with contextlib.suppress(TimeoutError):
                 async with timeout(_LETTING_GO):
@@ -617,7 +607,7 @@ class Group:
             elif isinstance(event, events.QueueReopenFailed):
                 self._ended_without_leaving(event.error)
                 return
-            self._coordinator.serve(not suspended and self.queue.state not in DISCONNECTED)
+            self._coordinator.serve(not suspended and self.queue.state in IN_SERVICE)
         self._ended_without_leaving(QueueClosed(f"queue {uri} is closed"))
 
     def _lose_all(self, reason: Reason) -> None:

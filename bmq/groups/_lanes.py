@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bmq.groups._coordinator import Coordinator
 
 __all__ = [
-    "DISCONNECTED",
+    "IN_SERVICE",
     "LOWEST",
     "WIDEST",
     "BucketLane",
@@ -52,16 +52,9 @@ __all__ = [
 
 logger = Log("bmq.groups")
 
-#: The states of a queue during which the broker delivers to other members.
-DISCONNECTED: Final = (
-    QueueState.LOST,
-    QueueState.REOPENING,
-    QueueState.RESTORING,
-    QueueState.REOPEN_DELAYED,
-    QueueState.REOPEN_OVERDUE,
-    QueueState.RESTORE_DELAYED,
-    QueueState.CLOSED,
-)
+#: The states of an opened queue during which its messages are this member's. In all other states, the broker
+#: delivers to other members.
+IN_SERVICE: Final = (QueueState.OPEN, QueueState.RECONFIGURING, QueueState.REOPENED)
 #: Called with the number of a bucket; may be async.
 Hook = Callable[[int], Awaitable[None] | None]
 #: The policy for strays: "hold" keeps strays unconfirmed until this member leaves, "leave" takes none, and a
