@@ -106,7 +106,7 @@ class BrokerConnection(asyncio.Protocol):
         deadline = session.next_deadline()
         if deadline != self._deadline:
             self._deadline = deadline
-            self._scheduler.note_deadline(self, deadline)
+            self._scheduler.timeouts.set(self, deadline)
         self._scheduler.update()
 
     def tick(self, now: float) -> None:

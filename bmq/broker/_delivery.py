@@ -322,7 +322,7 @@ class AppDelivery:
             wait = left if wait is None else min(wait, left)
         if wait is not None:
             self.wait_until = now + wait
-            self.queue.waiting.set(self, self.wait_until)
+            self.queue.deadlines.set(self, self.wait_until)
         return None
 
     def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:

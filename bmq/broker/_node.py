@@ -36,7 +36,7 @@ _MOST_COMPLAINTS = 20
 QUEUE_KEEPALIVE = 1800.0
 _EFFORT_AT_ONCE = 50_000
 _EXPIRED_AT_ONCE = 1000
-_QUEUES_AT_ONCE = 10_000
+_DUE_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +115,12 @@ class BrokerNode:
         self.postpone: Callable[[], None] | None = None
         self._going_on = False
         self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
-        # Time of the next look at a queue: within a second after activity, then at the next expiry.
-        self._deadlines: Deadlines[BrokerQueue] = Deadlines()
+        #: Times of the next look at a queue (within a second after activity, then at the next expiry), and of
+        #: the next redelivery to an application that waits.
+        self.deadlines: Deadlines[BrokerQueue | AppDelivery] = Deadlines()
         # Empty queues without clients, the oldest first: queues without any post, and the rest.
         self._unused: OrderedDict[BrokerQueue, None] = OrderedDict()
         self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
-        #: Applications that wait before the next redelivery.
-        self.waiting: Deadlines[AppDelivery] = Deadlines()
 
     def admin(self, command: str, now: float) -> str:
         """Carry out an admin command and return the answer."""
@@ -183,11 +182,11 @@ class BrokerNode:
     def forget(self, queue: BrokerQueue) -> None:
         """Forget a queue with its content."""
         for app in queue.apps.values():
-            self.waiting.discard(app)
+            self.deadlines.discard(app)
         queue.dispose()
         self.domains[queue.domain.config.name].queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
-        self._deadlines.discard(queue)
+        self.deadlines.discard(queue)
         self._unused.pop(queue, None)
         self._idle.pop(queue, None)
         self._touched.pop(queue, None)
@@ -267,27 +266,25 @@ class BrokerNode:
 
     def next_deadline(self) -> float | None:
         """Return the time of the next work for :meth:`tick`; None without timed work."""
-        queue, app = self._deadlines.first, self.waiting.first
-        if queue is None or app is None:
-            return app if queue is None else queue
-        return min(queue, app)
+        return self.deadlines.first
 
     def tick(self, now: float) -> None:
         """Do the due work: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
 
         A large amount of work is done in parts; the next part is due at once.
         """
-        for queue in self._deadlines.due(now, _QUEUES_AT_ONCE):
-            self._look_after(queue, now)
-        for app in self.waiting.due(now):
-            self.touch(app.queue, app)
+        for due in self.deadlines.due(now, _DUE_AT_ONCE):
+            if isinstance(due, AppDelivery):
+                self.touch(due.queue, due)
+            else:
+                self._look_after(due, now)
         self.deliver(now)
 
     def _watch(self, queue: BrokerQueue, deadline: float) -> None:
         """Look after a queue at the given time, if not earlier."""
         if deadline < queue.deadline:
             queue.deadline = deadline
-            self._deadlines.set(queue, deadline)
+            self.deadlines.set(queue, deadline)
 
     def _look_after(self, queue: BrokerQueue, now: float) -> None:
         queue.deadline = NEVER
@@ -318,7 +315,6 @@ class BrokerNode:
     def recover(self) -> None:
         """Return to the state of a real broker restarted with its files; call without clients."""
         self.stopping = self._going_on = False
-        self.waiting.clear()
         while self.work.unfinished:
             self.work.unfinished.pop().postponed = False
         for queue in self.queues.values():

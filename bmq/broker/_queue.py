@@ -48,7 +48,7 @@ class BrokerQueue:
         handles: clients of the queue, in the order of opening.
         store: the messages.
         position: first message not considered by any application; None if every message was considered.
-        waiting: applications with a delay before their next redelivery, of all queues.
+        deadlines: the node's deadlines, for applications with a delay before their next redelivery.
         budget: limits for decompression.
         effort: counter of the work done.
         postponed: whether deliveries are paused to give the remaining clients a turn.
@@ -64,7 +64,7 @@ class BrokerQueue:
     def __init__(self, uri: QueueUri, domain: Domain, node: BrokerNode) -> None:
         self.uri = uri.canonical
         self.domain = domain
-        self.waiting, self.budget = node.waiting, node.budget
+        self.deadlines, self.budget = node.deadlines, node.budget
         self.effort, self.posts = node.work, node.posts
         self.postponed = False
         self.apps: dict[str, AppDelivery] = {}
@@ -329,6 +329,7 @@ class BrokerQueue:
         for app in self.apps.values():
             app.clear()
             app.wait_until = None
+            self.deadlines.discard(app)
         for message in self.store:
             message.attempts = None
         self.position = self.store.first

@@ -41,7 +41,7 @@ class Scheduler:
         self._unfollow: Callable[[], None] = lambda: None
         # By the broker's clock: actions, and the deadlines of connections.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
-        self._timeouts: Deadlines[BrokerConnection] = Deadlines()
+        self.timeouts: Deadlines[BrokerConnection] = Deadlines()
         # By turns of the event loop: actions, and the connections with output.
         self._postponed: deque[Callable[[], None]] = deque()
         self._dirty: list[BrokerConnection] = []
@@ -76,7 +76,7 @@ class Scheduler:
             self._unfollow()
         self._working = False
         self._loop = self._timer = self._wake_at = None
-        self._timeouts.clear()
+        self.timeouts.clear()
         self._change = None
         self._dirty.clear()
 
@@ -119,10 +119,6 @@ class Scheduler:
         self._actions.set(action, self.clock() + seconds)
         self.update()
 
-    def note_deadline(self, connection: BrokerConnection, deadline: float | None) -> None:
-        """Note the next deadline of a connection, instead of the earlier deadline; None for no deadline."""
-        self._timeouts.set(connection, deadline)
-
     def update(self) -> None:
         """Set the timer to the earliest deadline; call after every change."""
         if self._change is not None:
@@ -147,7 +143,7 @@ class Scheduler:
         await self._change.wait()
 
     def _next_deadline(self) -> float | None:
-        deadlines = self.node.next_deadline(), self._timeouts.first, self._actions.first
+        deadlines = self.node.next_deadline(), self.timeouts.first, self._actions.first
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _wake(self) -> None:
@@ -168,5 +164,5 @@ class Scheduler:
         for action in self._actions.due(now):
             action()
         self.node.tick(now)
-        for connection in self._timeouts.due(now):
+        for connection in self.timeouts.due(now):
             connection.tick(now)

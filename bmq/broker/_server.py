@@ -496,7 +496,7 @@ class Broker:
     def _end(self, connection: BrokerConnection) -> None:
         """Note the end of a connection."""
         self._connections.pop(connection, None)
-        self._scheduler.note_deadline(connection, None)
+        self._scheduler.timeouts.discard(connection)
         if not self._connections:
             self._all_gone.set()
 

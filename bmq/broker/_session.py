@@ -175,8 +175,8 @@ class BrokerSession(Machine):
         self.principal: tuple[str, str] | None = None
         # Before the handshake a client occupies little memory: its first events must be small.
         self._framer = Framer(settings.max_handshake_size, tolerant=True)
-        # Events postponed to serve further clients, and the error after these events.
-        self._rest: list[Event] = []
+        # Events to handle, perhaps after further clients were served, and the error after these events.
+        self._events: list[Event] = []
         self._error: ProtocolError | None = None
         # Whether other clients are served next, even without postponed events.
         self._enough = False
@@ -208,17 +208,28 @@ class BrokerSession(Machine):
 
     def receive(self, data: bytes, now: float) -> None:
         """Process bytes from the client."""
-        events, error = self._cut(data)
-        self._work(self._rest + events if self._rest else events, error or self._error, now)
+        self._cut(data)
+        self.resume(now)
 
     @property
     def waiting(self) -> bool:
         """Whether input is left; call :meth:`resume` after serving other clients."""
-        return bool(self._rest) or self._enough
+        return bool(self._events) or self._enough
 
     def resume(self, now: float) -> None:
         """Process the remaining input."""
-        self._work(self._rest, self._error, now)
+        while True:
+            del self._events[: self._handle(self._events, now)]
+            if self.waiting or self._error is None or self.state is BrokerState.CLOSED:
+                break
+            # The events before the error may have raised the limit.
+            error = self._cut(b"")
+            if error is not None and not self._events:
+                self._complain(f"{error}; closing")
+                self.fire(_I.BAD_LENGTH, now)
+        if self.state is BrokerState.CLOSED:
+            self._events, self._enough = [], False
+        self.node.deliver(now)
 
     def channel_down(self, now: float) -> None:
         """Handle the loss of the connection."""
@@ -254,34 +265,15 @@ class BrokerSession(Machine):
 
     # ---- from bytes to inputs
 
-    def _cut(self, data: bytes) -> tuple[list[Event], ProtocolError | None]:
-        events, error = self._framer.feed(data)
+    def _cut(self, data: bytes) -> ProtocolError | None:
+        events, self._error = self._framer.feed(data)
         if self.events_left is not None:
             events = events[: self.events_left]
             self.events_left -= len(events)
         if events and self._heartbeat is not None:
             self._heartbeat.heard = True
-        return events, error
-
-    def _work(self, events: list[Event], error: ProtocolError | None, now: float) -> None:
-        """Handle events, and the following events in the framer."""
-        while True:
-            done = self._handle(events, now)
-            self._rest = events[done:]
-            self._error = error
-            if self.waiting or self.state is BrokerState.CLOSED:
-                break
-            if error is None:
-                break
-            # The events before the error may have raised the limit.
-            events, error = self._cut(b"")
-            if error is not None and not events:
-                self._complain(f"{error}; closing")
-                self.fire(_I.BAD_LENGTH, now)
-                break
-        if self.state is BrokerState.CLOSED:
-            self._rest, self._enough = [], False
-        self.node.deliver(now)
+        self._events += events
+        return self._error
 
     def _handle(self, events: list[Event], now: float) -> int:
         """Handle events until other clients must be served; return the number of handled events."""
@@ -321,23 +313,23 @@ class BrokerSession(Machine):
         else:
             self.fire(_I.OTHER, [event], now)
 
-    def _receive_request(self, event: Event, now: float) -> None:
+    def _decode(self, event: Event, kind: MessageKind) -> object:
+        """Return the message of an event; None for a malformed message."""
         try:
-            message = decode_event(event, MessageKind.CONTROL)
+            return decode_event(event, kind)
         except ProtocolError as error:
             self._complain(error)
-            message = None
+            return None
+
+    def _receive_request(self, event: Event, now: float) -> None:
+        message = self._decode(event, MessageKind.CONTROL)
         if not isinstance(message, ControlMessage) or message.r_id is None or message.r_id < 0:
             self.fire(_I.OTHER, [event], now)
         elif isinstance(message.body, Disconnect):
             self.fire(_I.DISCONNECT, message, now)
-        elif isinstance(message.body, _REQUESTS):
-            self._receive_known_request(message, now)
-        else:
+        elif not isinstance(message.body, _REQUESTS):
             self.fire(_I.OTHER, [event], now)
-
-    def _receive_known_request(self, message: ControlMessage, now: float) -> None:
-        if all(map(self.settings.authorize, self._actions(message))):
+        elif all(map(self.settings.authorize, self._actions(message))):
             self.fire(_I.REQUEST, message, now)
         elif isinstance(message.body, AdminCommand):
             self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
@@ -365,11 +357,7 @@ class BrokerSession(Machine):
         return self.principal[1] if self.principal is not None else ""
 
     def _receive_identity(self, event: Event, now: float) -> None:
-        try:
-            identity = decode_event(event, MessageKind.NEGOTIATION)
-        except ProtocolError as error:
-            self._complain(error)
-            identity = None
+        identity = self._decode(event, MessageKind.NEGOTIATION)
         if not isinstance(identity, ClientIdentity) or identity.cluster_name:
             self.fire(_I.STRANGER, now)
         elif self.state is _S.CONNECTED and not self.settings.authentication.allows_anonymous:
@@ -390,15 +378,9 @@ class BrokerSession(Machine):
         # A negotiated, but never authenticated client has no credentials to renew.
         request = None
         if self.negotiating or self.principal is not None:
-            try:
-                request = decode_event(event, MessageKind.AUTHENTICATION)
-            except ProtocolError as error:
-                self._complain(error)
+            request = self._decode(event, MessageKind.AUTHENTICATION)
         if not isinstance(request, AuthenticationRequest):
-            if self.negotiating:
-                self.fire(_I.STRANGER, now)
-            else:
-                self.fire(_I.OTHER, [event], now)
+            self.fire(_I.OTHER, [event], now)
             return
         verdict, name = self.settings.authentication.check(request)
         principal = (request.mechanism.upper(), name)
