@@ -534,14 +534,13 @@ class Coordinator:
         self._compare_clocks(order)
         if (order.term, order.number) > self._member.seen:
             self._led_at, self._delivered_at = now, None
-        before = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
         self._leader.outranked(order.term)
-        self._apply(self._member.order(order))
+        effects = self._member.order(order)
+        self._apply(effects)
         self._step(CandidateInput.WAKE)
         for lane in self._lanes:
             lane.allow()
-        after = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
-        if before != after or order.buckets.keys() - after.keys():
+        if effects or order.buckets.keys() - self._member.assignments.keys():
             self._report_soon()
 
     def _compare_clocks(self, order: Order) -> None:

@@ -274,16 +274,13 @@ class Group:
     def stats(self) -> GroupStats:
         """Return a snapshot: the member's buckets, and its messages by state."""
         lanes, coordinator = self._lanes, self._coordinator
-        in_hand = sum(lane.in_hand for lane in lanes)
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
             settled=self._joined and self.queue.state in IN_SERVICE and coordinator.settled,
             waiting=sum(lane.waiting for lane in lanes),
-            in_hand=in_hand,
+            in_hand=sum(lane.in_hand for lane in lanes),
             handed_out=sum(lane.handed_out for lane in lanes),
-            done=sum(lane.done for lane in lanes),
-            given_back=sum(lane.given_back for lane in lanes),
             unusable=MappingProxyType(dict(self._dispatcher.unusable)),
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),

@@ -4,9 +4,9 @@
 A subscription has a lane: of a bucket, of messages in no bucket, or of strays. Messages wait in the consumer
 until the application takes them: a message taken out earlier would have no owner when the bucket goes.
 
-A message handed out is *in hand* until it is confirmed (*done*), or until the connection or the membership
-ends (*given back*): the broker delivers the message again then, here or to another member, although the
-application may still be at work on it.
+A message handed out is *in hand* until it is confirmed, or until the connection or the membership ends: the
+broker delivers the message again then, here or to another member, although the application may still be at
+work on it.
 """
 
 from __future__ import annotations
@@ -270,15 +270,13 @@ class Lane:
         consumer: see above.
         bucket: number of the bucket; None for messages in no bucket.
         handed_out: messages taken by the application.
-        done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
-        given_back: messages handed out and unconfirmed at the end of the connection or the membership.
     """
 
     bucket: int | None = None
 
     def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str = "") -> None:
         self.consumer = consumer
-        self.handed_out = self.done = self.given_back = 0
+        self.handed_out = 0
         self._dispatcher = dispatcher
         self._kind = kind
         # Set if the lane has no message, or if its messages may be handed out again.
@@ -295,9 +293,7 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were handed out under the present ownership and are not confirmed."""
-        before = len(self._taken)
         self._taken = [message for message in self._taken if not message.confirmed]
-        self.done += before - len(self._taken)
         return len(self._taken)
 
     async def run(self) -> None:
@@ -339,7 +335,6 @@ class Lane:
         """
         self._dispatcher.withdraw(self)
         self._changed.set()
-        self.given_back += self.in_hand
         self._taken = []
         self._sweep_at = _SOME
 
