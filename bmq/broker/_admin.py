@@ -17,7 +17,6 @@ from bmq import _world
 from bmq._json import orjson
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
-from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import CapacityMeter
@@ -27,6 +26,7 @@ from bmq.wire.guid import guid_to_text
 from bmq.wire.printable import printable
 
 if TYPE_CHECKING:
+    from bmq.broker._client import QueueHandle, SubStream
     from bmq.broker._node import BrokerNode
 
 __all__ = ["run_command"]
@@ -85,10 +85,10 @@ def _run(commands: _AdminCommands, words: list[str]) -> Result:
         raise Refusal(f"cluster '{words[2]}' not found !")
     if heads[0] == "HELP":
         return commands.help()
-    for syntax, (function, fixed) in _COMMANDS.items():
+    for syntax, function in _COMMANDS.items():
         arguments = _arguments(syntax.split(), words)
         if arguments is not None:
-            return function(commands, *arguments, *fixed)
+            return function(commands, *arguments)
     raise _undecodable(f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}')
 
 
@@ -96,7 +96,7 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
     """Return the arguments of a command, or None if the words are another command.
 
     In the syntax, ``<name>`` and ``(<name>|ALL)`` are any word, ``[A|B]`` is one of two words, and everything
-    else is a keyword.
+    else is a keyword, or ``A|B``: one of two keywords.
     """
     if len(syntax) != len(words):
         return None
@@ -112,19 +112,18 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Result])
-_COMMANDS: dict[str, tuple[Callable[..., Result], tuple[str, ...]]] = {}
-_ELECTOR: Final = "CLUSTERS CLUSTER <name> STATE ELECTOR "
-_REPLICATION: Final = "CLUSTERS CLUSTER <name> STORAGE REPLICATION "
+_COMMANDS: dict[str, Callable[..., Result]] = {}
+_QUORUM: Final = "CLUSTERS CLUSTER <name> STATE|STORAGE [ELECTOR|REPLICATION] "
 
 
-def _command(syntax: str, *fixed: str) -> Callable[[_Function], _Function]:
-    """Make a command of a method: called with the command's arguments, and with ``fixed``.
+def _command(syntax: str) -> Callable[[_Function], _Function]:
+    """Make a command of a method, called with the command's arguments.
 
     The method's docstring is the line of the command in the output of HELP.
     """
 
     def add(function: _Function) -> _Function:
-        _COMMANDS[syntax] = function, fixed
+        _COMMANDS[syntax] = function
         return function
 
     return add
@@ -142,7 +141,7 @@ class _AdminCommands:
         """Show this list."""
         commands = [
             {"command": syntax, "description": (function.__doc__ or "").removesuffix(".")}
-            for syntax, (function, _) in _COMMANDS.items()
+            for syntax, function in _COMMANDS.items()
         ]
         return {"help": {"commands": commands, "isPlumbing": False}}
 
@@ -440,8 +439,7 @@ class _AdminCommands:
 
     # ---- settings
 
-    @_command(_ELECTOR + "LIST_TUNABLES", "ELECTOR")
-    @_command(_REPLICATION + "LIST_TUNABLES", "REPLICATION")
+    @_command(_QUORUM + "LIST_TUNABLES")
     def list_quorum(self, _: str, scope: str) -> Result:
         """Show all settings of the elector or the replication."""
         peers = "have consensus" if scope == "ELECTOR" else "persist each message"
@@ -449,9 +447,8 @@ class _AdminCommands:
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunables": {"tunables": [{"name": "QUORUM", "value": value, "description": description}]}}
 
-    @_command(_ELECTOR + "[GET|GET_ALL] <parameter>", "ELECTOR")
-    @_command(_REPLICATION + "[GET|GET_ALL] <parameter>", "REPLICATION")
-    def show_quorum(self, _: str, __: str, name: str, scope: str) -> Result:
+    @_command(_QUORUM + "GET|GET_ALL <parameter>")
+    def show_quorum(self, _: str, scope: str, name: str) -> Result:
         """Show a setting of the elector or the replication."""
         if name.upper() != "QUORUM":
             raise Refusal(
@@ -461,9 +458,8 @@ class _AdminCommands:
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
 
-    @_command(_ELECTOR + "[SET|SET_ALL] <parameter> <value>", "ELECTOR")
-    @_command(_REPLICATION + "[SET|SET_ALL] <parameter> <value>", "REPLICATION")
-    def change_quorum(self, _: str, __: str, name: str, text: str, scope: str) -> Result:
+    @_command(_QUORUM + "SET|SET_ALL <parameter> <value>")
+    def change_quorum(self, _: str, scope: str, name: str, text: str) -> Result:
         """Change a setting of the elector or the replication; remembered without effect."""
         if name.upper() != "QUORUM":
             raise Refusal(f"Unknown tunable name '{name}'")

@@ -19,7 +19,7 @@ from bmq.broker._storage import MessageRecord
 from bmq.subscriptions import Evaluator
 
 if TYPE_CHECKING:
-    from bmq.broker._handle import SubStream
+    from bmq.broker._client import SubStream
     from bmq.broker._queue import BrokerQueue
 
 __all__ = ["AppDelivery", "Effort"]

@@ -18,8 +18,8 @@ from bmq.wire.control import ClientIdentity, QueueHandleParameters, Status
 from bmq.wire.put import Put
 
 if TYPE_CHECKING:
+    from bmq.broker._client import QueueHandle, SubStream
     from bmq.broker._connection import BrokerConnection
-    from bmq.broker._handle import QueueHandle, SubStream
     from bmq.broker._server import Broker
 
 __all__ = ["Faults"]

@@ -14,7 +14,6 @@ from bmq._logging import Log
 from bmq.broker._admin import run_command
 from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
-from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._inflation import InflationBudget
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.broker._views import PostedMessage
@@ -25,7 +24,7 @@ from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._connected_client import ConnectedClient
+    from bmq.broker._client import ConnectedClient, QueueHandle, SubStream
 
 __all__ = ["Bounds", "BrokerNode"]
 

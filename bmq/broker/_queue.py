@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from bmq.broker._consumer_filter import passes
 from bmq.broker._delivery import AppDelivery
-from bmq.broker._handle import QueueHandle, SubStream
 from bmq.broker._routing import Subscriber, compile_expression
 from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.broker._views import BrokerQueueStats, PostedMessage
@@ -20,6 +19,7 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.broker._client import QueueHandle, SubStream
     from bmq.broker._domain import Domain
     from bmq.broker._node import BrokerNode
     from bmq.wire.put import Put

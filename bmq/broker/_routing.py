@@ -40,7 +40,7 @@ from bmq.wire.control import (
 from bmq.wire.options import encode_sub_queue_ids
 
 if TYPE_CHECKING:
-    from bmq.broker._handle import SubStream
+    from bmq.broker._client import SubStream
 
 __all__ = ["NOBODY", "Blocked", "ExpressionGroup", "Routing", "Subscriber", "compile_expression"]
 

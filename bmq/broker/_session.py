@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bmq._logging import Log
-from bmq.broker._connected_client import ConnectedClient
+from bmq.broker._client import ConnectedClient
 from bmq.broker._output import BrokerOutput
 from bmq.broker._settings import Action, ActionKind, BrokerSettings, refused
 from bmq.errors import ProtocolError, StatusCategory
@@ -31,7 +31,6 @@ from bmq.wire.control import (
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,
-    AuthenticationResponse,
     BrokerResponse,
     ClientIdentity,
     ClientLanguage,
@@ -73,6 +72,9 @@ __all__ = [
 ]
 
 _log = Log("bmq.broker")
+
+#: Mechanism and name of a client's authentication.
+_Principal = tuple[str, str]
 
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 #: The oldest SDKs served, by language.
@@ -171,8 +173,7 @@ class BrokerSession(Machine):
         self.codec = Codec.BER
         #: Whether the latest credentials were wrong.
         self.refused = False
-        #: Mechanism and name of the client's authentication.
-        self.principal: tuple[str, str] | None = None
+        self.principal: _Principal | None = None
         # Before the handshake a client occupies little memory: its first events must be small.
         self._framer = Framer(settings.max_handshake_size, tolerant=True)
         # Events to handle, perhaps after further clients were served, and the error after these events.
@@ -393,32 +394,26 @@ class BrokerSession(Machine):
         accepted = verdict.status.category is StatusCategory.E_SUCCESS
         self.refused = not accepted
         kind = _I.CREDENTIALS_ACCEPTED if accepted else _I.CREDENTIALS_REFUSED
-        self.fire(kind, verdict, codec_of(event), principal, now)
+        answer = encode_event(verdict, codec_of(event), escape_solidus=True)
+        self.fire(kind, answer, principal, verdict.lifetime_ms, now)
 
     def _complain(self, what: object) -> None:
         self.node.limited.warning(self.peer, "%s: %s", self.peer, printable(what))
 
     # ---- actions: the handshake
 
-    def _answer_credentials(
-        self, verdict: AuthenticationResponse, codec: Codec, principal: tuple[str, str], now: float
-    ) -> None:
-        self.output.event(encode_event(verdict, codec, escape_solidus=True))
+    def _answer_credentials(self, answer: bytes, *_: object) -> None:
+        self.output.event(answer)
 
-    def _authenticate(
-        self, verdict: AuthenticationResponse, codec: Codec, principal: tuple[str, str], now: float
-    ) -> None:
-        self._answer_credentials(verdict, codec, principal, now)
+    def _authenticate(self, answer: bytes, principal: _Principal, lifetime: int | None, now: float) -> None:
+        self.output.event(answer)
         self.principal = principal
-        lifetime = verdict.lifetime_ms
         self._expiry = None if lifetime is None else now + lifetime / 1000
         if self.state is not _S.AUTHENTICATED:
             self._deadline = self._expiry
 
-    def _refuse_renewal(
-        self, verdict: AuthenticationResponse, codec: Codec, principal: tuple[str, str], now: float
-    ) -> None:
-        self._answer_credentials(verdict, codec, principal, now)
+    def _refuse_renewal(self, answer: bytes, principal: _Principal, lifetime: int | None, now: float) -> None:
+        self.output.event(answer)
         self._lose(now)
 
     def _serve(self, identity: ClientIdentity, result: Status, now: float) -> None:
