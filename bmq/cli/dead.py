@@ -58,7 +58,7 @@ async def dead(
         raise BadInput("name the dead letters to put back, or --all")
     if not force:
         instead = f"Use bmq peek {queue}, which receives no message, or stop the readers"
-        await refuse_to_take(target, queue, instead)
+        await refuse_to_take(target, queue, instead, may_be_new=False)
     async with target.connect() as session:
         opened = await session.open_queue(
             queue, read=True, max_unconfirmed_messages=_MOST, max_unconfirmed_bytes=_MOST_BYTES

@@ -124,8 +124,8 @@ async def doctor(
     """Try each step from here to a broker, and print a remedy for the step that fails.
 
     The steps are name resolution, connection, TLS, authentication and negotiation. With a queue, the command
-    also asks for the queue's mode and applications, and opens the queue. The command posts and receives
-    nothing, unless --post is given.
+    also asks for the queue's mode and applications, and opens the queue, which creates a queue that does not
+    exist. The command posts and receives nothing, unless --post is given.
 
     With --post, the command posts one marked message, receives the message for each application of the queue,
     and confirms the message. No other consumer receives the message. The message is removed for all

@@ -179,7 +179,8 @@ async def stat(
 ) -> int:
     """Show the broker's statistics by queue: messages posted, delivered and confirmed since the start.
 
-    A narrow terminal shows some of the columns, --json all columns. [bold]bmq top[/] shows changes over time.
+    For up to a minute, a broker counts nothing for a new queue. A narrow terminal shows some of the columns,
+    --json all columns. [bold]bmq top[/] shows changes over time.
 
     [bold]Examples[/]
 
@@ -193,6 +194,8 @@ async def stat(
             asked = admin.queue(queue)
             gap = (await asked.standing()).gap
             found = tuple(each for each in found if each.uri == asked.uri)
+            if not found:
+                await asked.depth()  # reports an unknown queue
         elif queue:
             await admin.domain(queue)  # reports an unknown domain
             found = tuple(each for each in found if each.domain == queue)

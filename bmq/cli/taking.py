@@ -31,27 +31,31 @@ FORCE = Annotated[
 ]
 
 
-async def refuse_to_take(target: BrokerTarget, queue: str, instead: str) -> None:
+async def refuse_to_take(target: BrokerTarget, queue: str, instead: str, *, may_be_new: bool = True) -> None:
     """Refuse to receive messages and return them while other clients read the queue.
 
     Args:
         target: the broker.
         queue: the queue, with its application.
         instead: what the user may do without messages.
+        may_be_new: whether the queue may be one that no client has opened, and that receiving creates.
 
     Raises:
         BadInput: the queue has readers, the broker does not say, or the application does not exist.
         ConnectionFailed: no broker.
+        AdminError: no client has opened the queue.
     """
     try:
         async with target.admin() as admin:
             asked = admin.queue(queue)
-            reason = await objection(asked, may_be_new=True)
+            reason = await objection(asked, may_be_new=may_be_new)
             if not reason and asked.app_id:
                 check_application(queue, asked.app_id, (await admin.domain(asked.domain)).app_ids)
     except (bmq.AuthenticationError, bmq.UsageError):
         raise
     except bmq.errors.AdminError:
+        if not may_be_new:
+            raise
         return  # of the domain, which the broker refuses by itself
     except bmq.Error as error:
         if isinstance(error, bmq.ConnectionFailed) and not isinstance(error, bmq.NegotiationError):

@@ -78,7 +78,7 @@ def at_a_glance(figures: QueueFigures, dead: DeadLetters, expired: int = 0) -> I
             "expired",
             "critical",
             several(expired, "message") + " expired",
-            f"{several(expired, 'message')} expired in the last minutes: their time to live ended before "
+            f"{several(expired, 'message')} expired lately: their time to live ended before "
             "every application had confirmed. The broker deleted them.",
             "Compare the domain's time to live with the time that messages wait. Then raise messageTtl in "
             "the domain's configuration, or start or speed up the consumers.",

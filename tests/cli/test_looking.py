@@ -98,6 +98,13 @@ def test_totals_of_top_are_over_all_queues(run: Bmq, aside: Aside, bmq_new_queue
         run("purge", uri, "--yes")
 
 
+def test_looking_at_an_unknown_queue_creates_no_queue(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    for verb in ("peek", "stat", "explain", "dead"):
+        queue = bmq_new_queue_uri()
+        assert run(verb, queue).status == 4, verb
+        assert queue not in run("queues").out, verb
+
+
 # ---- explain
 
 
@@ -123,6 +130,31 @@ def test_explain_names_a_consumer_at_its_limit(
     assert "at its limit of unconfirmed messages" in ran.out
     assert "2 of 2 (full)" in ran.out
     assert "The message waits: the matching consumers are full" in ran.out
+
+
+def test_explain_names_a_consumer_that_holds_purged_messages(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    consumer = _subscribe(aside, reader, "x >= 0", max_unconfirmed_messages=2)
+    run("post", bmq_queue_uri, *"ab", "-p", "x=1")
+    aside.do(consumer.receive(20))
+    aside.do(consumer.receive(20))
+    run("purge", bmq_queue_uri, "--yes")
+    ran = run("explain", bmq_queue_uri)
+    assert "No messages wait in the queue." in ran.out
+    assert "which the queue no longer holds" in ran.out
+
+
+def test_explain_reports_a_returned_message(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    _subscribe(aside, reader, "x == 2")
+    run("post", bmq_queue_uri, "a", "-p", "x=1")
+    run("tail", bmq_queue_uri, "--force")
+    run("post", bmq_queue_uri, "b", "-p", "x=2")
+    ran = run("explain", bmq_queue_uri)
+    assert "no subscription matches at least one of them" in ran.out
+    assert "1 is to be redelivered" in ran.out
 
 
 def test_explain_reports_unmatched_messages(
