@@ -208,6 +208,12 @@ class Explanation:
             yield from self._reasons(app)
         else:
             yield f"No messages wait {place}."
+            if full := dict.fromkeys(reader.client for reader in self.readers(app) if reader.full):
+                yield (
+                    f"{', '.join(full)} {_one(len(full), 'has', 'have')} as many unconfirmed messages as "
+                    "allowed, which the queue no longer holds: they expired or were purged. New messages "
+                    "wait until they are confirmed, or the connection ends."
+                )
         for busy, text in self.outranked(app):
             yield f"{text} If {busy.client.partition(' (behind')[0]} does not belong here, stop it."
 
@@ -239,9 +245,14 @@ class Explanation:
                 )
             return
         obstacle = _obstacle(readers)
-        yield from _held_back(f"{number(waiting)} {_are(waiting)} not delivered", obstacle, readers)
+        returned = [*self._returned(app)]
+        rest = f"{number(waiting)} {_are(waiting)} not delivered"
+        if obstacle is Obstacle.UNMATCHED and returned:
+            yield f"{rest} although the consumers have room: no subscription matches at least one of them."
+        else:
+            yield from _held_back(rest, obstacle, readers)
         if obstacle is not Obstacle.FULL:
-            yield from self._returned(app)
+            yield from returned
             if self.message is None and self.hint:
                 yield self.hint
 
@@ -250,8 +261,8 @@ class Explanation:
         if count:
             yield (
                 f"{number(count)} {_are(count)} to be redelivered. While a returned message matches no "
-                "subscription, a broker does not deliver later messages either: a consumer has to take "
-                "the returned message."
+                "subscription, a broker delivers no later messages either, whatever they match: a "
+                "consumer has to take the returned message."
             )
 
     def _unread(self, app: AppDepth) -> Iterator[str]:

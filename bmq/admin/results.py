@@ -517,7 +517,8 @@ class Window(Answer, frozen=True):
 
     @staticmethod
     def _shaped(content: Any) -> Any:
-        return content | {"full": content["state"] == "STATE_FULL"}
+        # A withdrawn subscription leaves a full window without room.
+        return content | {"full": content["state"] == "STATE_FULL" and content["messagesCapacity"] > 0}
 
 
 class ReaderSubscription(Answer, frozen=True):

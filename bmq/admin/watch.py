@@ -8,7 +8,7 @@ primaries of queues with it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -472,7 +472,7 @@ class BrokerWatch:
         self, admin: Admin, places: Mapping[str, tuple[str, str, str]]
     ) -> dict[str, DomainFigures]:
         names = {name for name, _, role in places.values() if self._copies or role == _PRIMARY}
-        mine = {uri for uri, (_, _, role) in places.items() if role == _PRIMARY}
+        mine = Counter(name for name, _, role in places.values() if role == _PRIMARY)
         domains: dict[str, DomainFigures] = {}
         for name in sorted(self._choose_domains(sorted(names))):
             self._count("DOMAIN INFOS")
@@ -483,5 +483,5 @@ class BrokerWatch:
             except ProtocolError as error:
                 self._note(name, error)
             else:
-                domains[name] = DomainFigures(info, sum(each.uri in mine for each in info.queues))
+                domains[name] = DomainFigures(info, mine[name])
         return domains
