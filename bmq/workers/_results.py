@@ -32,7 +32,7 @@ from bmq.client.queue import Queue
 from bmq.client.requests import deadline, problem_of
 from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, DEADLINE, REPLY_TO, REQUEST, REQUESTER, derived_guid
-from bmq.errors import Error, InvalidPayload, PostError, QueueClosed, RequestFailed, StateError, UsageError
+from bmq.errors import Error, InvalidPayload, QueueClosed, RequestFailed, StateError, UsageError
 from bmq.wire.keys import Key
 from bmq.wire.printable import described
 from bmq.wire.properties import PropertyInput
@@ -378,29 +378,11 @@ class Publisher:
             await queue.flush()
             self._unsettled.discard(output)
         try:
-            if len(items) == 1:
-                # The usual case, and the fast one: a post that is awaited alone.
-                await _post_one(queue, items[0])
-                return {}
             report = await queue.post_many(items)
-        except PostError as error:
-            return {0: error}
         except BaseException:
             self._unsettled.add(output)
             raise
         return {each.index: each.error for each in report.failures}
-
-
-async def _post_one(queue: Queue, item: PutMessage) -> None:
-    await queue.post(
-        item.data,
-        properties=item.properties,
-        tags=item.tags,
-        guid=item.guid,
-        compression=item.compression,
-        key=item.key,
-        delay=item.delay,
-    )
 
 
 # ---- Responders: handlers whose result is posted to the requester
