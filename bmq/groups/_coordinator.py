@@ -10,7 +10,7 @@ again right after closing it.
 The coordinator has one life for each pair of connections: a new name, three subscriptions of the control
 queue, and reports until a connection is lost. The subscriptions are the mailbox of this name, the own
 messages that nobody else receives, and the messages for a candidate or a leader.
-Each bucket has a lane whose task performs the actions of the member in turn. The bundles follow the buckets:
+Each bucket has a lane that performs the actions of the member in turn. The bundles follow the buckets:
 a bucket leaves its bundle at once, and joins a bundle after some time.
 
 Rejected: a member that receives the messages of a dead member at once, and hands them out after the lease.
