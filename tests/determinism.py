@@ -44,7 +44,7 @@ class _Client:
         sent = handshake.begin(None)
         while not handshake.done:
             self.peer.send(sent)
-            came = self.peer.output.take()
+            came = b"".join(self.peer.output.pieces())
             self._heard.update(b"%d>%s<%s" % (self.number, sent, came))
             sent = handshake.receive(came)
             assert handshake.error is None
@@ -79,7 +79,7 @@ class _Client:
         if self.peer is None:
             return moved
         sent = b"".join(self.core.data_to_send(self.broker.now))
-        came = self.peer.output.take()
+        came = b"".join(self.peer.output.pieces())
         self._heard.update(b"%d>%s<%s" % (self.number, sent, came))
         if sent:
             self.peer.send(sent)

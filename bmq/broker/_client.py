@@ -20,7 +20,6 @@ from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import MessageRecord
-from bmq.broker.domain_config import DomainConfig
 from bmq.errors import InvalidURI, StatusCategory
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PushFlags
 from bmq.wire.control import (
@@ -156,9 +155,7 @@ class ConnectedClient:
             return _status(_INVALID, "queueId is already in use for a different queue", -1)
         if wanted.flags & QueueFlags.ADMIN:
             return _status(_INVALID, "Invalid handle parameters specified", -1)
-        app = queue.apps.get(info.app_id)
-        readers = app.readers if app is not None else 0
-        problem = _check_limits(queue.domain.config, wanted, readers, queue.writers)
+        problem = _check_limits(queue, wanted, info.app_id)
         if problem:
             return _status(_UNKNOWN, problem, -1)
         stream = handle.streams.get(info.app_id) if handle else None
@@ -185,14 +182,11 @@ class ConnectedClient:
             self._opened += 1
         stream.readers += wanted.read_count
         stream.writers += wanted.write_count
-        queue.writers += wanted.write_count
         if wanted.read_count and stream.app is None:
             stream.app = queue.app_for(info.app_id)
             stream.app.streams[stream] = None
             if not stream.app.bit:
                 self._mention_unknown(queue, info.app_id)
-        if stream.app is not None:
-            stream.app.readers += wanted.read_count
 
     def _mention_unknown(self, queue: BrokerQueue, app_id: str) -> None:
         self.node.limited.warning(
@@ -263,7 +257,8 @@ class ConnectedClient:
 
     def _release(self, stream: SubStream, readers: int, writers: int, now: float) -> None:
         handle = stream.handle
-        self._count_out(stream, readers, writers)
+        stream.readers -= readers
+        stream.writers -= writers
         if readers and not stream.readers:
             handle.queue.detach([stream], now=now)
             stream.app = None
@@ -271,13 +266,6 @@ class ConnectedClient:
             stream.close()
             del handle.streams[stream.app_id]
             self._forget(stream)
-
-    def _count_out(self, stream: SubStream, readers: int, writers: int) -> None:
-        stream.readers -= readers
-        stream.writers -= writers
-        stream.handle.queue.writers -= writers
-        if stream.app is not None:
-            stream.app.readers -= readers
 
     def _forget(self, stream: SubStream) -> None:
         self._opened -= 1
@@ -292,7 +280,6 @@ class ConnectedClient:
             handle.queue.handles.pop(handle, None)
             self.handles.pop(handle.q_id, None)
             for stream in handle.streams.values():
-                self._count_out(stream, stream.readers, stream.writers)
                 self._forget(stream)
         for queue, streams in left.items():
             queue.detach(streams, now=now)
@@ -606,16 +593,15 @@ def _check_parameters(wanted: QueueHandleParameters) -> str:
     return ""
 
 
-def _check_limits(config: DomainConfig, wanted: QueueHandleParameters, readers: int, writers: int) -> str:
+def _check_limits(queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str) -> str:
+    config, app = queue.domain.config, queue.apps.get(app_id)
     problems: list[str] = []
-    if (
-        config.max_producers
-        and wanted.write_count > 0
-        and writers + wanted.write_count > config.max_producers
-    ):
-        problems.append(f"{config.max_producers} producer(s)")
-    if config.max_consumers and wanted.read_count > 0 and readers + wanted.read_count > config.max_consumers:
-        problems.append(f"{config.max_consumers} consumer(s)")
+    most = config.max_producers
+    if most and wanted.write_count > 0 and queue.writers + wanted.write_count > most:
+        problems.append(f"{most} producer(s)")
+    most = config.max_consumers
+    if most and wanted.read_count > 0 and (app.readers if app else 0) + wanted.read_count > most:
+        problems.append(f"{most} consumer(s)")
     return "Client would exceed the limit of " + " and the limit of ".join(problems) if problems else ""
 
 

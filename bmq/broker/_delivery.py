@@ -190,7 +190,6 @@ class AppDelivery:
         changed: whether consumers or their subscriptions have changed. The routing table is rebuilt on the
             next use: thousands of consumers joining or leaving together cost one rebuild.
         streams: readers, in the order they opened the queue.
-        readers: number of times the application is open for reading.
         resume: first message not yet considered, if the application is behind the queue's position.
         redelivery: messages whose consumer has left.
         aside: messages skipped because no consumer could take the message.
@@ -206,7 +205,6 @@ class AppDelivery:
     bit: int = 0
     changed: bool = False
     streams: dict[SubStream, None] = field(default_factory=dict["SubStream", None])
-    readers: int = 0
     resume: MessageRecord | None = None
     redelivery: WaitingMessages = field(default_factory=WaitingMessages)
     aside: WaitingMessages = field(default_factory=WaitingMessages)
@@ -216,6 +214,11 @@ class AppDelivery:
     queue_times: WaitingTimes = field(default_factory=WaitingTimes)
     confirm_times: WaitingTimes = field(default_factory=WaitingTimes)
     _routing: Routing = NOBODY
+
+    @property
+    def readers(self) -> int:
+        """Number of openings for reading."""
+        return sum(stream.readers for stream in self.streams)
 
     @property
     def behind(self) -> bool:

@@ -87,10 +87,6 @@ class BrokerOutput:
         # Break reference cycles, to free memory without the garbage collector.
         self.wake = self.flow = self.push = self.ack = _ignore
 
-    def take(self) -> bytes:
-        """Return all pending output as a single piece."""
-        return b"".join(self.pieces())
-
     def pieces(self) -> list[bytes]:
         """Return all pending output: as a single piece, or as several if large.
 

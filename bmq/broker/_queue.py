@@ -52,7 +52,6 @@ class BrokerQueue:
         budget: limits for decompression.
         effort: counter of the work done.
         postponed: whether deliveries are paused to give the remaining clients a turn.
-        writers: number of openings for writing.
         consumer_filter: the domain's filter, called before each delivery; None without a filter.
         posts: the latest posts to all queues, for tests; None if they are not kept.
         idle_since: time when the last client left; None while a client has the queue open.
@@ -70,7 +69,6 @@ class BrokerQueue:
         self.apps: dict[str, AppDelivery] = {}
         self.authorized: list[AppDelivery] = []
         self.handles: dict[QueueHandle, None] = {}
-        self.writers = 0
         self.position: MessageRecord | None = None
         self.idle_since: float | None = None
         self.deadline = NEVER
@@ -343,6 +341,11 @@ class BrokerQueue:
                 shrink(stream.unconfirmed)
 
     # ---- clients
+
+    @property
+    def writers(self) -> int:
+        """Number of openings for writing."""
+        return sum(stream.writers for handle in self.handles for stream in handle.streams.values())
 
     def stats(self) -> BrokerQueueStats:
         """Return a snapshot of the counts."""

@@ -200,11 +200,6 @@ class BrokerSession(Machine):
         """Whether the client's identity is still missing."""
         return self.state in (BrokerState.CONNECTED, BrokerState.AUTHENTICATED)
 
-    @property
-    def buffered(self) -> int:
-        """Number of buffered bytes of an unfinished event."""
-        return self._framer.buffered
-
     # ---- input
 
     def receive(self, data: bytes, now: float) -> None:

@@ -100,14 +100,14 @@ class CoreClient(RawClient):
 
     def receive(self) -> list[Event]:
         """Return every event the broker has sent."""
-        events, error = self._framer.feed(self.output.take())
+        events, error = self._framer.feed(b"".join(self.output.pieces()))
         assert error is None
         return events
 
     @property
     def pushes(self) -> list[PushMessage]:
         """The messages pushed since the last look."""
-        self.take(self.output.take())
+        self.take(b"".join(self.output.pieces()))
         found, self._got = self._got, []
         return found
 
@@ -119,14 +119,14 @@ class CoreClient(RawClient):
     @property
     def acks(self) -> list[AckMessage]:
         """The acknowledgements since the last look."""
-        self.take(self.output.take())
+        self.take(b"".join(self.output.pieces()))
         found, self._answered = self._answered, []
         return found
 
     @property
     def others(self) -> list[Event]:
         """All other events since the last look."""
-        self.take(self.output.take())
+        self.take(b"".join(self.output.pieces()))
         found, self._events = self._events, []
         return found
 

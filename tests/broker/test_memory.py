@@ -50,7 +50,7 @@ def fill(core: Core, peer: CoreClient, count: int) -> list[list[bytes]]:
     for _ in range(count // 1000 // len(URIS)):
         for q_id, known in enumerate(guids):
             known += peer.put(*[PAYLOAD] * 1000, q_id=q_id)
-            peer.output.take()
+            peer.output.pieces()
         core.advance(1)
     return guids
 
@@ -60,7 +60,7 @@ def drain(core: Core, guids: list[list[bytes]]) -> None:
     reader = core.client()
     for q_id, uri in enumerate(URIS):
         reader.consume(uri, q_id, messages=10**6, size=10**9)
-        reader.output.take()
+        reader.output.pieces()
         for start in range(0, len(guids[q_id]), 500):
             reader.confirm(*guids[q_id][start : start + 500], q_id=q_id)
     core.advance(1)

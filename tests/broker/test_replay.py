@@ -112,7 +112,7 @@ def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversat
 
     def collect() -> None:
         for number, (output, framer) in outputs.items():
-            events, error = framer.feed(output.take())
+            events, error = framer.feed(b"".join(output.pieces()))
             assert error is None
             for event in events:
                 ours[number].add(event.data)

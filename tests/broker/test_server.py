@@ -324,7 +324,7 @@ async def test_late_acks_follow_the_clock_of_the_broker() -> None:
         (second,) = peer.put(b"prompt")
         assert [ack.guid for ack in await peer.acks(1)] == [second]
         clock.advance(4)
-        assert not any(connection.output.take() for connection in broker._connections)
+        assert not any(connection.output.pieces() for connection in broker._connections)
         clock.advance(1)
         assert len(await peer.acks(1)) == 1
 
