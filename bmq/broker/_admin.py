@@ -390,7 +390,9 @@ class _AdminCommands:
     @_command("CLUSTERS CLUSTER <name> FORCE_GC_QUEUES")
     def forget_idle(self, _: str) -> Result:
         """Forget empty queues without clients."""
-        self._node.forget_idle()
+        for queue in list(self._node.queues.values()):
+            if not queue.handles and not queue.store:
+                self._node.forget(queue)
         return _SUCCESS
 
     @_command("CLUSTERS CLUSTER <name> STORAGE SUMMARY")

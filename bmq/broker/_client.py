@@ -54,11 +54,9 @@ _OUT_OF_ORDER = int(PushFlags.OUT_OF_ORDER)
 _RECYCLED = 1
 _DEFAULT = SubQueueIdInfo()
 _MAX_COUNT = 2**31 - 1
-_INVALID, _REFUSED, _UNKNOWN = (
-    StatusCategory.E_INVALID_ARGUMENT,
-    StatusCategory.E_REFUSED,
-    StatusCategory.E_UNKNOWN,
-)
+_INVALID = StatusCategory.E_INVALID_ARGUMENT
+_REFUSED = StatusCategory.E_REFUSED
+_UNKNOWN = StatusCategory.E_UNKNOWN
 _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
 
@@ -217,10 +215,8 @@ class ConnectedClient:
                 valid = consumer.consumer_priority != INVALID_CONSUMER_PRIORITY
                 if valid is not (consumer.consumer_priority_count > 0):
                     return _status(_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
-        count, most = (
-            sum(max(1, len(each.consumers)) for each in parameters.subscriptions),
-            self.node.bounds.subscriptions,
-        )
+        count = sum(max(1, len(each.consumers)) for each in parameters.subscriptions)
+        most = self.node.bounds.subscriptions
         if count > most:
             return _status(
                 _REFUSED, f"{count} subscriptions of a consumer are more than the {most} of this broker", -1

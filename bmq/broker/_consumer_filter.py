@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A filter at the broker in front of each consumer, after Pulsar's proposal of consumer filters.
 
-Real BlazingMQ brokers have no filter in this place. To try the proposal, configure the filter in a domain;
-without configuration, every matching message is delivered.
+Real BlazingMQ brokers have no filter in this place. To try the proposal, give a filter to a
+:class:`~bmq.broker.DomainConfig`; without a filter, every matching message is delivered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bmq.broker._routing import Subscriber
     from bmq.broker._storage import MessageRecord
 
-__all__ = ["CONSUMER_FILTERS", "ConsumerFilter", "FilteredConsumer", "TagConsumerFilter", "passes"]
+__all__ = ["ConsumerFilter", "FilteredConsumer", "TagConsumerFilter", "passes"]
 
 _log = Log("bmq.broker")
 
@@ -84,11 +84,6 @@ class TagConsumerFilter:
 
 
 _NO_TAGS: Final[tuple[set[str], set[str]]] = (set(), set())
-
-#: The filters available to domain files, by name.
-CONSUMER_FILTERS: Final[Mapping[str, Callable[[Mapping[str, Mapping[str, str]]], ConsumerFilter]]] = {
-    "tags": TagConsumerFilter
-}
 
 
 def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: MessageRecord) -> bool:

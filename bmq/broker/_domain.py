@@ -137,7 +137,7 @@ class DomainSource:
         # Clients must not see a path of this machine.
         shown = str(self.missing / "domains" / f"{name}.json")
         try:
-            if self.directory is not None and _is_file_name(name):
+            if self.directory is not None and len(name) <= _LONGEST_NAME and _FILE_NAME.match(name):
                 path = self.directory / "domains" / f"{name}.json"
                 if path.is_file():
                     return parse_domain(name, path.read_bytes(), source=shown)
@@ -149,10 +149,6 @@ class DomainSource:
             more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
             text += f"; the domains of this broker: {', '.join(names[:_LISTED]) or 'none'}{more}"
         raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, text)
-
-
-def _is_file_name(name: str) -> bool:
-    return len(name) <= _LONGEST_NAME and _FILE_NAME.match(name) is not None
 
 
 def check_subscriptions(config: DomainConfig) -> None:

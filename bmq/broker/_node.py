@@ -305,12 +305,6 @@ class BrokerNode:
         if queue.idle_since is not None:
             self._note_idle(queue)
 
-    def forget_idle(self) -> None:
-        """Forget all empty queues without clients."""
-        for queue in list(self.queues.values()):
-            if not queue.handles and not queue.store:
-                self.forget(queue)
-
     def recover(self) -> None:
         """Return to the state of a real broker restarted with its files; call without clients."""
         self.stopping = self._going_on = False

@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from bmq import _checks
 from bmq._checks import INT32_MAX, INT64_MAX
 from bmq._json import orjson
-from bmq.broker._consumer_filter import CONSUMER_FILTERS, ConsumerFilter
+from bmq.broker._consumer_filter import ConsumerFilter
 from bmq.errors import UsageError
 
 __all__ = [
@@ -225,7 +225,6 @@ def _members(values: dict[str, Any]) -> dict[str, Any]:
 class Redirect:
     """A second name for another domain."""
 
-    name: str
     target: str
 
 
@@ -315,7 +314,7 @@ def parse_domain(
         target = top.text("redirect")
         if not target or "definition" in top.fields:
             top.wrong("redirect", "must be a domain's name, without a definition beside it")
-        return Redirect(name, target)
+        return Redirect(target)
     parameters = top.child("definition", required=True).child("parameters", required=True)
     return _parse_parameters(name, parameters)
 
@@ -343,7 +342,7 @@ def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
         file_backed=kept is not None and kept[0] == "fileBacked",
         consistency=consistency[0] if consistency else "eventual",
         subscriptions=_parse_subscriptions(parameters, mode),
-        consumer_filter=_parse_consumer_filter(parameters, mode),
+        consumer_filter=None,  # no real broker has one
         **{name: parameters.integer(_member(name), *bounds) for name, bounds in _NUMBERS.items()},
     )
 
@@ -371,23 +370,6 @@ def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscripti
             "subscriptions", f"a {mode.value} domain must have at most one, not {len(found)}", decodes=True
         )
     return tuple(found)
-
-
-def _parse_consumer_filter(parameters: _Object, mode: Mode) -> ConsumerFilter | None:
-    if "consumerFilter" not in parameters.fields:
-        return None
-    given = parameters.child("consumerFilter")
-    name = given.text("name")
-    if name not in CONSUMER_FILTERS:
-        given.wrong("name", f"must be one of {', '.join(CONSUMER_FILTERS)}, not {name!r}")
-    consumers = given.child("consumers", required=True)
-    found: dict[str, dict[str, str]] = {}
-    for app_id in consumers.fields:
-        if bool(app_id) is not (mode is Mode.FANOUT):
-            consumers.wrong(app_id, "must be an appId in a fanout domain, and empty in any other domain")
-        metadata = consumers.child(app_id)
-        found[app_id] = {key: metadata.text(key) for key in metadata.fields}
-    return CONSUMER_FILTERS[name](found)
 
 
 # Names, modes, appIds, TTL and deduplication window of the built-in domains agree with a real broker's sample

@@ -17,13 +17,11 @@ from bmq.broker import (
     Broker,
     DomainConfig,
     FilteredConsumer,
-    InvalidDomain,
     Limits,
     Mode,
     TagConsumerFilter,
     _consumer_filter,
 )
-from tests.sweeps import sweep
 
 ROOM = Limits(1000, 2**20)
 PRIORITY = DomainConfig("filtered", Mode.PRIORITY, message_ttl=300, domain_limits=ROOM, queue_limits=ROOM)
@@ -198,32 +196,3 @@ async def test_a_failing_filter_passes_the_message_and_is_logged(
         await post(queue, a={}, end={})
         assert await names(queue) == ["a"]
     assert "the consumer filter of bmq://filtered/q failed" in caplog.text
-
-
-@pytest.mark.statement("5.8")
-async def test_a_domain_file_names_the_filter(session: bmq.Session, broker: Broker) -> None:
-    config = bmq.broker.Broker(
-        domains={"named": domain(consumerFilter={"name": "tags", "consumers": {"": {"anytag1": "urgent"}}})}
-    )
-    async with config, bmq.connect(config.uri) as other:
-        queue = await other.open_queue("bmq://named/q", read=True, write=True)
-        await post(queue, none={}, urgent=URGENT, end={"tag": "urgent"})
-        assert await names(queue) == ["urgent"]
-
-
-def domain(**parameters: Any) -> dict[str, Any]:
-    return {"definition": {"parameters": PRIORITY.parameters() | parameters}}
-
-
-@sweep(
-    "given, says",
-    [
-        ({"name": "sizes", "consumers": {}}, "consumerFilter.name: must be one of tags"),
-        ({"name": "tags"}, "consumerFilter.consumers: is missing"),
-        ({"name": "tags", "consumers": {"foo": {}}}, "empty in any other"),
-        ({"name": "tags", "consumers": {"": {"anytag": 1}}}, "anytag: must be a string"),
-    ],
-)
-def test_errors_in_a_domain_file_are_reported(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidDomain, match=says):
-        Broker(domains={"d": domain(consumerFilter=given)})
