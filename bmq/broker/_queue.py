@@ -293,25 +293,17 @@ class BrokerQueue:
 
     def purge(self, app: AppDelivery | None = None) -> tuple[int, int]:
         """Delete all messages, or all of one application; return the number of messages and bytes."""
-        messages = size = 0
-        for message in self.store:
-            if app is None or message.pending & app.bit:
-                messages += 1
-                size += message.size
-                if app is None:
-                    message.pending = 0
-                else:
-                    message.pending ^= app.bit
-                    if not message.pending:
-                        self.remove(message)
+        purged = [each for each in self.store if app is None or each.pending & app.bit]
+        for message in purged:
+            if app is None:
+                self.drop(message)
+            else:
+                app.drop(message)
         if app is None:
-            for each in self.apps.values():
-                each.clear()
-            self.position = None
-            self.store.clear()
+            self.store.forget_remembered()
         else:
             app.clear()
-        return messages, size
+        return len(purged), sum(each.size for each in purged)
 
     def dispose(self) -> None:
         """Drop all references, to free memory without the garbage collector."""

@@ -244,10 +244,3 @@ class MessageStore:
         if oldest is not None and int(now) - int(oldest.arrival) > ttl:
             return oldest
         return None
-
-    def clear(self) -> None:
-        """Drop every message and all memory of GUIDs."""
-        while self.first is not None:
-            self.remove(self.first)
-        self.messages.clear()
-        self.forget_remembered()
