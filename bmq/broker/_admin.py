@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bmq import _world
 from bmq._json import orjson
+from bmq._version import __version__
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
 from bmq.broker._queue import BrokerQueue
@@ -441,6 +442,19 @@ class _AdminCommands:
 
     # ---- settings
 
+    @_command("BROKERCONFIG DUMP")
+    def configuration(self) -> Result:
+        """Show the broker's configuration."""
+        configuration = {
+            "brokerInstanceName": "embedded",
+            "brokerVersion": 999999,
+            "configVersion": 999999,
+            "etcDir": str(self._node.source.missing),
+            "hostName": "localhost",
+            "hostTags": f"bmq {__version__}",
+        }
+        return {"brokerConfig": {"asJSON": orjson.dumps(configuration, option=orjson.OPT_INDENT_2).decode()}}
+
     @_command(_QUORUM + "LIST_TUNABLES")
     def list_quorum(self, _: str, scope: str) -> Result:
         """Show all settings of the elector or the replication."""
@@ -453,10 +467,7 @@ class _AdminCommands:
     def show_quorum(self, _: str, scope: str, name: str) -> Result:
         """Show a setting of the elector or the replication."""
         if name.upper() != "QUORUM":
-            raise Refusal(
-                f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported "
-                "tunables."
-            )
+            raise _unsupported(name)
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
 
@@ -481,6 +492,21 @@ class _AdminCommands:
         }
 
     # ---- statistics
+
+    @_command("STAT LIST_TUNABLES")
+    def list_statistics_settings(self) -> Result:
+        """Show all settings of the statistics; this broker has none."""
+        return {"tunables": {"tunables": []}}
+
+    @_command("STAT GET <parameter>")
+    def show_statistics_setting(self, name: str) -> Result:
+        """Show a setting of the statistics; this broker has none."""
+        raise Refusal(f"StatConsumer '{_stat_consumer(name)}' does not exist")
+
+    @_command("STAT SET <parameter> <value>")
+    def change_statistics_setting(self, name: str, _: str) -> Result:
+        """Change a setting of the statistics; this broker has none."""
+        raise Refusal(f"No configuration found for StatConsumer '{_stat_consumer(name)}'")
 
     @_command("STAT SHOW")
     def statistics(self) -> Result:
@@ -528,6 +554,20 @@ def _check_partition(text: str, *, lowest: int = 0) -> None:
 
 def _unknown_app(queue: BrokerQueue, app_id: str) -> str:
     return f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'."
+
+
+def _unsupported(name: str) -> Refusal:
+    return Refusal(
+        f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported tunables."
+    )
+
+
+def _stat_consumer(name: str) -> str:
+    """Return the consumer of statistics of a setting, as a real broker names it."""
+    consumer, dot, setting = name.rpartition(".")
+    if not consumer or not dot or setting.upper() != "PUBLISHINTERVAL":
+        raise _unsupported(name)
+    return consumer
 
 
 # ---- parts of answers

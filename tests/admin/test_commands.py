@@ -98,6 +98,9 @@ async def test_tunables_are_listed_shown_and_changed(admin: Admin) -> None:
                 await admin.query(f"{scope} SET QUORUM {wrong}")
         with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
             await admin.query(f"{scope} GET NOTHING")
+    assert (await admin.query("STAT LIST_TUNABLES"))["tunables"].get("tunables", []) == []
+    with pytest.raises(bmq.errors.AdminError, match="'p' does not exist"):
+        await admin.query("STAT GET p.PUBLISHINTERVAL")
 
 
 async def test_a_domain_is_removed_in_two_steps(broker: bmq.broker.Broker, admin: Admin) -> None:
