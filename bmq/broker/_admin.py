@@ -86,10 +86,10 @@ def _run(commands: _AdminCommands, words: list[str]) -> Result:
         raise Refusal(f"cluster '{words[2]}' not found !")
     if heads[0] == "HELP":
         return commands.help()
-    for syntax, function in _COMMANDS.items():
+    for syntax, (function, fixed) in _COMMANDS.items():
         arguments = _arguments(syntax.split(), words)
         if arguments is not None:
-            return function(commands, *arguments)
+            return function(commands, *arguments, *fixed)
     raise _undecodable(f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}')
 
 
@@ -113,18 +113,19 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Result])
-_COMMANDS: dict[str, Callable[..., Result]] = {}
-_QUORUM: Final = "CLUSTERS CLUSTER <name> STATE|STORAGE [ELECTOR|REPLICATION] "
+_COMMANDS: dict[str, tuple[Callable[..., Result], tuple[str, ...]]] = {}
+_ELECTOR: Final = "CLUSTERS CLUSTER <name> STATE ELECTOR "
+_REPLICATION: Final = "CLUSTERS CLUSTER <name> STORAGE REPLICATION "
 
 
-def _command(syntax: str) -> Callable[[_Function], _Function]:
-    """Make a command of a method, called with the command's arguments.
+def _command(syntax: str, *fixed: str) -> Callable[[_Function], _Function]:
+    """Make a command of a method: called with the command's arguments, and with ``fixed``.
 
     The method's docstring is the line of the command in the output of HELP.
     """
 
     def add(function: _Function) -> _Function:
-        _COMMANDS[syntax] = function
+        _COMMANDS[syntax] = function, fixed
         return function
 
     return add
@@ -142,7 +143,7 @@ class _AdminCommands:
         """Show this list."""
         commands = [
             {"command": syntax, "description": (function.__doc__ or "").removesuffix(".")}
-            for syntax, function in _COMMANDS.items()
+            for syntax, (function, _) in _COMMANDS.items()
         ]
         return {"help": {"commands": commands, "isPlumbing": False}}
 
@@ -455,7 +456,8 @@ class _AdminCommands:
         }
         return {"brokerConfig": {"asJSON": orjson.dumps(configuration, option=orjson.OPT_INDENT_2).decode()}}
 
-    @_command(_QUORUM + "LIST_TUNABLES")
+    @_command(_ELECTOR + "LIST_TUNABLES", "ELECTOR")
+    @_command(_REPLICATION + "LIST_TUNABLES", "REPLICATION")
     def list_quorum(self, _: str, scope: str) -> Result:
         """Show all settings of the elector or the replication."""
         peers = "have consensus" if scope == "ELECTOR" else "persist each message"
@@ -463,16 +465,18 @@ class _AdminCommands:
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunables": {"tunables": [{"name": "QUORUM", "value": value, "description": description}]}}
 
-    @_command(_QUORUM + "GET|GET_ALL <parameter>")
-    def show_quorum(self, _: str, scope: str, name: str) -> Result:
+    @_command(_ELECTOR + "GET|GET_ALL <parameter>", "ELECTOR")
+    @_command(_REPLICATION + "GET|GET_ALL <parameter>", "REPLICATION")
+    def show_quorum(self, _: str, name: str, scope: str) -> Result:
         """Show a setting of the elector or the replication."""
         if name.upper() != "QUORUM":
             raise _unsupported(name)
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
 
-    @_command(_QUORUM + "SET|SET_ALL <parameter> <value>")
-    def change_quorum(self, _: str, scope: str, name: str, text: str) -> Result:
+    @_command(_ELECTOR + "SET|SET_ALL <parameter> <value>", "ELECTOR")
+    @_command(_REPLICATION + "SET|SET_ALL <parameter> <value>", "REPLICATION")
+    def change_quorum(self, _: str, name: str, text: str, scope: str) -> Result:
         """Change a setting of the elector or the replication; remembered without effect."""
         if name.upper() != "QUORUM":
             raise Refusal(f"Unknown tunable name '{name}'")
