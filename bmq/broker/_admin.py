@@ -97,7 +97,7 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
     """Return the arguments of a command, or None if the words are another command.
 
     In the syntax, ``<name>`` and ``(<name>|ALL)`` are any word, ``[A|B]`` is one of two words, and everything
-    else is a keyword, or ``A|B``: one of two keywords.
+    else is a keyword.
     """
     if len(syntax) != len(words):
         return None
@@ -465,18 +465,18 @@ class _AdminCommands:
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunables": {"tunables": [{"name": "QUORUM", "value": value, "description": description}]}}
 
-    @_command(_ELECTOR + "GET|GET_ALL <parameter>", "ELECTOR")
-    @_command(_REPLICATION + "GET|GET_ALL <parameter>", "REPLICATION")
-    def show_quorum(self, _: str, name: str, scope: str) -> Result:
+    @_command(_ELECTOR + "[GET|GET_ALL] <parameter>", "ELECTOR")
+    @_command(_REPLICATION + "[GET|GET_ALL] <parameter>", "REPLICATION")
+    def show_quorum(self, _: str, __: str, name: str, scope: str) -> Result:
         """Show a setting of the elector or the replication."""
         if name.upper() != "QUORUM":
             raise _unsupported(name)
         value = {"theInteger": self._node.quorums[scope]}
         return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
 
-    @_command(_ELECTOR + "SET|SET_ALL <parameter> <value>", "ELECTOR")
-    @_command(_REPLICATION + "SET|SET_ALL <parameter> <value>", "REPLICATION")
-    def change_quorum(self, _: str, name: str, text: str, scope: str) -> Result:
+    @_command(_ELECTOR + "[SET|SET_ALL] <parameter> <value>", "ELECTOR")
+    @_command(_REPLICATION + "[SET|SET_ALL] <parameter> <value>", "REPLICATION")
+    def change_quorum(self, _: str, __: str, name: str, text: str, scope: str) -> Result:
         """Change a setting of the elector or the replication; remembered without effect."""
         if name.upper() != "QUORUM":
             raise Refusal(f"Unknown tunable name '{name}'")
